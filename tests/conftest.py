@@ -21,6 +21,7 @@ from django.conf import settings
 from hypothesis import settings as hypothesis_settings
 
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
+from tests.support.fronts import front, fronts  # noqa: F401 - fixtures
 
 FOREIGN = bool(os.environ.get("REDIS_URL"))  # not started by the tests: delete only their own keys
 

@@ -1,445 +1,286 @@
-"""Routing in a Cluster: which node gets a command, and what follows its reply. Without a server."""
+"""A Cluster whose nodes redirect, hang, and fail over. Its nodes are fronts of one server."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import exceptions as errors
+from django.core.management import CommandError
 from redis.crc import key_slot
 
-from django_redis_sync.engine import loops
-from django_redis_sync.engine.cluster import server as servers
-from django_redis_sync.engine.cluster import topology as topologies
-from django_redis_sync.engine.cluster.server import (
-    EARS,
-    AsyncClusterServer,
-    ClusterHub,
-    ClusterServer,
-    Node,
-)
-from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
-from django_redis_sync.engine.wire import clock
-from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Answer, Failure, Run, Wait
-from tests.test_engine_batching import Radio, on_loop, receive, run_callbacks
+from devtools.servers import HOST
+from django_redis_sync import Lock, Unavailable
+from django_redis_sync.engine.cluster.topology import Address, key_of, read_map, url_at
+from tests.behaviour.both import MAX_WAIT, Async, both, eventually, until
+from tests.support.commands import locks
+from tests.support.fronts import CUT, SILENCE, Front
 
-A, B, C = (Address("127.0.0.1", port) for port in (7001, 7002, 7003))
-SEEDS = [f"redis://127.0.0.1:{one.port}/0" for one in (A, B, C)]
-KEY = "sync:{exports}:leases"
-SLOT = key_slot(KEY.encode())
+pytestmark = pytest.mark.promise(17)
+SCRIPTS = ("acquire", "renew", "release", "inspect")
 
 
-def step(timeout: float = 5.0) -> Run:
-    keys = (KEY, "queue", "parked", "waiters", "info", "wake:t", "stats", "never")
-    return Run("release", keys, ("t", "0", "undo", 0, 0, 360), timeout)
+class Impatient(Lock):
+    _attempt = 0.5
 
 
-def ask(to: Address) -> Failure:
-    return Failure(errors.AskError(f"{SLOT} {to.host}:{to.port}"), clock(), "final")
+class Nodes(list[Front]):
+    """The fronts of three nodes. `alias`: the cache alias of their Cluster."""
 
+    alias = "cluster-of-fronts"
 
-def moved(to: Address) -> Failure:
-    return Failure(errors.MovedError(f"{SLOT} {to.host}:{to.port}"), clock(), "final")
+    def share(self, *owners: Front) -> None:
+        """Give each of these nodes a range of slots of the same size, as all nodes say."""
+        size = 16384 // len(owners) + 1
+        rows = "".join(
+            f"*3\r\n:{n * size}\r\n:{min(16383, (n + 1) * size - 1)}\r\n"
+            f"*3\r\n$9\r\n{HOST}\r\n:{one.port}\r\n$2\r\nid\r\n"
+            for n, one in enumerate(owners)
+        )
+        for node in self:
+            node.calm()
+            node.answer("asking", "+OK")
+            node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
+    def name(self, owner: int, nth: int = 0) -> str:
+        """Return a name on a node, by the first `share`."""
+        size = 16384 // len(self) + 1
+        names = (f"x{n}" for n in range(1000))
+        mine = [one for one in names if self.slot(one) // size == owner]
+        return mine[nth]
 
-def silence() -> Failure:
-    return Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
+    def slot(self, name: str) -> int:
+        return key_slot(self[0].view(name).keys.leases.encode())
 
-
-def slots(*owners: Address) -> list[Any]:
-    """Return a reply to CLUSTER SLOTS that gives each owner a range of the same size."""
-    size = 16384 // len(owners) + 1
-    return [
-        [n * size, min(16383, (n + 1) * size - 1), [one.host, one.port, "id"]]
-        for n, one in enumerate(owners)
-    ]
-
-
-REAL_NODE = AsyncClusterServer.node
-
-
-class StandIn:
-    """Stand-in for a node. It records requests, and replies what `Nodes.answers` has."""
-
-    def __init__(self, address: Address, nodes: Nodes) -> None:
-        self.address, self.nodes = address, nodes
-        self.batcher = self
-
-    def _answer(self, how: str, step: Any) -> Any:
-        self.nodes.asked.append((how, self.address))
-        reply = self.nodes.reply(how, self.address)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def run(self, step: Run) -> Answer:
-        return Answer(self._answer("run", step), clock(), clock())
-
-    def many(self, steps: list[Run]) -> list[Answer | Failure]:
-        self.nodes.timeouts[self.address] = [step.timeout for step in steps]
-        try:
-            return [self.run(step) for step in steps]
-        except Failure as failure:
-            return [failure for _ in steps]
-
-    def command(self, *args: Any, timeout: float = 0.0) -> Any:
-        self.nodes.commands.append((args, timeout))
-        return self._answer("slots", args)
-
-    def commands(self, several: Any, timeout: float) -> list[Any]:
-        self.nodes.commands.append((tuple(several), timeout))
-        replies = self._answer("commands", several)
-        return [replies.get(args[1], (self.address, args[1])) for args in several]
-
-    def wait(self, step: Wait) -> Answer:
-        return Answer(self._answer("wait", step), clock(), clock())
-
-    def pool(self) -> Any:
-        return self.address
-
-    def submit(self, step: Run) -> asyncio.Future[Answer]:
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        try:
-            done.set_result(self.run(step))
-        except Failure as failure:
-            done.set_exception(failure)
-        return done
-
-
-class SyncStandIn(StandIn):
-    def asking(self, words: Any, timeout: float) -> Any:
-        return self._answer("asking", words)
-
-
-class AsyncStandIn(StandIn):
-    async def asking(self, step: Run) -> Answer:
-        return Answer(self._answer("asking", step), clock(), clock())
-
-
-class Nodes:
-    """The requests to all stand-ins, and their replies by kind of request and address."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Address]] = []
-        self.timeouts: dict[Address, list[float]] = {}
-        self.commands: list[tuple[Any, float]] = []
-        self.answers: dict[tuple[str, Address], Any] = {}
-        self.topologies: list[Topology] = []
-
-    def reply(self, how: str, address: Address) -> Any:
-        if how == "slots" and ("slots", address) not in self.answers:
-            return slots(A, B, C)
-        if how == "commands" and (how, address) not in self.answers:
-            return {}
-        return self.answers.get((how, address), ["ok", address.port])
-
-    def asked_without_slots(self) -> list[tuple[str, Address]]:
-        return [one for one in self.asked if one[0] != "slots"]
+    def redirect(self, kind: str, name: str, host: str = HOST, to: int = 1) -> str:
+        return f"-{kind} {self.slot(name)} {host}:{self[to].port}"
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    mine = Nodes()
-
-    class Client:
-        connection_factory, _server = None, SEEDS
-
-    class Remembered(Topology):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            mine.topologies.append(self)
-
-    monkeypatch.setattr(servers, "Topology", Remembered)
-    monkeypatch.setattr(servers, "backend_of", lambda alias: Client)
-    monkeypatch.setattr(servers, "urls_of", lambda alias: SEEDS)
-    monkeypatch.setattr(ClusterServer, "node", lambda self, one: SyncStandIn(one, mine))
-    monkeypatch.setattr(AsyncClusterServer, "node", lambda self, one: AsyncStandIn(one, mine))
-    monkeypatch.setattr(servers, "async_options", lambda alias: {})
-    return mine
+def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
+    made = Nodes(fronts(3))
+    made.share(*made)
+    Nodes.alias = f"cluster-{made[0].alias}"
+    cache = {
+        **settings.CACHES[made[0].alias],
+        "LOCATION": [f"redis://{HOST}:{one.port}/0" for one in made],
+        "OPTIONS": {
+            "CONNECTION_FACTORY": "django_redis_sync.engine.cluster.ClusterConnectionFactory"
+        },
+    }
+    settings.CACHES = {**settings.CACHES, Nodes.alias: cache}
+    return made
 
 
-def sync_reply(step: Run) -> Any:
-    return ClusterServer("cluster").run(step).reply
+# Redirections
 
 
-def async_reply(step: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(servers, "server_of", lambda alias: ClusterServer(alias))
+@pytest.mark.parametrize("host", [HOST, ""], ids=["host", "no host"])
+@pytest.mark.parametrize("kind", ["MOVED", "ASK"])
+@both
+async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str) -> None:
+    """After an ASK redirection, each command has to follow ASKING, and the next call asks the old
+    node again. A redirection without a host means another port of the same host."""
+    name, (old, new, _) = nodes.name(0), nodes
+    for verb in SCRIPTS:
+        old.answer(verb, nodes.redirect(kind, name, host))
+    for _ in range(2):
+        async with io.entered(Lock(name, using=nodes.alias)) as lease:
+            await io.do(lease, "renew")
+            assert 1 == (await io.do(Lock(name, using=nodes.alias), "status")).holding
+    sent, asking = new.verbs(*SCRIPTS), new.verbs("asking", *SCRIPTS)
+    assert {*SCRIPTS} == {*sent}
+    if kind == "ASK":
+        assert [word for verb in sent for word in ("asking", verb)] == asking
+        assert 8 == len(old.verbs(*SCRIPTS))
+    else:
+        assert asking == sent and 1 == len(old.verbs(*SCRIPTS))
 
-    async def main() -> Any:
-        return (await AsyncClusterServer("default").perform(step)).reply
 
-    return asyncio.run(main())
-
-
-@pytest.fixture(params=["sync", "async"])
-def reply(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], Any]:
-    """Return the function that runs a step on a cluster, in sync or async code."""
-    if request.param == "sync":
-        return sync_reply
-    return lambda step: async_reply(step, monkeypatch)
+@both
+async def test_source_of_an_unknown_script_is_sent_after_asking_too(io, nodes: Nodes) -> None:
+    name, (old, new, _) = nodes.name(0), nodes
+    old.answer("acquire", nodes.redirect("ASK", name))
+    new.answer("acquire", "-NOSCRIPT none", times=1)
+    assert await io.do(Lock(name, using=nodes.alias), "acquire", False)
+    assert ["asking", "acquire"] * 2 == new.verbs("asking", "acquire")
+    assert ["EVALSHA", "EVAL"] == [one[0] for one in new.received if one.verb == "acquire"]
 
 
-#: The node that has KEY by `slots(A, B, C)`, and another node.
-OWNER = (A, B, C)[SLOT // (16384 // 3 + 1)]
-OTHER = next(one for one in (A, B, C) if one != OWNER)
+@both
+async def test_circular_redirections_are_unavailable(io, nodes: Nodes) -> None:
+    name, (old, new, _) = nodes.name(0), nodes
+    old.answer("acquire", nodes.redirect("MOVED", name, to=1))
+    new.answer("acquire", nodes.redirect("MOVED", name, to=0))
+    with pytest.raises(Unavailable):
+        await io.do(Impatient(name, using=nodes.alias), "acquire", False)
 
 
 @pytest.mark.parametrize(
-    "to",
-    [OTHER, Address("127.0.0.2", OWNER.port), Address("", OTHER.port)],
-    ids=["another port", "another host", "no host"],
-)
-@pytest.mark.parametrize(
-    ("redirect", "how"), [(ask, "asking"), (moved, "run")], ids=["ask", "moved"]
-)
-def test_ask_redirect_sends_asking_and_moved_redirect_does_not(
-    nodes: Nodes, reply: Any, redirect: Callable[[Address], Failure], how: str, to: Address
-) -> None:
-    """Without ASKING, the other node redirects the step back until the slot has moved. A redirect
-    without a host means another port of the same host."""
-    there = to._replace(host=to.host or OWNER.host)
-    nodes.answers["run", OWNER] = redirect(to)
-    assert ["ok", there.port] == reply(step())
-    assert [("run", OWNER), (how, there)] == nodes.asked_without_slots()
-
-
-def test_topology_stores_moved_redirects_and_no_ask_redirects(nodes: Nodes) -> None:
-    server = ClusterServer("cluster")
-    nodes.answers["run", OWNER] = ask(OTHER)
-    server.run(step())
-    assert OWNER == server.topology.of(KEY)
-    nodes.answers["run", OWNER] = moved(OTHER)
-    server.run(step())
-    assert OTHER == server.topology.of(KEY)
-
-
-def test_circular_redirects_fail_as_busy(nodes: Nodes, reply: Any) -> None:
-    nodes.answers["run", OWNER] = moved(OTHER)
-    nodes.answers["run", OTHER] = moved(OWNER)
-    with pytest.raises(Failure) as caught:
-        reply(step())
-    assert len(nodes.asked_without_slots()) <= 6
-    assert "busy" == caught.value.why  # the caller retries: the nodes will agree
-
-
-def test_many_follows_ask_redirects(nodes: Nodes) -> None:
-    nodes.answers["run", OWNER] = ask(OTHER)
-    answers = ClusterServer("cluster").many([step(), step()])
-    assert [["ok", OTHER.port]] * 2 == [answer.reply for answer in answers]
-    assert ("run", OTHER) not in nodes.asked_without_slots()
-
-
-class Wire:
-    """Stand-in for a connection. It records what is written."""
-
-    socket_timeout = 5.0
-
-    def __init__(self, *replies: Any) -> None:
-        self.written: list[bytes] = []
-        self._replies = list(replies)
-
-    def send_packed_command(self, packed: Any) -> None:
-        self.written += packed
-
-    def read_response(self, **_: Any) -> Any:
-        reply = self._replies.pop(0)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def disconnect(self) -> None: ...
-
-
-class Lender:
-    patience = 5.0
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-
-    def check_out(self, within: float) -> tuple[Wire, float]:
-        return self.wire, within
-
-    def release(self, connection: Any) -> None: ...
-
-
-def test_node_sends_asking_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = Wire("OK", errors.NoScriptError("none"), "OK", ["ok"])
-    monkeypatch.setattr(Node, "own", lambda self: Lender(wire))
-    reply = Node("cluster", None).asking([("EVALSHA", "sha"), ("EVAL", "source")], 5.0)
-    words = [packed.split(b"\r\n")[2] for packed in wire.written]
-    assert (["ok"], [b"ASKING", b"EVALSHA", b"ASKING", b"EVAL"]) == (reply, words)
-
-
-def test_ask_redirect_sends_the_source_of_an_unknown_script(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, sent = [100.0], list[Any]()
-
-    def asking(self: SyncStandIn, words: Any, timeout: float) -> Any:
-        sent.extend(one[0] for one in words)
-        now[0] += 1
-        return ["ok"]
-
-    monkeypatch.setattr(SyncStandIn, "asking", asking)
-    monkeypatch.setattr(servers, "clock", lambda: now[0])
-    nodes.answers["run", OWNER] = ask(OTHER)
-    assert Answer(["ok"], 100.0, 101.0) == ClusterServer("cluster").run(step())
-    assert ["EVALSHA", "EVAL"] == sent
-
-
-# Silent nodes
-
-
-def test_silent_node_becomes_a_suspect(nodes: Nodes, reply: Any) -> None:
-    nodes.answers["run", OWNER] = silence()
-    with pytest.raises(Failure) as caught:
-        reply(step())
-    assert ("unanswered", [("run", OWNER)]) == (caught.value.why, nodes.asked_without_slots())
-    assert [True, False] == [nodes.topologies[0].suspect(one) for one in (OWNER, OTHER)]
-
-
-def test_topology_asks_suspects_last_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(topologies, "clock", lambda: now[0])
-    asked: list[Address] = []
-
-    def slots_from(address: Address) -> Any:
-        asked.append(address)
-        if address == A:
-            raise silence()
-        return slots(A, B, C)
-
-    topology = Topology(SEEDS, slots_from)
-    assert OWNER == topology.of(KEY)
-    assert ([A, B], True) == (asked, topology.suspect(A))
-    assert [B, C, A] == topology.addresses
-    asked.clear()
-    now[0] += 1
-    topology.lost(B)  # now A and B are suspects, so C is asked first
-    assert [C] == asked
-    now[0] += SUSPECT
-    assert not topology.suspect(A) and not topology.suspect(B)
-
-
-def test_topology_ignores_an_empty_slot_map() -> None:
-    replies = {A: [], B: slots(A, B, C), C: []}
-    topology = Topology(SEEDS, lambda address: replies[address])
-    assert OWNER == topology.of(KEY)
-    replies[B] = []
-    with pytest.raises(Failure) as caught:
-        topology.look()
-    assert "busy" == caught.value.why
-    assert OWNER == topology.of(KEY)
-
-
-@pytest.mark.parametrize("up", [True, False], ids=["answering", "down"])
-def test_lost_node_makes_the_topology_read_the_map_once_per_interval(
-    monkeypatch: pytest.MonkeyPatch, up: bool
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(topologies, "clock", lambda: now[0])
-    asked: list[Address] = []
-
-    def slots_from(address: Address) -> Any:
-        asked.append(address)
-        if len(asked) > 1 and not up:
-            raise silence()
-        return slots(B, C) if len(asked) > 1 else slots(A, B, C)
-
-    topology = Topology(SEEDS, slots_from)
-    topology.of(KEY)
-    now[0] += 10
-    for _ in range(100):
-        topology.lost(A)
-    assert ([A, B] if up else [A, B, C, A]) == asked
-    assert up == (A not in topology.primaries)
-
-
-@pytest.mark.parametrize("silent", [A, B, C])
-def test_many_asks_a_suspect_last_and_with_a_short_timeout(nodes: Nodes, silent: Address) -> None:
-    server = ClusterServer("cluster")
-    server.topology.look()
-    of: dict[Address, Run] = {}
-    for n in range(100):
-        keys = (f"sync:{{other{n}}}:leases", *step().keys[1:])
-        of.setdefault(server.topology.of(keys[0]), step()._replace(keys=keys))
-    nodes.answers["run", silent] = silence()
-    server.many([of[silent]])
-    assert server.topology.suspect(silent)
-    nodes.asked.clear()
-    asked = sorted(of)
-    answers = dict(zip(asked, server.many([of[one] for one in asked]), strict=True))
-    kinds = {one: type(answer) for one, answer in answers.items()}
-    assert {one: Failure if one == silent else Answer for one in (A, B, C)} == kinds
-    assert silent == nodes.asked_without_slots()[-1][1]
-    assert {one: [5.0] for one in of} | {silent: [LAST_CHANCE]} == nodes.timeouts
-
-
-class Pipeline:
-    """Stand-in for a client and its pipeline. It records the commands."""
-
-    def __init__(self, *replies: Any) -> None:
-        self.executed: list[list[str]] = []
-        self._replies = list(replies)
-
-    def pipeline(self, transaction: bool) -> Pipeline:
-        assert not transaction, "ASKING applies to the next command only, which would be MULTI"
-        self.executed.append([])
-        return self
-
-    def execute_command(self, *words: Any) -> None:
-        self.executed[-1].append(words[0])
-
-    async def execute(self, raise_on_error: bool) -> Any:
-        return ["OK", self._replies.pop(0)]
-
-
-def test_async_node_sends_asking_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(Pipeline):
-        async def execute(self, raise_on_error: bool) -> Any:
-            now[0] += 1
-            return await super().execute(raise_on_error)
-
-    now = [100.0]
-    monkeypatch.setattr(servers, "clock", lambda: now[0])
-    monkeypatch.setattr(servers, "Batcher", lambda client: None)
-    client = Slow(errors.NoScriptError("none"), [b"ok"])
-    answer = asyncio.run(servers.AsyncNode(client).asking(step()))
-    assert Answer(["ok"], 101.0, 102.0) == answer
-    assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed
-
-
-@pytest.mark.parametrize(
-    ("replies", "why"),
+    "reply",
     [
-        ([errors.AskError(f"{SLOT} 127.0.0.1:7003")], "busy"),
-        ([errors.NoScriptError("none")] * 2, "busy"),
-        ([errors.ResponseError("TRYAGAIN Multiple keys")], "busy"),
-        ([errors.ResponseError("OOM command not allowed")], "final"),
+        "-ERR Script attempted to access a non local key in a cluster node",
+        "-TRYAGAIN Multiple keys request during rehashing of slot",
+        CUT,
     ],
-    ids=["redirect", "source unknown", "half-moved slot", "out of memory"],
+    ids=["half moved", "try again", "cut"],
 )
-@on_loop
-async def test_async_asking_raises_the_error_of_the_node(
-    replies: list[Any], why: str, monkeypatch: pytest.MonkeyPatch
+@both
+async def test_call_in_a_slot_that_moves_is_repeated(io, nodes: Nodes, reply: Any) -> None:
+    name, (old, new, _) = nodes.name(0), nodes
+    old.answer("acquire", reply, times=2)
+    assert await io.do(Lock(name, using=nodes.alias), "acquire", False)
+    if "non local" in str(reply) and repr(io) == "async":
+        return
+    old.answer("renew", nodes.redirect("ASK", name))
+    new.answer("renew", reply, times=1)
+    async with io.entered(Lock(nodes.name(0, 1), using=nodes.alias)) as lease:
+        await io.do(lease, "renew")
+    assert 2 <= len(new.verbs("renew"))
+
+
+@both
+async def test_lasting_error_after_asking_is_raised_at_once(io, nodes: Nodes) -> None:
+    name, (old, new, _) = nodes.name(0), nodes
+    old.answer("acquire", nodes.redirect("ASK", name))
+    new.answer("acquire", "-OOM command not allowed")
+    with pytest.raises(Unavailable, match=r"OOM|not allowed"):
+        await io.do(Lock(name, using=nodes.alias), "acquire", False)
+    assert 1 == len(new.verbs("acquire"))
+
+
+@pytest.mark.parametrize("kind", ["MOVED", "ASK"])
+def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None:
+    name, (old, new, _) = nodes.name(0), nodes
+    lease = Lock(name, using=nodes.alias).acquire()
+    old.answer("blpop", nodes.redirect(kind, name))
+    with ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(Lock(name, using=nodes.alias).acquire)
+        eventually(lambda: (new if kind == "MOVED" else old).verbs("blpop"))
+        lease.release()
+        waiter.result(MAX_WAIT).release()
+
+
+@pytest.mark.parametrize("kind", ["MOVED", "ASK"])
+def test_reads_of_operators_follow_redirections(nodes: Nodes, kind: str) -> None:
+    names = [nodes.name(n) for n in range(3)]
+    for name in names:
+        Lock(name, using=nodes.alias).acquire().release()
+    nodes[0].answer("hgetall", nodes.redirect(kind, names[0]))
+    nodes[0].answer("zrange", nodes.redirect(kind, names[0]))
+    for name in names:
+        assert "granted 1," in locks("history", name, using=nodes.alias)
+
+
+# Nodes that hang or stop
+
+
+@both
+async def test_call_is_served_by_the_new_owner_when_a_node_is_down(io, nodes: Nodes) -> None:
+    name = nodes.name(0)
+    async with io.entered(Lock(nodes.name(1), using=nodes.alias)):
+        await io.sleep(0.6)  # the slots are known now, and may be read again
+    nodes[0].down()
+    nodes.share(*nodes[1:])
+    async with io.entered(Lock(name, using=nodes.alias)) as lease:
+        assert await io.do(lease, "owned")
+    assert nodes[1].verbs("acquire")
+
+
+@both
+async def test_node_that_hangs_delays_no_call_on_another_node(io, nodes: Nodes) -> None:
+    stuck, free = nodes.name(0), nodes.name(2)
+    nodes[0].answer("cluster", SILENCE)
+    nodes[0].answer("acquire", SILENCE)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await io.do(Impatient(stuck, using=nodes.alias), "acquire", False)
+        async with io.entered(Impatient(free, using=nodes.alias)) as lease:
+            assert lease.held
+    assert 1 >= len(nodes[0].verbs("cluster")), "a suspect was asked for the slots again"
+
+
+@both
+async def test_calls_are_unavailable_when_no_node_knows_the_slots(io, nodes: Nodes) -> None:
+    for node, reply in zip(nodes, (SILENCE, CUT, "*0"), strict=True):
+        node.calm()
+        node.answer("cluster", reply)
+    with pytest.raises(Unavailable):
+        await io.do(Impatient("x", using=nodes.alias), "acquire", False)
+    nodes.share(*nodes)
+    assert await io.do(Lock("x", using=nodes.alias), "acquire", False)
+
+
+def test_names_are_registered_while_a_node_hangs(nodes: Nodes) -> None:
+    """Commands without a key are sent to another node after the first one was silent."""
+    nodes[0].answer("time", SILENCE)
+    Lock("x", using=nodes.alias).acquire().release()
+    registry = f"{nodes[0].view().keys.prefix}:names"
+    eventually(lambda: nodes[0].raw.zscore(registry, "x"))
+    nodes[0].answer("hgetall", SILENCE)
+    nodes[0].answer("zmscore", SILENCE)
+    with pytest.raises(CommandError, match="Timeout"):
+        locks("history", nodes.name(0), using=nodes.alias)
+
+
+def test_renewals_of_one_node_are_not_held_up_by_another(nodes: Nodes) -> None:
+    meanwhile, overlapped = threading.Event(), list[bool]()
+
+    def hang(command: Any, forward: Any) -> Any:
+        meanwhile.clear()
+        overlapped.append(meanwhile.wait(0.9))
+        return SILENCE
+
+    def renewed(command: Any, forward: Any) -> Any:
+        meanwhile.set()
+        return forward()
+
+    nodes[0].answer("renew", hang)
+    nodes[2].answer("renew", renewed)
+    options = {"using": nodes.alias, "timeout": 3, "renew": True}
+    kept, *lost = [
+        Lock(name, **options).acquire()
+        for name in (nodes.name(2), *(nodes.name(0, nth) for nth in range(3)))
+    ]
+    eventually(lambda: True in overlapped, 20)
+    eventually(lambda: not any(lease.held for lease in lost))
+    assert kept and kept.held
+    kept.release()
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2, None])
+def test_async_waiter_is_woken_while_one_node_is_silent(
+    nodes: Nodes, silent: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "Batcher", lambda client: None)
-    with pytest.raises(Failure) as caught:
-        await servers.AsyncNode(Pipeline(*replies)).asking(step())
-    assert (replies[-1], why) == (caught.value.cause, caught.value.why)
+    monkeypatch.setattr("django_redis_sync.engine.hub.HEARTBEAT_INTERVAL", 1e6)
+    name = nodes.name(0)
+    if silent is not None:
+        nodes[silent].answer("subscribe", SILENCE)
+
+    async def main() -> None:
+        lease = await Lock(name, using=nodes.alias).aacquire()
+        task = asyncio.create_task(Lock(name, using=nodes.alias).aacquire())
+        await until(Async(), lambda: nodes[0].view(name).waiting == 1)
+        before = len(nodes[0].verbs("acquire"))
+        await lease.arelease()
+        second = await asyncio.wait_for(task, MAX_WAIT)
+        assert second and second.held
+        assert before == len(nodes[0].verbs("acquire")), "its message did not wake the waiter"
+        await second.arelease()
+
+    asyncio.run(main())
 
 
-# Addresses
+# Addresses and keys
 
 
 def test_slot_map_ranges_include_both_ends() -> None:
-    found = topologies.read_map([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked=C)
-    nameless, named = Address(C.host, 7001), Address("b", 7002)
+    asked = Address("a", 7003)
+    found = read_map([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked)
+    nameless, named = Address("a", 7001), Address("b", 7002)
     owners = [found.of(slot) for slot in (0, 99, 100, 199, 200, 299, 300)]
     assert [nameless, nameless, None, None, named, named, None] == owners
 
@@ -455,262 +296,23 @@ def test_slot_map_ranges_include_both_ends() -> None:
 def test_node_url_has_the_scheme_login_and_options_of_the_seed(
     seed: str, host: str, url: str
 ) -> None:
-    assert url == topologies.url_at(seed, Address(host, 7002))
-
-
-NON_LOCAL = errors.ResponseError("Script attempted to access a non local key")
-
-
-def test_step_in_a_half_moved_slot_counts_as_unanswered(nodes: Nodes, reply: Any) -> None:
-    nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
-    with pytest.raises(Failure) as caught:
-        reply(step())
-    assert "unanswered" == caught.value.why
-
-
-def test_steps_sent_by_many_to_a_half_moved_slot_count_as_unanswered(nodes: Nodes) -> None:
-    nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
-    answers = ClusterServer("cluster").many([step(), step()])
-    assert ["unanswered"] * 2 == [one.why for one in answers if isinstance(one, Failure)]
+    assert url == url_at(seed, Address(host, 7002))
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (("PING",), None),
-        (("TIME",), None),
-        (("time",), None),
-        (("CONFIG", "GET", "save"), None),
-        (("config", "get", "save"), None),
-        (("CLUSTER", "SLOTS"), None),
-        (("RANDOMKEY",), None),
-        (("DISCARD",), None),
-        (("ZADD", "names", 1, "a"), "names"),
-        (("zadd", "names", 1, "a"), "names"),
-        (("EVALSHA", "sha", 2, "first", "second", "x"), "first"),
-        (("EVAL", "source", "1", "first"), "first"),
-        (("EVAL", "source", 0), None),
+        ("PING", None),
+        ("time", None),
+        ("CONFIG GET save", None),
+        ("CLUSTER SLOTS", None),
+        ("RANDOMKEY", None),
+        ("DISCARD", None),
+        ("zadd names 1 a", "names"),
+        ("EVALSHA sha 2 first second x", "first"),
+        ("EVAL source 1 first", "first"),
+        ("EVAL source 0", None),
     ],
-    ids=str,
 )
-def test_key_of_finds_the_key_that_routes_a_command(words: Any, key: str | None) -> None:
-    assert key == topologies.key_of(words)
-
-
-def server_with_map() -> ClusterServer:
-    """Return a server that has read the slot map."""
-    server = ClusterServer("cluster")
-    server.topology.look()
-    return server
-
-
-def test_commands_takes_one_batch_per_node_and_keeps_the_order(
-    nodes: Nodes,
-) -> None:
-    server, keys = server_with_map(), [f"sync:{{name{n}}}:leases" for n in range(12)]
-    nodes.commands.clear()
-    replies = server.commands([("HGETALL", key) for key in keys], 0.7)
-    assert [(server.topology.of(key), key) for key in keys] == replies
-    assert [0.7] * 3 == [timeout for _, timeout in nodes.commands]
-
-
-@pytest.mark.parametrize(("elsewhere", "how"), [(moved, "slots"), (ask, "asking")])
-def test_commands_follows_redirects_of_single_commands(
-    nodes: Nodes, elsewhere: Callable[[Address], Failure], how: str
-) -> None:
-    server = server_with_map()
-    nodes.answers["commands", OWNER] = {KEY: elsewhere(OTHER).cause}
-    nodes.answers["slots", OWNER] = elsewhere(OTHER)
-    nodes.answers[how, OTHER] = "there"
-    assert ["there"] == server.commands([("HGETALL", KEY)], 0.7)
-    assert (("HGETALL", KEY), 0.7) == nodes.commands[-1]
-
-
-def test_commands_raises_failure_and_suspects_a_silent_node(nodes: Nodes) -> None:
-    server = server_with_map()
-    nodes.answers["commands", OWNER] = silence()
-    with pytest.raises(Failure):
-        server.commands([("HGETALL", KEY)])
-    assert server.topology.suspect(OWNER) and not server.topology.suspect(OTHER)
-    assert OWNER != server.pool()  # the pool of a node that is not a suspect
-
-
-def test_command_without_a_key_tries_the_next_node_only_after_silence(nodes: Nodes) -> None:
-    server = server_with_map()
-    first, second, *_ = server.topology.addresses
-    nodes.answers["slots", second] = "PONG"
-    nodes.answers["slots", first] = Failure(errors.ResponseError("NOPERM"), clock(), "final")
-    with pytest.raises(Failure, match="NOPERM"):
-        server.command("PING")
-    nodes.answers["slots", first] = silence()
-    assert "PONG" == server.command("PING")
-    assert server.topology.suspect(first)
-
-
-def test_wait_follows_moved_and_is_busy_while_the_slot_moves(nodes: Nodes) -> None:
-    wait = Wait(keys_of("sync", "exports"), "t", 0.1)
-    server = server_with_map()
-    nodes.answers["wait", OWNER] = ask(OTHER)
-    with pytest.raises(Failure) as caught:
-        server.wait(wait)
-    assert ("busy", [("wait", OWNER)]) == (caught.value.why, nodes.asked_without_slots())
-    nodes.answers["wait", OWNER] = moved(OTHER)
-    nodes.answers["wait", OTHER] = "woken"
-    assert "woken" == server.wait(wait).reply
-
-
-def test_many_returns_a_failure_per_step_when_no_node_has_a_slot_map(nodes: Nodes) -> None:
-    nodes.answers |= {("slots", one): silence() for one in (A, B, C)}
-    answers = ClusterServer("cluster").many([step(), step()])
-    assert ["unanswered"] * 2 == [answer.why for answer in answers]  # type: ignore[union-attr]
-
-
-def test_each_node_has_one_pool_from_the_projects_factory(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = SimpleNamespace(pool=lambda url: [url])
-    client = SimpleNamespace(connection_factory=factory, _server=SEEDS)
-    monkeypatch.setattr(servers, "backend_of", lambda alias: client)
-    monkeypatch.setattr(servers, "urls_of", lambda alias: SEEDS)
-    server = ClusterServer("cluster")
-    assert server.node(B) is server.node(B) is not server.node(A)
-    assert (["redis://127.0.0.1:7002/0"], "cluster") == (
-        server.node(B).pool(),
-        server.node(B).alias,
-    )
-
-
-# On an event loop
-
-
-class StandInOfLoop:
-    """Stand-in for an AsyncNode. It records the steps and the calls that close it."""
-
-    def __init__(self, address: Address) -> None:
-        self.address, self.sent, self.ended = address, list[asyncio.Future[Answer]](), list[str]()
-        self.batcher = self.client = self
-        self.radio = Radio()
-
-    def submit(self, step: Run) -> asyncio.Future[Answer]:
-        self.sent.append(asyncio.get_running_loop().create_future())
-        return self.sent[-1]
-
-    def pubsub(self, **options: Any) -> Radio:
-        return self.radio
-
-    async def aclose(self) -> None:
-        self.ended.append("closed")
-
-
-@pytest.fixture
-def nodes_of_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> dict[Address, StandInOfLoop]:
-    """The nodes of `AsyncClusterServer("default")` by address."""
-    made: dict[Address, StandInOfLoop] = {}
-    monkeypatch.setattr(AsyncClusterServer, "node", REAL_NODE)
-    monkeypatch.setattr(servers, "server_of", lambda alias: ClusterServer(alias))
-    monkeypatch.setattr(servers, "async_redis", lambda alias, url: url)
-    monkeypatch.setattr(servers, "AsyncNode", lambda url: made.setdefault(*at(url)))
-    return made
-
-
-def at(url: str) -> tuple[Address, StandInOfLoop]:
-    address = next(one for one in (A, B, C) if f":{one.port}/" in url)
-    return address, StandInOfLoop(address)
-
-
-async def async_server_with_map() -> AsyncClusterServer:
-    server = AsyncClusterServer("default")
-    await server.looked()
-    return server
-
-
-@on_loop
-async def test_cancelled_step_follows_no_redirect(
-    nodes_of_loop: dict[Address, StandInOfLoop],
-) -> None:
-    server = await async_server_with_map()
-    first, second = server.perform(step()), server.perform(step())
-    sent = nodes_of_loop[OWNER].sent
-    sent[0].cancel()
-    second.cancel()
-    sent[1].set_exception(moved(OTHER))
-    await run_callbacks()
-    assert (True, 2, {OWNER}) == (first.cancelled(), len(sent), {*nodes_of_loop})
-
-
-@on_loop
-async def test_aclose_closes_all_nodes(nodes_of_loop: dict[Address, StandInOfLoop]) -> None:
-    server = await async_server_with_map()
-    assert server.node(A) is server.node(A) is not server.node(B)
-    await server.aclose()
-    assert [["closed", "closed"]] * 2 == [one.ended for one in nodes_of_loop.values()]
-
-
-@on_loop
-async def test_aclose_waits_for_steps_whose_node_is_not_known_yet(
-    nodes_of_loop: dict[Address, StandInOfLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loops, "END", 20.0)
-    server, go = AsyncClusterServer("default"), threading.Event()
-    look = server.topology.look
-    monkeypatch.setattr(server.topology, "look", lambda: (go.wait(20), look()))
-    done = server.perform(step())
-    closing = asyncio.ensure_future(server.aclose())
-    await run_callbacks()
-    go.set()
-    while OWNER not in nodes_of_loop or not nodes_of_loop[OWNER].sent:
-        await asyncio.sleep(0.001)
-    nodes_of_loop[OWNER].sent[0].set_result(Answer(["ok"], 0.0, 0.0))
-    await closing
-    assert done.done() and ["ok"] == done.result().reply
-
-
-async def both_ears(nodes: dict[Address, StandInOfLoop], hub: ClusterHub) -> list[Radio]:
-    """Wait until the hub listens on two nodes. Return their connections."""
-    await asyncio.wait_for(hub.ready(1e6), 20.0)
-    while len(ears := [one.radio for one in nodes.values() if one.radio.is_open]) < EARS:
-        await asyncio.sleep(0)
-    await run_callbacks()
-    return ears
-
-
-@on_loop
-async def test_cluster_hub_listens_on_two_nodes_until_it_is_closed(
-    nodes_of_loop: dict[Address, StandInOfLoop],
-) -> None:
-    server = await async_server_with_map()
-    for close in (server.hub.aclose, server.aclose):
-        assert 2 == len(await both_ears(nodes_of_loop, server.hub))
-        await close()
-        assert not any(one.radio.is_open for one in nodes_of_loop.values())
-
-
-@on_loop
-async def test_cluster_hub_delivers_a_message_from_two_nodes_once(
-    nodes_of_loop: dict[Address, StandInOfLoop],
-) -> None:
-    server = await async_server_with_map()
-    ears = await both_ears(nodes_of_loop, server.hub)
-    first = server.hub.wait("t", 60, "x")
-    for ear in ears:
-        await receive(ear, "t 1 2 3")
-    assert "1 2 3" == first.result().reply
-    assert not server.hub.wait("t", 60, "x").done()
-    await server.aclose()
-
-
-@on_loop
-async def test_cluster_hub_is_ready_while_one_node_is_subscribed_again(
-    nodes_of_loop: dict[Address, StandInOfLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = await async_server_with_map()
-    ear, _ = await both_ears(nodes_of_loop, server.hub)
-    again = asyncio.Event()
-
-    async def subscribe(self: Radio, channel: str) -> None:
-        again.set()
-        await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(Radio, "subscribe", subscribe)
-    ear.said.put_nowait(errors.ConnectionError("cut"))
-    await asyncio.wait_for(again.wait(), 20)
-    await asyncio.wait_for(server.hub.ready(1e6), 20)
-    await server.aclose()
+def test_key_of_finds_the_key_that_routes_a_command(words: str, key: str | None) -> None:
+    assert key == key_of(words.split())

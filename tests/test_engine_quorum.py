@@ -1,600 +1,370 @@
-"""Votes of a quorum: the steps that its servers get, and the reply of the majority."""
+"""Votes of a quorum: what its servers get, and what their replies mean. They are five fronts."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import math
+import threading
+import time
 from collections.abc import Callable
-from types import SimpleNamespace
+from operator import ge
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from redis import exceptions as errors
 
-from django_redis_sync import Lock, Semaphore
-from django_redis_sync.engine import loops
-from django_redis_sync.engine.quorum import (
-    Quorum,
-    quorum_of,
-    server,
-    voting,
-)
-from django_redis_sync.engine.quorum.server import AsyncQuorumServer, QuorumServer
-from django_redis_sync.engine.quorum.voting import check, deducted, stretched, undo
-from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
-from django_redis_sync.protocol.scripts import arguments_of
-from tests.test_engine_batching import on_loop, run_callbacks
+from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, Unavailable
+from django_redis_sync.exceptions import WrongKind
+from tests.behaviour.both import MAX_WAIT, both, eventually, until
+from tests.support.fronts import CUT, SILENCE, Front
+from tests.support.interrupting import at_any_step, interruptions
+from tests.support.no_threads import NoThreads
+from tests.test_engine_threads import child_returns_true
 
-KEYS = keys_of("test", "x", None, 7)
-GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
+FULL, PAUSED = ["no", "full", 0], ["no", "paused", 0]
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        plans.releasing(KEYS, GRANT, 0, 1.0),
-        plans.renewing(KEYS, GRANT, 30.0, 1, 1.0),
-        plans.undoing(KEYS, "t"),
-    ],
-    ids=lambda step: step.verb,
-)
-def test_undo_builds_a_release_from_any_step(step: Run) -> None:
-    given = scripts.arguments_of("release", undo(step, 1).argv)
-    expected = {"token": "t", "how": "undo", "tombstone": 1, "mark": "-", "keep": KEYS.keep}
-    assert expected == {word: given[word] for word in expected}
+class Impatient(Lock):
+    _attempt = 1.0
 
 
-# Votes, without a server
+class Five(list[Front]):
+    """The fronts of the servers. `lock()` makes a lock on all of them."""
 
+    def lock(self, name: str = "x", kind: type[Lock] = Lock, **options: Any) -> Lock:
+        return kind(name, using=[one.alias for one in self], **options)
 
-class Member:
-    """Stand-in for a server of a quorum. `says` returns its reply to a step, or None to reply later
-    by `answer()`."""
+    def answer(self, verb: str, *replies: Any) -> None:
+        """Have each server reply this to a script, or run it where the reply is None."""
+        for one, reply in zip(self, replies, strict=True):
+            if reply is not None:
+                one.answer(verb, reply)
 
-    def __init__(self) -> None:
-        self.says: Callable[[Run], Any] = lambda step: REPLIES[step.verb]
-        self.asked: list[Run] = []
-        self.unanswered: list[asyncio.Future[Answer]] = []
+    def calm(self) -> None:
+        for one in self:
+            one.calm()
 
-    def perform(self, step: Run) -> asyncio.Future[Answer]:
-        self.asked.append(step)
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        reply = self.says(step)
-        if isinstance(reply, Failure):
-            done.set_exception(reply)
-        elif reply is None:
-            self.unanswered.append(done)
-        else:
-            done.set_result(Answer(reply, 0.0, 0.0))
-        return done
+    @property
+    def holding(self) -> list[int]:
+        return [one.view().holding for one in self]
 
-    def answer(self, reply: list[Any]) -> None:
-        self.unanswered.pop().set_result(Answer(reply, 0.0, 0.0))
-
-    def received(self, verb: str) -> list[tuple[Any, ...]]:
-        """Return the arguments of the steps of this verb."""
-        return [step.argv for step in self.asked if step.verb == verb]
-
-
-REPLIES: dict[str, Any] = {"acquire": ["ok", "7", "30302"], "renew": ["ok", "30302"]}
-REPLIES |= {"release": ["ok"], "inspect": ["0"] * 7 + [0], "operate": ["ok"]}
-GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
-
-
-class Later:
-    """Stand-in for a lease renewer. It records the steps of `later()`."""
-
-    def __init__(self) -> None:
-        self.steps: list[Run] = []
-        self.later = self.steps.append
-
-
-class Five(dict[str, Member]):
-    """Five members by alias, and the renewer of each in `later`."""
-
-    later: dict[str, Later]
-
-    def ok(self, *leases: str) -> None:
-        """Have the first members grant leases of these milliseconds, and the others be full."""
-        for n, member in enumerate(self.values()):
-            grant = ["ok", str(7 + n), leases[n]] if n < len(leases) else ["no", "full", 0]
-            member.says = lambda step, grant=grant: {**REPLIES, "acquire": grant}[step.verb]
+    def counts(self, verb: str) -> list[int]:
+        """Return how many times each server got a script."""
+        return [len(one.verbs(verb)) for one in self]
 
 
 @pytest.fixture
-def five(monkeypatch: pytest.MonkeyPatch) -> Five:
-    made = Five({alias: Member() for alias in "abcde"})
-    made.later = {alias: Later() for alias in made}
-    monkeypatch.setattr(voting, "async_server_of", lambda alias: made[alias])
-    monkeypatch.setattr(server, "renewer", lambda alias: made.later[alias])
-    monkeypatch.setattr(server, "check", lambda quorum: None)
-    monkeypatch.setattr(voting, "LATE", 0.0)
-    return made
+def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) -> Five:
+    """Five servers. A vote waits for all that answer within a second, so that a busy machine
+    doesn't change what the servers get."""
+    monkeypatch.setattr("django_redis_sync.engine.quorum.voting.LATE", 1e6)
+    return Five(fronts(5))
 
 
-def acquire(how: str = "try", token: str = "t", lease: str = "30000") -> Run:
-    argv = (token, lease, how, "p 1", "1 1 - ", 7, "-", 9, 0)
-    return Run("acquire", KEYS.declared, argv, 1.0)
+# Acquiring
 
 
-RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
-RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
+@pytest.mark.promise(17)
+@both
+async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Five) -> None:
+    lease = await io.do(five.lock(), "acquire")
+    await until(io, lambda: [1] * 5 == five.holding)
+    assert await io.do(five.lock(), "acquire", False) is None
+    assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
+    assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
+    await io.do(lease, "release")
+    assert [0] * 5 == five.holding
+    assert not await io.do(five.lock(), "locked")
 
 
-def set_reply(five: Five, verb: str, reply: Any, *aliases: str) -> None:
-    """Have these members reply to a verb with `reply`, or later if it is None."""
-    for alias in aliases:
-        before = five[alias].says
-        five[alias].says = lambda step, before=before: reply if step.verb == verb else before(step)
-
-
-def run(five: Five, *asked: Run) -> list[Any]:
-    """Run steps one after the other. Return the reply or the Failure of each."""
-
-    async def main() -> list[Any]:
-        server, replies = AsyncQuorumServer(Quorum(five)), []
-        for step in asked:
-            try:
-                replies.append((await asyncio.wait_for(server.run(step), 30)).reply)
-            except Failure as failure:
-                replies.append(failure)
-        return replies
-
-    return asyncio.run(main())
-
-
-@pytest.fixture(autouse=True)
-def no_remembered_leases() -> None:
-    voting._known.clear()
-
-
-@pytest.mark.parametrize(("servers", "need"), [(3, 2), (4, 3), (5, 3), (7, 4)])
-def test_quorum_needs_more_than_half_of_its_servers(servers: int, need: int) -> None:
-    assert need == Quorum([str(n) for n in range(servers)]).need
-
-
-def test_deducted_undoes_stretched_within_a_millisecond() -> None:
-    assert ("30302", "inf") == (stretched("30000"), stretched("inf"))
-    assert (30000.0, math.inf) == (deducted("30302"), deducted("inf"))
-    for ms in range(1, 3000, 7):
-        assert ms <= deducted(stretched(str(ms))) <= ms + 1
-
-
-def test_grant_expires_when_fewer_than_a_majority_of_leases_remain(five: Five) -> None:
-    five.ok("40402", "30302", "20202", "10102")
-    assert [["ok", "10", "20000"]] == run(five, acquire())
-    assert ("t", "30302") == five["a"].received("acquire")[0][:2]
-
-
-def test_answer_is_timed_from_before_the_first_request(
-    five: Five, monkeypatch: pytest.MonkeyPatch
+@both
+async def test_lease_expires_when_fewer_than_a_majority_of_its_leases_remain(
+    io, five: Five
 ) -> None:
-    def reply(step: Run) -> Any:
-        now[0] += 1
-        return REPLIES[step.verb]
-
-    now = [100.0]
-    monkeypatch.setattr(server, "clock", lambda: now[0])
-    for member in five.values():
-        member.says = reply
-    answer = asyncio.run(AsyncQuorumServer(Quorum(five)).run(acquire()))
-    assert ("ok", 100.0, 105.0) == (answer.reply[0], answer.sent, answer.received)
-
-
-def test_grants_of_a_minority_are_released(five: Five) -> None:
-    five.ok("30302", "30302")
-    (rejected,) = run(five, acquire())
-    assert ["no", "full"] == rejected[:2]
-    assert [1, 1, 0, 0, 0] == [len(member.received("release")) for member in five.values()]
-    assert ("t", "0", 7, "undo", 0) == five["a"].received("release")[0][:5]
+    """The servers get a longer lease than the holder, because clocks run at different rates."""
+    grants = [["ok", str(7 + n), ms] for n, ms in enumerate((40402, 30302, 20202, 10102))]
+    five.answer("acquire", *grants, FULL)
+    lease = await io.do(five.lock(), "acquire", False)
+    assert lease and 18 < lease.remaining <= 20
+    assert 10 == lease.fence
+    assert {"30302"} == {one.arguments("acquire")[0]["lease"] for one in five}
+    five.answer("renew", ["ok", "50502"], ["ok", "40402"], ["ok", "15152"], ["lost"], ["lost"])
+    await io.do(lease, "renew")
+    assert 13 < lease.remaining <= 15
+    assert [7, 8, 9, 10] == [int(one.arguments("renew")[0]["fence"]) for one in five[:4]]
 
 
-def test_retry_delay_of_a_waiter_varies_and_is_shorter_after_a_split_vote(five: Five) -> None:
-    def delays(granted: int, *unreachable: str) -> set[int]:
-        five.ok(*["30302"] * granted)
-        set_reply(five, "acquire", GONE, *unreachable)
-        replies = run(five, *[acquire("wait", f"t{n}") for n in range(20)])
-        assert {"wait"} == {reply[0] for reply in replies}
-        return {int(reply[2]) for reply in replies}
-
-    split, full, nearly = delays(2, "e"), delays(0), delays(2)
-    assert len(split) > 3 and len(full) > 3
-    assert max(split) <= server.SPLIT[1] and max(full) <= server.HELD[1]
-    assert max(nearly) > server.SPLIT[1], "a majority of rejections is not a split vote"
-
-
-def test_lease_that_expired_during_the_vote_is_not_granted(
-    five: Five, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.promise(5)
+@pytest.mark.parametrize(
+    ("replies", "outcome", "undone"),
+    [
+        ([None, None, None, FULL, FULL], "granted", [0] * 5),
+        ([None, None, None, CUT, CUT], "granted", [0] * 5),
+        ([None, None, None, SILENCE, SILENCE], "granted", [0] * 5),
+        ([None, None, FULL, FULL, FULL], "full", [1, 1, 0, 0, 0]),
+        ([None, None, FULL, FULL, SILENCE], "full", [1, 1, 0, 0, 1]),
+        ([FULL, FULL, PAUSED, FULL, FULL], "paused", [0] * 5),
+        ([None, FULL, FULL, FULL, ["kind", "w"]], "kind", [1, 0, 0, 0, 0]),
+        ([None, None, CUT, CUT, CUT], "unanswered", [1] * 5),
+        ([None, None, "-LOADING x", "-LOADING x", CUT], "unanswered", [1] * 5),
+        ([None, None, "-NOPERM no", "-NOPERM no", "-NOPERM no"], "final", [1] * 5),
+        ([SILENCE] * 5, "unanswered", [1] * 5),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@both
+async def test_vote_of_the_majority_decides_and_its_other_grants_are_undone(
+    io, five: Five, replies: list[Any], outcome: str, undone: list[int]
 ) -> None:
-    now = itertools.count(100.0, 40.0)
-    monkeypatch.setattr(server, "clock", lambda: next(now))
-    (rejected,) = run(five, acquire())
-    assert ["no", "full", 0] == rejected
-    assert all(member.received("release") for member in five.values())
+    five.answer("acquire", *replies)
+    errors = {"kind": WrongKind, "unanswered": Unavailable, "final": Unavailable}
+    expected = errors.get(outcome, NotAcquired)
+    stack, kind = contextlib.AsyncExitStack(), Impatient if expected is Unavailable else Lock
+    held, began = io.entered(five.lock(kind=kind, blocking=False)), time.monotonic()
+    if outcome == "granted":
+        await stack.enter_async_context(held)
+    else:
+        with pytest.raises(expected) as caught:
+            await stack.enter_async_context(held)
+        if expected is NotAcquired:
+            assert outcome == caught.value.reason
+        if expected is Unavailable:
+            assert f"{replies.count(None)} of 5 servers" in str(caught.value)
+            assert (outcome == "unanswered") == caught.value.maybe_executed
+    assert time.monotonic() - began < 9
+    # More servers get an undo if they were too late.
+    await until(io, lambda: all(map(ge, undone_on(five), undone)), 15)
+    five.calm()
+    await stack.aclose()
+    await until(io, lambda: [0] * 5 == five.holding, 15)
 
 
-def test_acquire_without_answers_of_a_majority_fails_and_is_undone_later(five: Five) -> None:
-    for alias in "abc":
-        five[alias].says = lambda step: GONE
-    (failure,) = run(five, acquire())
-    assert isinstance(failure, Failure)
-    assert "unreachable" == failure.why and isinstance(failure.cause, errors.ConnectionError)
-    assert "2 of 5 servers of the quorum answered; one failed with: refused" == str(failure.cause)
-    assert [1, 1, 1, 0, 0] == [len(later.steps) for later in five.later.values()]
-    # A late copy of the acquire may still arrive there, so the undo writes a tombstone.
-    assert ("t", "0", 7, "undo", 1) == five.later["a"].steps[0].argv
-    assert five["d"].received("release") and five["e"].received("release")
+def undone_on(five: Five) -> list[int]:
+    """Return how many undos each server got."""
+    return [sum(each["how"] == "undo" for each in one.arguments("release")) for one in five]
 
 
-def test_failure_is_unanswered_if_any_server_may_have_run_the_step(
-    five: Five,
+@both
+async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
+    io, five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = Failure(errors.TimeoutError("late"), 0.0, "unanswered")
-    for alias, failure in zip("abcd", (GONE, GONE, late, GONE), strict=True):
-        five[alias].says = lambda step, failure=failure: failure
-    (failure,) = run(five, acquire())
-    assert ("unanswered", True) == (failure.why, "failed with: late" in str(failure.cause))
+    monkeypatch.undo()
+    for verb in ("acquire", "release"):
+        five[4].answer(verb, SILENCE)
+    began = time.monotonic()
+    for _ in range(10):
+        async with io.entered(five.lock()):
+            assert await io.do(five.lock(), "acquire", False) is None
+    assert time.monotonic() - began < 9, "each call waited for the silent server"
 
 
-def test_pause_on_one_server_is_the_reason_of_the_rejection(five: Five) -> None:
-    five.ok()
-    set_reply(five, "acquire", ["no", "paused", 0], "c")
-    assert ["no", "paused"] == run(five, acquire())[0][:2]
+@both
+async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
+    """A server that answered late may have a tombstone of the last token."""
+    for one in five[:3]:
+        one.answer("acquire", FULL, times=3)
+    lease = await io.do(five.lock(), "acquire")
+    assert lease and lease.held
+    tokens = [{each["token"] for each in one.arguments("acquire")} for one in five]
+    assert [4] * 5 == [*map(len, tokens)] and 4 == len(set.union(*tokens))
+    await io.do(lease, "release")
+    assert [0] * 5 == five.holding
 
 
-def test_error_replies_of_a_majority_are_a_final_failure(five: Five) -> None:
-    refused = Failure(errors.ResponseError("NOPERM no right"), 0.0, "final")
-    for alias in "abc":
-        five[alias].says = lambda step: refused
-    (failure,) = run(five, acquire())
-    assert ("final", errors.ResponseError) == (failure.why, type(failure.cause))
+@pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
+@both
+async def test_late_grant_is_renewed_and_released_and_a_late_rejection_is_ignored(
+    io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    go, late = threading.Event(), five[4]
+
+    def answer(command: Any, forward: Any) -> Any:
+        found = forward() if reply is None else reply
+        go.wait(MAX_WAIT)
+        return found
+
+    late.answer("acquire", answer)
+    lease = await io.do(five.lock(), "acquire", False)
+    assert lease
+    go.set()
+    for _ in range(500 if reply is None else 3):
+        await io.do(lease, "renew")
+        if late.verbs("renew"):
+            break
+        await io.sleep(0.02)
+    assert bool(late.verbs("renew")) == (reply is None)
+    await io.do(lease, "release")
+    await until(io, lambda: all(five.counts("release")))
+    how = [one.arguments("release")[0]["how"] for one in five]
+    assert ["release"] * 4 + ["release" if reply is None else "undo"] == how
+    await until(io, lambda: [0] * 5 == five.holding)
 
 
-def test_permanent_lease_stays_permanent(five: Five) -> None:
-    five.ok("inf", "inf", "inf")
-    assert "inf" == run(five, acquire(lease="inf"))[0][2]
-    assert "inf" == five["a"].received("acquire")[0][1]
+@pytest.mark.promise(6)
+def test_grant_to_a_task_that_was_cancelled_during_the_vote_is_undone(five: Five) -> None:
+    go = threading.Event()
 
-
-@pytest.mark.parametrize("mistake", [["kind", "w"], ["large", "1"]])
-def test_error_of_the_caller_on_one_server_is_the_reply(five: Five, mistake: list[str]) -> None:
-    five.ok("30302")
-    set_reply(five, "acquire", mistake, "e")
-    assert [mistake] == run(five, acquire("wait"))
-
-
-@on_loop
-async def test_late_grant_is_renewed_and_released(five: Five) -> None:
-    set_reply(five, "acquire", None, "e")
-    server = AsyncQuorumServer(Quorum(five))
-    assert "ok" == (await server.run(acquire())).reply[0]
-    five["e"].answer(["ok", "99", "30302"])
-    await asyncio.sleep(0)
-    await server.run(RENEW)
-    await server.run(RELEASE)
-    assert ("t", "99") == five["e"].received("renew")[0][:2] == five["e"].received("release")[0][:2]
-
-
-def test_late_rejection_or_failure_is_ignored(five: Five) -> None:
-    """A late grant is renewed, but a rejection or a failure gives no fence to renew."""
-    set_reply(five, "acquire", None, "d", "e")
-    errors_of_loop: list[Any] = []
+    def answer(command: Any, forward: Any) -> Any:
+        go.wait(MAX_WAIT)
+        return forward()
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: errors_of_loop.append(context)
-        )
-        server = AsyncQuorumServer(Quorum(five))
-        assert "ok" == (await server.run(acquire())).reply[0]
-        five["d"].answer(["no", "full", 0])
-        five["e"].unanswered.pop().set_exception(GONE)
-        await asyncio.sleep(0)
-        await server.run(RENEW)
-        set_reply(five, "release", None, "d")
-        await server.run(RELEASE)
-        five["d"].answer(["ok"])
-        await asyncio.sleep(0)
+        task = asyncio.create_task(five.lock().aacquire())
+        while five.counts("acquire") != [1] * 5:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        go.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
 
+    for one in five:
+        one.answer("acquire", answer, times=1)
     asyncio.run(main())
-    assert [1, 1, 1, 0, 0] == [len(member.received("renew")) for member in five.values()]
-    assert [] == errors_of_loop
+    eventually(lambda: all(undone_on(five)))
+    assert [0] * 5 == five.holding
 
 
-def test_each_attempt_of_an_acquire_has_its_own_token(five: Five) -> None:
-    """A server that answered late may have a tombstone of the token of the last attempt."""
-    five.ok("30302")
-    assert ["wait", "wait"] == [reply[0] for reply in run(five, acquire("wait"), acquire("wait"))]
-    first, second = (argv[0] for argv in five["a"].received("acquire"))
-    assert "t" == first != second
+# Renewing and releasing
 
 
-def test_waiter_that_gives_up_sends_no_undo(five: Five) -> None:
-    five.ok("30302")
-    giveup = plans.undoing(KEYS, "t")
-    giveup = giveup._replace(
-        argv=tuple("giveup" if word == "undo" else word for word in giveup.argv)
-    )
-    assert "wait" == run(five, acquire("wait"))[0][0]
-    before = [len(member.received("release")) for member in five.values()]
-    assert [["gone"]] == run(five, giveup)
-    assert before == [len(member.received("release")) for member in five.values()]
-    assert voting.held_of(Quorum(five), "t") is None
-
-
-def test_renew_and_release_of_an_unknown_lease_return_lost(five: Five) -> None:
-    assert [["lost"], ["lost"]] == run(five, RENEW, RELEASE)
-    assert [] == [step for member in five.values() for step in member.asked]
-
-
-@on_loop
-async def test_grant_to_a_caller_that_gave_up_during_the_vote_is_undone(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voting, "PATIENCE", 30.0)
-    set_reply(five, "acquire", None, *five)
-    server = AsyncQuorumServer(Quorum(five))
-    asked = asyncio.ensure_future(server.run(acquire()._replace(timeout=30.0)))
-    await asyncio.sleep(0)
-    await server.run(plans.undoing(KEYS, "t"))
-    assert [1] * 5 == [len(member.received("release")) for member in five.values()]
-    for alias in "abc":
-        five[alias].answer(["ok", "7", "30302"])
-    assert "no" == (await asked).reply[0]
-    for alias in "abc":
-        assert [("t", "0", 7, "undo")] * 2 == [argv[:4] for argv in five[alias].received("release")]
-    assert voting.held_of(Quorum(five), "t") is None
-
-
-def test_renewal_uses_the_fence_of_each_server_and_the_expiry_of_the_majority(five: Five) -> None:
-    five.ok(*["30302"] * 5)
-    set_reply(five, "renew", ["ok", "20202"], "a", "b", "c")
-    assert ["ok", "20000"] == run(five, acquire(), RENEW)[1]
-    assert ["7", "8", "9", "10", "11"] == [five[alias].received("renew")[0][1] for alias in five]
-    assert "30302" == five["a"].received("renew")[0][3]
-
-
-def test_renewal_returns_lost_only_when_no_majority_can_hold_the_lease(five: Five) -> None:
-    set_reply(five, "renew", ["lost"], "a", "b")
-    set_reply(five, "renew", GONE, "c", "d")
-    _, first, second = run(five, acquire(), RENEW, RENEW)
-    assert isinstance(first, Failure) and isinstance(second, Failure)
-    set_reply(five, "renew", ["lost"], "c")
-    voting.forget(Quorum(five), "t")
-    assert ["lost"] == run(five, acquire(), acquire("again"), RENEW)[2]
-    (_, again), undone = five["e"].received("acquire")[-2:], five["e"].received("release")[-1]
-    assert again[0] == undone[0], "the rest of the lease is released"
-
-
-def test_released_undone_and_lost_leases_are_forgotten(five: Five) -> None:
-    undoing = plans.undoing(KEYS, "t")
-    for tries in (
-        [acquire()],
-        [acquire(), acquire("again")],
-    ):  # the second attempt has another token
-        for last, word in ((RELEASE, "ok"), (undoing, "gone")):
-            assert word == run(five, *tries, last)[-1][0]
-            assert voting.held_of(Quorum(five), "t") is None
-            for member in five.values():
-                assert member.received("acquire")[-1][0] == member.received("release")[-1][0]
-    set_reply(five, "renew", ["lost"], *five)
-    assert "lost" == run(five, acquire(), RENEW)[1][0]
-    assert voting.held_of(Quorum(five), "t") is None
-
-
-@pytest.mark.parametrize("renewed", [False, True])
-def test_held_lease_is_remembered_until_it_expires(
-    five: Five, monkeypatch: pytest.MonkeyPatch, renewed: bool
-) -> None:
-    five.ok(*["30302" if renewed else "1000000"] * 5)
-    set_reply(five, "renew", ["ok", "1000000"], *five)
-    began, quorum = voting.clock(), Quorum(five)
-    assert "ok" == run(five, acquire(), *[RENEW] * renewed)[-1][0]
-    monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)
-    known = []
-    for later in (900.0, 1100.0):
-        monkeypatch.setattr(voting, "clock", lambda later=later: began + later)
-        voting.remember(quorum, f"another {later}")
-        known.append(voting.held_of(quorum, "t") is not None)
-    assert [True, False] == known
-
-
-@on_loop
-async def test_aclose_waits_for_a_running_vote(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "END", 20.0)
-    for member in five.values():
-        member.says = lambda step: None
-    server = AsyncQuorumServer(Quorum(five))
-    done = server.perform(acquire())
-    closing = asyncio.ensure_future(server.aclose())
-    await run_callbacks()
-    for member in five.values():
-        member.answer(["ok", "7", "30302"])
-    await closing
-    assert done.done() and "ok" == done.result().reply[0]
-
-
-def test_timeout_of_a_step_is_limited_to_that_of_a_vote(five: Five) -> None:
-    run(five, acquire()._replace(timeout=9.0), acquire(token="u")._replace(timeout=0.5))
-    timeouts = [[step.timeout for step in member.asked] for member in five.values()]
-    assert [[voting.PATIENCE, 0.5]] * 5 == timeouts
-
-
-def test_release_is_retried_on_servers_that_missed_it(five: Five) -> None:
-    set_reply(five, "release", GONE, "a", "b")
-    assert ["ok"] == run(five, acquire(), RELEASE)[1]
-    assert [1, 1, 0, 0, 0] == [len(later.steps) for later in five.later.values()]
-
-
-def test_release_undoes_the_acquire_on_a_server_that_did_not_answer(
-    five: Five,
-) -> None:
-    set_reply(five, "acquire", None, "e")
-    assert ["ok"] == run(five, acquire(), RELEASE)[1]
-    sent = [arguments_of("release", five[alias].received("release")[0]) for alias in "ae"]
-    assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["tombstone"])) for one in sent]
-
-
-def test_release_without_a_majority_fails_and_its_retry_asks_only_failed_servers(
-    five: Five,
-) -> None:
-    set_reply(five, "release", GONE, "a", "b", "c")
-    assert isinstance(run(five, acquire(), RELEASE)[1], Failure)
-    set_reply(five, "release", ["ok"], "a", "b", "c")
-    for member in five.values():
-        member.asked.clear()
-    assert [["ok"]] == run(five, RELEASE)
-    assert [1, 1, 1, 0, 0] == [len(member.asked) for member in five.values()]
-
-
-@pytest.mark.parametrize(("expired", "lost"), [("ab", False), ("abc", True)])
-def test_release_returns_lost_only_when_no_majority_can_hold_the_lease(
-    five: Five, expired: str, lost: bool
-) -> None:
-    set_reply(five, "release", ["lost"], *expired)
-    set_reply(five, "release", GONE, *five.keys() - {*expired})
-    reply = run(five, acquire(), RELEASE)[1]
-    assert ["lost"] == reply if lost else isinstance(reply, Failure)
-
-
-@on_loop
-async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    five["e"].says = lambda step: None
-    monkeypatch.setattr(voting, "UNDO_BUDGET", 1e6)
-    server = AsyncQuorumServer(Quorum(five))
-    monkeypatch.setattr(voting, "PATIENCE", 0.02)
-    await server.run(acquire()._replace(timeout=1e6))
-    monkeypatch.setattr(voting, "PATIENCE", 1e6)
-    monkeypatch.setattr(voting, "LATE", 1e6)
-    asked = server.run(acquire(token="u")._replace(timeout=1e6))
-    assert "ok" == (await asyncio.wait_for(asked, 30)).reply[0]
-    undone = server.run(plans.undoing(KEYS, "t")._replace(timeout=1e6))
-    await asyncio.wait_for(undone, 30)
-
-
-def test_vote_ends_when_a_majority_is_impossible(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voting, "PATIENCE", 1e6)
-    five.ok("30302")
-    set_reply(five, "acquire", None, "e")
-    assert "no" == run(five, acquire()._replace(timeout=1e6))[0][0]
-
-
-def test_vote_ends_when_a_majority_has_granted(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voting, "PATIENCE", 1e6)
-    for alias in "de":
-        five[alias].says = lambda step: None
-    assert "ok" == run(five, acquire()._replace(timeout=1e6))[0][0]
-
-
-def test_vote_ends_after_its_time_limit_when_all_servers_are_silent(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voting, "PATIENCE", 0.02)
-    for member in five.values():
-        member.says = lambda step: None
-    (failure,) = run(five, acquire()._replace(timeout=1e6))
-    assert isinstance(failure, Failure) and "unanswered" == failure.why
-
-
-def test_inspect_counts_the_holders_that_a_majority_may_have(five: Five) -> None:
-    step = Run("inspect", KEYS.declared, ("", 1), 1.0)
-    for holding, first, alias in zip((0, 1, 1, 1, 3), "98765", five, strict=True):
-        set_reply(five, "inspect", [first] + ["0"] * 6 + [holding], alias)
-    ((*_, holding),) = run(five, step)
-    assert 1 == holding
-    set_reply(five, "inspect", GONE, "b", "c")
-    ((*_, holding),) = run(five, step)
-    assert 0 == holding  # only three servers answered, and one of them has no holder
-    set_reply(five, "inspect", GONE, "d")
-    (failed,) = run(five, step)
-    assert isinstance(failed, Failure) and "2 of 5 servers" in str(failed)
+@both
+async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -> None:
+    lease = await io.do(five.lock(kind=Impatient), "acquire")
+    await until(io, lambda: [1] * 5 == five.holding)
+    five.answer("renew", ["lost"], ["lost"], CUT, CUT, None)
+    with pytest.raises(Unavailable):
+        await io.do(lease, "renew")
+    assert lease.held
+    five.calm()
+    await io.do(lease, "renew")  # three servers are enough
+    five.answer("renew", ["lost"], ["lost"], ["lost"], None, None)
+    with pytest.raises(LeaseLost):
+        await io.do(lease, "renew")
+    assert not lease.held
+    await until(io, lambda: [0, 0] == five.holding[3:])  # the rest is released
 
 
 @pytest.mark.parametrize(
-    ("answering", "timeout"), [("abcde", 9.0), ("e", 0.5), ("", 9.0)], ids=["all", "one", "none"]
+    ("replies", "error"),
+    [
+        ([CUT, CUT, None, None, None], None),
+        (["-ERR odd"] * 3 + [None] * 2, Unavailable),
+        ([["lost"]] * 2 + ["-ERR odd"] * 3, Unavailable),
+        ([["lost"]] * 3 + ["-ERR odd"] * 2, LeaseLost),
+        ([["lost"]] * 2 + [None] * 3, None),
+    ],
+    ids=["two cut", "three failed", "two lost", "three lost", "two lost, three released"],
 )
-def test_command_asks_all_servers_and_fails_only_if_all_fail(
-    five: Five, monkeypatch: pytest.MonkeyPatch, answering: str, timeout: float
+@both
+async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
+    io, five: Five, replies: list[Any], error: Any
 ) -> None:
-    def of(alias: str) -> Any:
-        return SimpleNamespace(command=lambda *words, timeout: command(alias, timeout))
-
-    def command(alias: str, timeout: float) -> str:
-        asked.append((alias, timeout))
-        if alias not in answering:
-            raise GONE
-        return alias
-
-    monkeypatch.setattr(server, "check", lambda quorum: None)
-    monkeypatch.setattr(server, "server_of", of)
-    quorum, asked = QuorumServer(Quorum(five)), list[Any]()
-    if answering:
-        assert quorum.command("TIME", timeout=timeout) in answering
-    else:
-        with pytest.raises(Failure, match="refused"):
-            quorum.command("TIME", timeout=timeout)
-    assert [(alias, min(timeout, voting.PATIENCE)) for alias in five] == sorted(asked)
-
-
-# In sync code
-
-
-@pytest.fixture
-def sync_server(five: Five, monkeypatch: pytest.MonkeyPatch) -> QuorumServer:
-    made: dict[str, AsyncQuorumServer] = {}
-    quorum = Quorum(five)
-    monkeypatch.setattr(server, "check", lambda quorum: None)
-    monkeypatch.setattr(
-        server, "async_server_of", lambda of: made.setdefault(of, AsyncQuorumServer(quorum))
+    lease = await io.do(five.lock(), "acquire")
+    await until(io, lambda: [1] * 5 == five.holding)
+    five.answer("release", *replies)
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        await io.do(lease, "release")
+    five.calm()
+    failed = [not isinstance(one, list) and one is not None for one in replies]
+    await until(
+        io, lambda: not any(h for h, again in zip(five.holding, failed, strict=True) if again), 15
     )
-    return QuorumServer(quorum)
+    if error is Unavailable:
+        released = [one is None for one in replies]
+        counts = five.counts("release")
+        assert all(n == 1 for n, done in zip(counts, released, strict=True) if done)
 
 
-def test_many_returns_an_answer_or_a_failure_per_step(
-    sync_server: QuorumServer, five: Five
+def test_lease_is_kept_while_many_others_are_recorded(
+    five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_reply(five, "renew", GONE, "a", "b", "c")
-    assert "ok" == sync_server.run(acquire()).reply[0]
-    renewed, released = sync_server.many([RENEW, acquire(token="other")])
-    assert isinstance(renewed, Failure) and isinstance(released, Answer)
-    assert [] == sync_server.many([])
-    set_reply(five, "renew", ["ok", "no number"], *five)
-    with pytest.raises(ValueError):
-        sync_server.many([RENEW])
+    monkeypatch.setattr("django_redis_sync.engine.quorum.voting.MAX_REMEMBERED", 0)
+    held = five.lock().acquire()
+    for n in range(5):
+        five.lock(f"other{n}").acquire().release()
+    assert held
+    held.renew()
+    held.release()
+
+
+@both
+async def test_status_counts_the_holders_that_a_majority_may_have(io, five: Five) -> None:
+    for number, one in enumerate(five, 1):
+        assert (number > 3) == await io.do(five.lock(), "locked")
+        await io.do(Lock("x", using=one.alias), "acquire", False)
+    five.answer("inspect", CUT, CUT, None, None, None)
+    assert await io.do(five.lock(), "locked")
+    five.calm()
+    five.answer("inspect", *["-NOPERM no"] * 3, None, None)
+    with pytest.raises(Unavailable, match="2 of 5 servers"):
+        await io.do(five.lock(), "locked")
+
+
+def test_names_are_registered_on_each_server_that_answers(five: Five) -> None:
+    five.answer("time", CUT, None, None, None, None)
+    five.answer("zadd", None, CUT, None, None, None)
+    with five.lock():
+        registry = f"{five[0].view().keys.prefix}:names"
+        eventually(lambda: all(one.raw.zscore(registry, "x") for one in (five[0], *five[2:])))
+
+
+# The event loop of sync code
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_thread_interrupted_at_any_bytecode_does_not_block_others(five: Five) -> None:
+    lock, count = five.lock(), 0
+    for place in interruptions(lambda: lock.locked(), "quorum/server.py", where=at_any_step):
+        count += 1
+        done: list[bool] = []
+        other = threading.Thread(target=lambda done=done: done.append(lock.locked()))
+        other.start()
+        other.join(10)
+        assert [False] == done, place
+    assert count > 10
+
+
+def test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redis_sync.engine.quorum.server._loop", None)
+        with NoThreads(monkeypatch), pytest.raises(Unavailable):
+            five.lock().acquire(False)
+        with five.lock() as lease:
+            assert lease.held
+            thread = next(t for t in threading.enumerate() if t.name == "redis-sync-quorum")
+            assert thread.daemon
+
+
+def test_forked_child_has_its_own_quorum_loop(five: Five) -> None:
+    def works() -> bool:
+        with five.lock() as lease:
+            return lease.held
+
+    assert works() and child_returns_true(works) and works()
 
 
 # Which servers
 
 
-@pytest.mark.parametrize("using", [["a"], ["a", "b"], ["a", "b", "a"], ["a", "b", "b", "c"]])
-def test_quorum_requires_three_different_aliases(using: list[str]) -> None:
-    with pytest.raises(ImproperlyConfigured):
-        quorum_of(using)
-
-
-def test_quorum_rejects_two_aliases_of_one_server(settings: Any) -> None:
-    urls = ["redis://127.0.0.1:7001/0", "redis://127.0.0.1:7002/0", "redis://127.0.0.1:7001/0"]
-    for alias, url in zip("abc", urls, strict=True):
-        cache = {**settings.CACHES["default"], "LOCATION": url}
-        settings.CACHES = {**settings.CACHES, alias: cache}
-    for use in (check, QuorumServer, AsyncQuorumServer):
-        with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
-            use(quorum_of(["a", "b", "c"]))
-
-
 @pytest.mark.parametrize(
-    "options", [{"timeout": math.inf}, {"fair": True}], ids=["permanent", "fair"]
+    ("make", "reason"),
+    [
+        (lambda using: Lock("x", using=using[:2]), "fewer than three"),
+        (lambda using: Lock("x", using=[*using, using[0]]), "twice"),
+        (lambda using: Lock("x", using=using, timeout=math.inf), "permanent"),
+        (lambda using: Lock("x", using=tuple(using), fair=True), "fair"),
+        (lambda using: Semaphore("x", 2, using=using), "majorities"),
+        (lambda using: Lock("x", using=[*using[:2], "same"]).acquire(), "same LOCATION"),
+        (lambda using: asyncio.run(Lock("x", using=[*using[:2], "same"]).aacquire()), "same LOC"),
+    ],
+    ids=["two", "twice", "permanent", "fair", "semaphore", "same", "same, async"],
 )
-def test_quorum_rejects_unsupported_options(options: Any) -> None:
-    for several in (list("abc"), tuple("abc")):
-        with pytest.raises(ImproperlyConfigured):
-            Lock("x", using=several, **options)
-    with pytest.raises(ImproperlyConfigured):
-        Semaphore("x", 2, using=["a", "b", "c"])
+def test_unsafe_quorum_is_rejected(five: Five, settings: Any, make: Any, reason: str) -> None:
+    settings.CACHES = {**settings.CACHES, "same": settings.CACHES[five[0].alias]}
+    with pytest.raises(ImproperlyConfigured, match=reason):
+        make([one.alias for one in five])

@@ -446,17 +446,16 @@ FAULTS: dict[int, Row] = {
         "Thread.start that raises; a memory limit that prevents its stack, then lifted",
         (
             *at(
-                "test_engine_keeper",
+                ENGINE,
                 "test_next_use_starts_the_renewer_when_memory_for_threads_was_short",
                 "test_lease_expires_locally_in_time_when_no_thread_can_renew_it",
-                "test_check_starts_the_renewer_when_its_thread_could_not_start",
-                "test_watching_thread_sends_renewals_when_the_node_queue_gets_no_thread",
+                "test_lease_is_renewed_although_a_thread_could_not_start",
+                "test_worker_retries_a_failed_thread_start_with_the_next_work",
+                "test_callback_that_got_no_thread_runs_later",
             ),
             *at(
-                ENGINE,
-                "test_worker_retries_a_failed_thread_start_with_the_next_work",
-                "test_callbacks_that_got_no_thread_run_when_one_can_be_started",
-                "test_quorum_loop_without_a_thread_is_a_failure_and_the_next_step_starts_one",
+                "test_engine_quorum",
+                "test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one",
             ),
         ),
     ),
@@ -543,12 +542,14 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 ENGINE,
-                "test_caller_interrupted_at_any_bytecode_does_not_block_the_worker",
-                "test_caller_interrupted_at_any_bytecode_does_not_block_the_executor",
-                "test_interrupted_step_on_the_quorum_loop_does_not_block_others",
+                "test_caller_interrupted_at_any_bytecode_does_not_block_others",
                 "test_waiter_interrupted_at_any_line_does_not_block_others",
                 "test_storm_of_signals_blocks_no_thread",
                 "test_destructor_may_submit_inside_a_submit_of_its_own_thread",
+            ),
+            *at(
+                "test_engine_quorum",
+                "test_thread_interrupted_at_any_bytecode_does_not_block_others",
             ),
             *at(
                 "test_locks_interrupted",
@@ -590,7 +591,7 @@ FAULTS: dict[int, Row] = {
                 "test_busy_worker_does_not_report_an_outage",
                 "test_busy_processes_never_exceed_the_limit",
             ),
-            *at("test_engine_batching", "test_loop_timeout_raises_after_its_time"),
+            *at("test_engine_async", "test_loop_timeout_counts_blocked_time_only_after_a_maximum"),
         ),
     ),
     54: Row(
@@ -628,11 +629,10 @@ FAULTS: dict[int, Row] = {
     58: Row(
         "thousands of leases in one process",
         "all are renewed, in batches of limited size",
-        "10,000 leases of 30 s and 2,000 of 3 s on a simulated clock",
+        "2,000 leases of 6 s for 5 s",
         at(
-            "test_engine_keeper",
-            "test_work_of_the_renewer_grows_with_the_number_of_renewals",
-            "test_renewals_are_sent_in_batches",
+            "test_engine_renewal",
+            "test_thousands_of_leases_are_renewed_in_time_and_in_batches",
         ),
         "no test measures CPU time: make bench writes it to benchmarks/RESULTS.md",
     ),

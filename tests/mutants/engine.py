@@ -9,31 +9,31 @@ MUTANTS = [
         "the main thread writes nothing at exit",
         "elif self._earliest() <= clock() and self._runs.acquire(blocking=False):",
         "elif False:",
-        "test_engine_exit.py",
+        "test_engine_housekeeping.py",
     ),
     Mutant(
         "a thread that can't start at exit is an error",
         " and not is_shutdown(error)",
         "",
-        "test_engine_exit.py",
+        "test_engine_housekeeping.py",
     ),
     Mutant(
         "renewals of all nodes wait in one queue",
         "by_node.setdefault(server.node_of(renewal[1]), [])",
         "by_node.setdefault(None, [])",
-        "test_engine_nodes.py",
+        "test_engine_cluster.py",
     ),
     Mutant(
         "a second cancellation gives a plan more time",
         "self.until = self.until or now() + UNDO_BUDGET",
         "self.until = now() + UNDO_BUDGET",
-        "test_engine_drivers.py",
+        "test_engine_async.py",
     ),
     Mutant(
         "a forked child uses the pool of its parent",
         "is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()",
         "is_ours = True",
-        "test_engine_pools.py",
+        "test_engine_connections.py",
     ),
     Mutant(
         "callbacks run two seconds late",
@@ -64,13 +64,13 @@ MUTANTS = [
         "            self._early[token] = element, clock() + _EARLY\n"
         "            self._early.move_to_end(token)\n",
         "            return\n",
-        "test_engine_batching.py",
+        "test_engine_async.py",
     ),
     Mutant(
         "the time of a blocked event loop counts",
         "late, self._left = now - self._due, self._left - seconds",
         "late, self._left = now - self._due, self._left - seconds - max(0.0, now - self._due)",
-        "test_engine_batching.py",
+        "test_engine_async.py",
     ),
     Mutant(
         "grants of a minority are not undone",
@@ -94,12 +94,12 @@ MUTANTS = [
         "a retired server is closed while plans use it",
         "if self.retired and not self.plans:",
         "if self.retired:",
-        "test_engine_wire.py",
+        "behaviour/test_loops.py",
     ),
     Mutant(
         "LOADING is final",
         '_BUSY = ("BUSY", "LOADING",',
         '_BUSY = ("BUSY",',
-        "test_engine_wire.py",
+        "test_engine_connections.py",
     ),
 ]

@@ -1,0 +1,244 @@
+"""Fronts: TCP servers between clients and a real Redis, which answer some commands as a test says.
+
+A front forwards commands to its own database of one Redis server. Several fronts stand for the
+nodes of a Cluster or the servers of a quorum, without starting a server for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.servers import HOST, RedisServer
+from django_redis_sync.protocol import scripts
+from tests.behaviour.watching import View
+
+#: In place of a reply: keep the client waiting, or close its connection.
+SILENCE, CUT = "(silence)", "(cut)"
+
+
+@cache
+def _scripts() -> dict[str, str]:
+    """Return the names of scripts by SHA and by source."""
+    known = [scripts.script(name) for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS)]
+    return {text: one.verb for one in known for text in (one.sha, one.source)}
+
+
+class Command(list[str]):
+    """The words of a command, received on connection number `connection`.
+
+    `verb`: the name of the script that it runs, or its first word."""
+
+    connection = 0
+
+    @property
+    def verb(self) -> str:
+        word = self[0].lower()
+        return _scripts()[self[1]] if word.startswith("eval") else word
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the script by name."""
+        return scripts.arguments_of(self.verb, self[3 + int(self[2]) :])
+
+
+class Front:
+    """A front with an address of its own.
+
+    `received`: all commands so far. `opened`: number of connections so far. `raw`: a client of the
+    front's database, which does not pass the front. `alias`: its cache alias, if it has one.
+    """
+
+    alias = ""
+
+    def __init__(self, server: RedisServer, database: int) -> None:
+        self.raw = redis.Redis(HOST, server.port or 0, db=database)
+        self.received, self.opened = list[Command](), 0
+        self._replies: dict[str, list[Any]] = {}
+        self._address, self._to = (HOST, 0), (HOST, server.port or 0)
+        self._open = set[socket.socket]()
+        self.up()
+        self.port = self._address[1]
+        self.url = f"redis://{HOST}:{self.port}/{database}"
+
+    def answer(self, verb: str, reply: Any, times: int = 10**9) -> None:
+        """Answer the next commands `verb`, of a script or of Redis, with `reply`.
+
+        `reply`: a list of texts; a text such as "+OK" or "-ERR no"; bytes as they are sent; SILENCE
+        or CUT; or a function that gets the command and `forward()` and returns any of these.
+        """
+        self._replies.setdefault(verb, []).extend([reply, times])
+
+    def calm(self) -> None:
+        """Forward all commands from now on."""
+        self._replies.clear()
+
+    def verbs(self, *wanted: str) -> list[str]:
+        """Return the verbs of the commands received so far that are among `wanted`."""
+        return [one.verb for one in self.received if one.verb in wanted]
+
+    def connections_of(self, verb: str) -> int:
+        """Return the number of connections on which commands `verb` arrived."""
+        return len({one.connection for one in self.received if one.verb == verb})
+
+    def arguments(self, verb: str) -> list[dict[str, Any]]:
+        """Return the arguments of each run of a script so far."""
+        return [one.arguments for one in self.received if one.verb == verb]
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections of clients."""
+        return len(self._open)
+
+    def view(self, name: str = "x") -> View:
+        return View(self.raw, name)
+
+    def up(self) -> None:
+        """Accept connections."""
+        self._listener = socket.create_server(self._address)
+        self._address = self._listener.getsockname()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def down(self) -> None:
+        """Close all connections, and refuse further ones."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for client in [*self._open]:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self.opened += 1
+                ours = client, self.opened
+                threading.Thread(target=self._serve, args=ours, daemon=True).start()
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        self._open.add(client)
+        with client, socket.create_connection(self._to) as server:
+            with contextlib.suppress(OSError, ValueError):
+                self._converse(client, server, number)
+            for one in (client, server):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+        self._open.discard(client)
+
+    def _converse(self, client: socket.socket, server: socket.socket, number: int) -> None:
+        asked, replies, listeners = client.makefile("rb"), server.makefile("rb"), []
+
+        def forward(data: bytes) -> bytes:
+            server.sendall(data)
+            return b"" if listeners else _read(replies)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                while data := replies.read1(65536):
+                    client.sendall(data)
+
+        while data := _read(asked):
+            command = Command(_words(data))
+            command.connection = number
+            self.received.append(command)
+            reply = self._reply(command.verb)
+            while callable(reply):
+                reply = reply(command, partial(forward, data))
+            if reply == CUT:
+                return
+            if reply == SILENCE:
+                while asked.read1(65536):
+                    pass
+                return
+            client.sendall(forward(data) if reply is None else _packed(reply))
+            if command.verb == "subscribe" and not listeners:
+                listeners.append(threading.Thread(target=listen, daemon=True))
+                listeners[0].start()
+
+    def _reply(self, verb: str) -> Any:
+        rules = self._replies.get(verb)
+        if not rules:
+            return None
+        reply, rules[1] = rules[0], rules[1] - 1
+        if not rules[1]:
+            del rules[:2]
+        return reply
+
+
+def _read(file: Any) -> bytes:
+    """Return the next command or reply as bytes. Return b"" at the end."""
+    line: bytes = file.readline()
+    count = int(line[1:]) if line[:1] in (b"$", b"*", b">", b"%", b"~") else 0
+    if line[:1] == b"$":
+        return line + (file.read(count + 2) if count >= 0 else b"")
+    return line + b"".join(_read(file) for _ in range(count * (1 + (line[:1] == b"%"))))
+
+
+def _words(data: bytes) -> Iterator[str]:
+    rest = data.partition(b"\r\n")[2]
+    while rest:
+        length, _, rest = rest.partition(b"\r\n")
+        size = int(length[1:])
+        yield rest[:size].decode(errors="replace")
+        rest = rest[size + 2 :]
+
+
+def _packed(reply: Any) -> bytes:
+    if isinstance(reply, bytes):
+        return reply
+    if isinstance(reply, list):
+        texts = [f"${len(one)}\r\n{one}\r\n" for one in map(str, reply)]
+        return f"*{len(texts)}\r\n{''.join(texts)}".encode()
+    return f"{reply}\r\n".encode()
+
+
+@cache
+def _server() -> RedisServer:
+    return RedisServer().start()  # it ends with this process
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def fronts(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Front]]]:
+    """Return a function that makes fronts, each with its own database and cache alias."""
+    from django_redis_sync.engine.renewal import renewer
+
+    made: list[Front] = []
+    with redis.Redis(HOST, _server().port or 0) as client:
+        client.flushall()
+
+    def make(count: int = 1, **options: Any) -> list[Front]:
+        mine = [Front(_server(), len(made) + n) for n in range(count)]
+        for front in mine:
+            front.alias = f"front-{next(_numbers)}"
+            cache = {**settings.CACHES["default"], "LOCATION": front.url, "OPTIONS": options}
+            settings.CACHES = {**settings.CACHES, front.alias: cache}
+        made.extend(mine)
+        return mine
+
+    yield make
+    for front in made:
+        renewer(front.alias).clear()
+        front.down()
+        front.raw.close()
+
+
+@pytest.fixture
+def front(fronts: Callable[..., list[Front]]) -> Front:
+    """A front with a cache alias."""
+    return fronts()[0]

@@ -1,0 +1,398 @@
+"""Async code: batches of commands, wake-ups, cancelled calls, and time limits of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from django_redis_sync import Lock, Unavailable
+from django_redis_sync.engine.loops import LoopTimeout
+from django_redis_sync.engine.server import async_server_of
+from django_redis_sync.exceptions import ForeignValue
+from tests.behaviour.both import MAX_WAIT, Async, eventually, until
+from tests.support.fronts import CUT, SILENCE, Front
+
+HUB = "django_redis_sync.engine.hub"
+
+
+class Impatient(Lock):
+    _attempt = 0.5
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Return an async test as a function. It fails if it takes longer than MAX_WAIT seconds."""
+
+    @functools.wraps(test)
+    def in_sync(**fixtures: Any) -> None:
+        asyncio.run(main(fixtures))
+
+    async def main(fixtures: dict[str, Any]) -> None:
+        task = asyncio.ensure_future(test(**fixtures))
+        # Not wait_for(), whose cancellation could end the test as if it had not hung.
+        done, _ = await asyncio.wait([task], timeout=MAX_WAIT)
+        assert done, "it hangs"
+        task.result()
+
+    return in_sync
+
+
+async def connected(front: Front) -> str:
+    """Connect, load the scripts, and subscribe. Return the alias."""
+    async with Lock("warm", using=front.alias) as lease:
+        await lease.arenew()
+    front.received.clear()
+    return front.alias
+
+
+async def waiting(front: Front, *names: str) -> list[asyncio.Task[Any]]:
+    """Start an acquire for each name, and return its task when it waits in the queue."""
+    tasks = [asyncio.create_task(Lock(one, using=front.alias).aacquire()) for one in names]
+    await until(Async(), lambda: all(front.view(one).waiting == names.count(one) for one in names))
+    return tasks
+
+
+# Batches
+
+
+@on_loop
+async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) -> None:
+    async with Lock("warm"):
+        before = raw.info("stats")["total_reads_processed"]
+    leases = await asyncio.gather(*(Lock(f"x{n}").aacquire() for n in range(200)))
+    await asyncio.gather(*(lease.arelease() for lease in leases if lease))
+    assert raw.info("stats")["total_reads_processed"] - before < 100, "400 commands were sent"
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ("-ERR no", Unavailable),
+        ("-WRONGTYPE no", ForeignValue),
+        ("-LOADING soon", None),
+        ("-READONLY no", None),
+        ("-NOSCRIPT none", None),
+        (CUT, None),
+    ],
+    ids=str,
+)
+@on_loop
+async def test_reply_to_one_command_of_a_batch_fails_at_most_its_own_call(
+    front: Front, reply: Any, error: Any
+) -> None:
+    alias, replies = await connected(front), [reply]
+
+    def answer(command: Any, forward: Any) -> Any:
+        return replies.pop() if replies and "{b}" in command[3] else forward()
+
+    front.answer("acquire", answer)
+    calls = [Lock(one, using=alias).aacquire(blocking=False) for one in "abc"]
+    got = await asyncio.gather(*calls, return_exceptions=True)
+    assert [False, bool(error), False] == [isinstance(one, Exception) for one in got], got
+    assert error is None or isinstance(got[1], error)
+    assert [1, int(not error), 1] == [front.view(one).holding for one in "abc"]
+    await asyncio.gather(*(lease.arelease() for lease in got if not isinstance(lease, Exception)))
+
+
+@on_loop
+async def test_reply_to_a_cancelled_call_goes_to_no_other_call(front: Front) -> None:
+    alias = await connected(front)
+    lost, kept = (asyncio.create_task(Lock(one, using=alias).aacquire()) for one in "ab")
+    await asyncio.sleep(0)
+    lost.cancel()
+    lease = await kept
+    assert (1, "b", True) == (front.view("b").holding, lease.name, await lease.aowned())
+
+
+@on_loop
+async def test_call_that_is_cancelled_while_its_script_is_unknown_leaves_nothing(
+    front: Front,
+) -> None:
+    alias, go = await connected(front), threading.Event()
+    front.answer("acquire", lambda *_: go.wait(MAX_WAIT) and "-NOSCRIPT none", times=1)
+    task = asyncio.create_task(Lock("x", using=alias).aacquire())
+    await until(Async(), lambda: front.received)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    go.set()
+    await asyncio.wait([task])
+    await until(Async(), lambda: len(front.verbs("acquire", "release")) == 3)
+    assert front.view().empty
+
+
+@on_loop
+async def test_push_message_of_the_server_is_no_reply(fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS={"protocol": 3})
+    alias = await connected(front)
+    front.answer("acquire", lambda _, forward: b">2\r\n+MOVING\r\n:7\r\n" + forward())
+    leases = await asyncio.gather(*(Lock(one, using=alias).aacquire() for one in "abc"))
+    assert [*"abc"] == [lease.name for lease in leases]
+
+
+@on_loop
+async def test_shorter_socket_timeout_of_the_project_applies(fronts: Any) -> None:
+    (front,) = fronts(SOCKET_TIMEOUT=0.3)
+    alias = await connected(front)
+    front.answer("acquire", SILENCE)
+    task = asyncio.create_task(Lock("x", using=alias).aacquire(blocking=False))
+    # With the library's own timeout, the second try would be sent after 5 s.
+    await until(Async(), lambda: len(front.verbs("acquire")) > 2, 9)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_connections": 5},
+        {"retry": Retry(NoBackoff(), 3)},
+        {"retry_on_timeout": True},
+        {"retry_on_error": [redis.TimeoutError]},
+        {"timeout": 2.0},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+@on_loop
+async def test_options_of_sync_pools_are_ignored_in_async_code(option: Any, fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS=option)
+    async with Lock("x", using=front.alias):
+        assert 1 == front.view().holding
+
+
+@on_loop
+async def test_sentinel_client_has_the_database_and_the_password_of_the_sentinels(
+    settings: Any,
+) -> None:
+    options = {
+        "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+        "SENTINELS": [("127.0.0.1", 1)],
+        "SENTINEL_KWARGS": {"password": "of sentinel"},
+    }
+    for location, database in (("redis://mymaster/3", 3), ("redis://mymaster", 0)):
+        cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": options}
+        settings.CACHES = {**settings.CACHES, "watched": cache}
+        pool = async_server_of("watched").client.connection_pool
+        assert ("mymaster", database) == (pool.service_name, pool.connection_kwargs["db"])
+        (sentinel,) = pool.sentinel_manager.sentinels
+        assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
+
+
+def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_thread(
+    front: Front, settings: Any
+) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(connected(front), loop).result(MAX_WAIT)
+    settings.CACHES = {**settings.CACHES}
+    eventually(lambda: front.connections == 0)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(MAX_WAIT)
+    loop.close()
+
+
+# Cancelled calls
+
+
+@pytest.mark.promise(6, 13)
+@pytest.mark.parametrize("method", ["aacquire", "arelease", "arenew"])
+@on_loop
+async def test_call_that_is_cancelled_again_and_again_ends_in_time(
+    front: Front, method: str
+) -> None:
+    """A second cancellation doesn't extend the time that the undo of the first one has."""
+    alias = await connected(front)
+    lock = Lock("x", using=alias)
+    thing = lock if method == "aacquire" else await lock.aacquire()
+    for verb in ("acquire", "release", "renew"):
+        front.answer(verb, SILENCE)
+    task, began = asyncio.create_task(getattr(thing, method)()), time.monotonic()
+    await until(Async(), lambda: front.verbs(method[1:]))
+    while not task.done() and time.monotonic() - began < 10:
+        task.cancel()
+        await asyncio.sleep(0.02)
+    assert task.cancelled(), "each cancellation extended the time limit"
+    front.calm()
+    if method != "arenew":
+        await until(Async(), lambda: front.view().empty)
+
+
+# Wake-ups
+
+
+@pytest.fixture
+def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have waiters ask again only when a message or their time wakes them."""
+    monkeypatch.setattr(f"{HUB}.HEARTBEAT_INTERVAL", 1e6)
+
+
+@pytest.mark.usefixtures("no_heartbeats")
+@on_loop
+async def test_messages_that_arrive_together_wake_all_their_waiters(front: Front) -> None:
+    names, alias = [*"abcdefgh"], await connected(front)
+    held = [await Lock(one, using=alias).aacquire() for one in names]
+    tasks = await waiting(front, *names)
+    before = len(front.verbs("acquire"))
+    await asyncio.gather(*(lease.arelease() for lease in held if lease))
+    leases = await asyncio.gather(*tasks)
+    assert names == [lease.name for lease in leases if lease.held]
+    assert before == len(front.verbs("acquire")), "a waiter was not woken by its message"
+
+
+@pytest.mark.usefixtures("no_heartbeats")
+@on_loop
+async def test_message_that_arrives_before_its_waiter_waits_is_kept(front: Front) -> None:
+    alias, go = await connected(front), threading.Event()
+    first = await Lock("x", using=alias).aacquire()
+
+    def answer(command: Any, forward: Any) -> bytes:
+        reply: bytes = forward()
+        go.wait(MAX_WAIT)
+        return reply
+
+    front.answer("acquire", answer, times=1)
+    task = asyncio.create_task(Lock("x", using=alias).aacquire())
+    await until(Async(), lambda: front.view().waiting == 1)
+    await asyncio.to_thread(first.release)  # the connection of the loop waits for its reply
+    await asyncio.sleep(0.1)
+    go.set()
+    assert (await task).held
+    assert 2 == len(front.verbs("acquire")), "the early message was dropped"
+
+
+@on_loop
+async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) -> None:
+    """Deep in the queue, a waiter asks again later than its event loop counts as dead."""
+
+    def deep(command: Any, forward: Any) -> Any:
+        words = forward().split(b"\r\n")[1].decode().split(" ")
+        return [*words[:2], 60_000, *words[3:]] if words[0] == "wait" else words
+
+    alias = await connected(front)
+    lease = await Lock("x", using=alias).aacquire()
+    front.answer("acquire", deep)
+    tasks = await waiting(front, *["x"] * 20)
+    before, began = len(front.verbs("acquire")), time.monotonic()
+    await asyncio.sleep(3)
+    sent, took = len(front.verbs("acquire")) - before, time.monotonic() - began
+    assert took / 2 <= sent <= 2 + 2 * took, f"{sent} requests in {took:.1f} s"
+    front.calm()
+    for task in tasks:
+        task.cancel()
+    await lease.arelease()
+    await asyncio.wait(tasks)
+
+
+@pytest.mark.promise(11)
+@pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
+@on_loop
+async def test_waiter_is_granted_and_subscribed_later_when_the_hub_cannot_subscribe(
+    front: Front, reply: Any
+) -> None:
+    front.answer("subscribe", reply)
+    first = await Lock("x", using=front.alias).aacquire(blocking=False)
+    task = asyncio.create_task(Impatient("x", using=front.alias).aacquire())
+    await until(Async(), lambda: front.view().waiting == 1)
+    await first.arelease()
+    assert (await task).held
+    front.calm()
+    front.cut()
+    await until(Async(), lambda: front.raw.pubsub_channels("*wake*"))
+
+
+@pytest.mark.usefixtures("no_heartbeats")
+@on_loop
+async def test_waiters_ask_again_when_the_lost_subscription_is_back(front: Front) -> None:
+    alias = await connected(front)
+    lease = await Lock("x", using=alias).aacquire()
+    (task,) = await waiting(front, "x")
+    before = len(front.verbs("acquire"))
+    front.cut()
+    await until(Async(), lambda: len(front.verbs("acquire")) > before, 9)
+    await lease.arelease()
+    assert (await task).held
+
+
+@on_loop
+async def test_channel_of_wake_ups_has_the_prefix_of_its_cache(fronts: Any, settings: Any) -> None:
+    (front,) = fronts()
+    settings.REDIS_SYNC = {}
+    cache = {**settings.CACHES[front.alias], "KEY_PREFIX": "mine"}
+    settings.CACHES = {**settings.CACHES, front.alias: cache}
+    async with Lock("x", using=front.alias):
+        (channel,) = front.raw.pubsub_channels("*wake*")
+    assert channel.startswith(b"mine:sync:wake:")
+
+
+# Time limits of a loop
+
+
+async def seconds_until_timeout(seconds: float) -> float:
+    began = time.monotonic()
+    limit = LoopTimeout(seconds)
+    with pytest.raises(asyncio.TimeoutError), limit:
+        await asyncio.get_running_loop().create_future()
+    return time.monotonic() - began
+
+
+@on_loop
+async def test_loop_timeout_raises_after_its_time() -> None:
+    for seconds in (0.0, 0.02, 0.3):
+        assert seconds <= await seconds_until_timeout(seconds) < seconds + 5
+
+
+@pytest.mark.parametrize(
+    ("blocked", "at_least"), [(0.5, 1.6), (0.1, 0.2)], ids=["three times", "always"]
+)
+@on_loop
+async def test_loop_timeout_counts_blocked_time_only_after_a_maximum(
+    blocked: float, at_least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if blocked < 0.5:
+        monkeypatch.setattr("django_redis_sync.engine.loops.MAX_LATE", 0.5)
+    waiting = asyncio.ensure_future(seconds_until_timeout(0.3 if blocked == 0.5 else 0.2))
+    times = 0
+    while not waiting.done():
+        await asyncio.sleep(0.01 if blocked == 0.5 else 0)
+        if blocked < 0.5 or times < 3:
+            time.sleep(blocked)
+            times += 1
+    assert at_least <= await waiting < 10
+
+
+@on_loop
+async def test_loop_timeout_that_expired_outside_its_block_ends_the_next_block() -> None:
+    limit = LoopTimeout(0.02)
+    await asyncio.sleep(0.1)
+    with pytest.raises(asyncio.TimeoutError), limit:
+        await asyncio.get_running_loop().create_future()
+    if sys.version_info >= (3, 11):
+        task = asyncio.current_task()
+        assert task is not None and 0 == task.cancelling(), "a cancellation is left in the task"
+
+
+@on_loop
+async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
+    limit, task = LoopTimeout(0.0), asyncio.current_task()
+    await seconds_until_timeout(0.1)  # so `limit` has expired too
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError), limit:
+        await asyncio.get_running_loop().create_future()
+
+
+@on_loop
+async def test_stopped_loop_timeout_cancels_nothing() -> None:
+    limit = LoopTimeout(0.02)
+    limit.stop()
+    with limit:
+        await asyncio.sleep(0.1)

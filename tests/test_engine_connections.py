@@ -1,0 +1,293 @@
+"""Connections: of the project's pool and private ones, cached, lost, forked, and errors on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+
+from django_redis_sync import Lock, Unavailable
+from django_redis_sync.exceptions import ForeignValue
+from tests.behaviour.both import MAX_WAIT, both, eventually
+from tests.support import worker_processes
+from tests.support.fronts import CUT, SILENCE, Front
+
+
+class Impatient(Lock):
+    _attempt = 0.5
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "-LOADING Redis is loading the dataset in memory",
+        "-BUSY Redis is busy running a script",
+        "-READONLY You can't write against a read only replica.",
+        "-TRYAGAIN Multiple keys request during rehashing of slot",
+        "-CLUSTERDOWN Hash slot not served",
+        "-MASTERDOWN Link with MASTER is down",
+        "-UNBLOCKED force unblock",
+        "-ERR max number of clients reached",
+    ],
+    ids=lambda reply: reply.split()[0],
+)
+@both
+async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply: str) -> None:
+    front.answer("acquire", reply, times=1)
+    lease = await io.do(Lock("x", using=front.alias), "acquire", False)
+    assert lease and lease.held
+    assert 2 <= len(front.verbs("acquire")) <= 3  # and once more if the script was unknown
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "text"),
+    [
+        ("-WRONGTYPE Operation", ForeignValue, r"one of \S+:leases, \S+:queue, .*WRONGTYPE"),
+        ("-OOM command not allowed", Unavailable, "^Redis: .*OOM|not allowed"),
+        ("-NOPERM this user has no permissions", Unavailable, "least ACL"),
+        ("-WRONGPASS invalid username-password pair", Unavailable, "invalid username"),
+        ("-NOAUTH Authentication required.", Unavailable, "Authentication required"),
+        ("-ERR DB index is out of range", Unavailable, "DB index"),
+    ],
+    ids=lambda value: str(value).split()[0],
+)
+@both
+async def test_call_fails_at_once_after_a_lasting_error(
+    io, front: Front, reply: str, error: type[Exception], text: str
+) -> None:
+    front.answer("acquire", reply)
+    with pytest.raises(error, match=text):
+        await io.do(Lock("x", using=front.alias), "acquire")
+    assert 1 == len(front.verbs("acquire"))
+
+
+@pytest.mark.promise(13)
+@pytest.mark.parametrize(
+    ("reply", "maybe"), [("down", False), ("-LOADING soon", False), (CUT, True), (SILENCE, True)]
+)
+@both
+async def test_unavailable_says_whether_the_call_may_have_been_executed(
+    io, front: Front, reply: Any, maybe: bool
+) -> None:
+    if reply == "down":
+        front.down()
+    front.answer("acquire", reply)
+    with pytest.raises(Unavailable) as caught:
+        await io.do(Impatient("x", using=front.alias), "acquire", False)
+    assert maybe == caught.value.maybe_executed
+    assert str(caught.value).startswith("Redis: ")
+
+
+@pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
+def test_async_code_rejects_options_for_sync_code_by_name(option: str, fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS={option: redis.Connection})
+    with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
+        asyncio.run(Lock("x", using=front.alias).aacquire())
+
+
+# Connections that are kept, lost, and returned
+
+
+@pytest.mark.parametrize(
+    ("reply", "connections"),
+    [("-WRONGTYPE no", 1), ("-LOADING soon", 2), (SILENCE, 2), (CUT, 2)],
+    ids=str,
+)
+@both
+async def test_connection_is_used_again_only_if_its_reply_was_read(
+    io, front: Front, reply: Any, connections: int
+) -> None:
+    lock = Impatient("x", using=front.alias)
+    await io.do(await io.do(lock, "acquire"), "release")
+    front.received.clear()
+    front.answer("acquire", reply, times=1)
+    for _ in range(3):
+        with contextlib.suppress(ForeignValue):
+            await io.do(await io.do(lock, "acquire"), "release")
+    assert connections == front.connections_of("acquire")
+
+
+@pytest.mark.parametrize("idle", [0.0, 1.1], ids=["fresh", "idle"])
+@both
+async def test_call_works_after_the_server_closed_idle_connections(
+    io, front: Front, idle: float
+) -> None:
+    lock = Lock("x", using=front.alias)
+    async with io.entered(lock):
+        await io.do(lock, "status")
+    front.cut()
+    await io.sleep(idle)
+    async with io.entered(lock):
+        assert 1 == (await io.do(lock, "status")).holding
+        front.cut()
+        await io.sleep(idle)
+
+
+def free_connections(alias: str) -> int:
+    """Return how many connections of the project's pool other code could have now."""
+    pool, taken = caches[alias].client.get_client().connection_pool, []
+    with contextlib.suppress(redis.ConnectionError):
+        while True:
+            taken.append(pool.get_connection())
+    for connection in taken:
+        pool.release(connection)
+    return len(taken)
+
+
+def use_ten_connections(front: Front) -> None:
+    """Send ten commands at the same time."""
+    Lock("warm", using=front.alias).acquire().release()
+    together = threading.Barrier(10)
+    front.answer("acquire", lambda _, forward: together.wait(MAX_WAIT) >= 0 and forward())
+
+    def cycle(n: int) -> None:
+        Lock(f"x{n}", using=front.alias).acquire().release()
+
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(cycle, range(10)))
+    front.calm()
+
+
+@pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
+def test_at_most_a_sixteenth_of_the_pool_is_kept(most: int, kept: int, fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": most})
+    use_ten_connections(front)
+    assert most - kept == free_connections(front.alias)
+
+
+def test_kept_connections_are_returned_after_a_second_and_when_settings_change(
+    fronts: Any, settings: Any
+) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": 64})
+    use_ten_connections(front)
+    time.sleep(1.1)
+    Lock("x", using=front.alias).acquire().release()
+    assert 63 == free_connections(front.alias)
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 20}
+    assert 64 == free_connections(front.alias)
+
+
+def test_calls_use_one_connection_while_the_pool_is_free(front: Front) -> None:
+    for n in range(20):
+        Lock(f"x{n}", using=front.alias).acquire().release()
+    assert 1 == front.connections_of("acquire") == front.connections_of("release")
+
+
+class Strict(redis.Connection):
+    """A connection class of the project, which does not know newer arguments of redis-py's."""
+
+    def __init__(self, **given: Any) -> None:
+        if "driver_info" in given:
+            raise TypeError("unexpected argument driver_info")
+        super().__init__(**given)
+
+    def read_response(self, disable_decoding: bool = False) -> Any:
+        return super().read_response(disable_decoding)
+
+
+def test_connection_class_of_the_project_is_used_with_its_own_arguments(fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS={"connection_class": Strict})
+    lease = Lock("x", using=front.alias).acquire()
+    for delay, message in ((100, "*-1"), (600, SILENCE)):
+        front.answer("acquire", ["wait", "0", delay, 0], times=1)
+        front.answer("blpop", message, times=1)
+    with ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(Lock("x", using=front.alias).acquire)
+        eventually(lambda: 2 == len(front.verbs("blpop")))
+        lease.release()
+        waiter.result(MAX_WAIT).release()
+
+
+# Waiters
+
+
+@pytest.mark.parametrize(
+    ("socket_timeout", "delay", "asked"),
+    [(5.0, 300, "0.300"), (5.0, 20_000, "4.000"), (1.0, 20_000, "0.500")],
+)
+def test_wait_ends_before_the_socket_timeout(
+    fronts: Any, socket_timeout: float, delay: int, asked: str
+) -> None:
+    (front,) = fronts(SOCKET_TIMEOUT=socket_timeout)
+    lease = Lock("x", using=front.alias).acquire()
+    front.answer("acquire", ["wait", "0", delay, 0], times=1)
+    front.answer("blpop", "*-1", times=1)
+    with ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(Lock("x", using=front.alias).acquire)
+        eventually(lambda: front.verbs("blpop"))
+        lease.release()
+        waiter.result(MAX_WAIT).release()
+    assert asked == next(one for one in front.received if one.verb == "blpop")[-1]
+
+
+def test_waiters_above_the_maximum_wait_without_a_connection(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_redis_sync.engine.pools.MAX_WAITING", 1)
+    lease = Lock("x", using=front.alias).acquire()
+
+    def wait_and_release(_: int) -> None:
+        Lock("x", using=front.alias).acquire(blocking_timeout=MAX_WAIT).release()
+
+    with ThreadPoolExecutor(3) as threads:
+        waiters = [threads.submit(wait_and_release, n) for n in range(3)]
+        eventually(lambda: front.view().waiting == 3 and front.verbs("blpop"))
+        time.sleep(0.2)
+        assert 1 == sum(one["cmd"] == "blpop" for one in front.raw.client_list())
+        lease.release()
+        for waiter in waiters:
+            waiter.result(MAX_WAIT)
+
+
+# Forks
+
+#: A thread holds the lock of the project's pool while the process forks. Parent and child use the
+#: library at the same time.
+FORKING = """if True:
+    import os, signal, threading
+    import django
+    django.setup()
+    from django.core.cache import caches
+    from django_redis_sync import Lock
+
+    def cycles(name):
+        for _ in range(50):
+            with Lock(name) as lease:
+                assert lease.owned() and lease.name == name
+
+    cycles("before")
+    pool, locked, go = caches["default"].client.get_client().connection_pool, *events()
+    def hold():
+        with pool._lock:
+            locked.set()
+            go.wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    locked.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends a child that waits for the lock
+        cycles("child")
+        os._exit(7)
+    go.set()
+    cycles("parent")
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.usefixtures("clean_redis")
+def test_forked_child_uses_neither_lock_nor_connections_of_its_parent() -> None:
+    events = "(threading.Event() for _ in range(2))"
+    done = worker_processes.run("-c", FORKING.replace("events()", events))
+    assert "7" == done.stdout.strip(), done.stderr

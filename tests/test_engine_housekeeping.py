@@ -1,0 +1,195 @@
+"""Work in the background and at exit: names in use, cleanups that failed, and what is pending."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+
+from django_redis_sync import Lock, Semaphore, Unavailable
+from django_redis_sync.operators.statistics import statistics_of
+from tests.behaviour.both import eventually
+from tests.behaviour.watching import View
+from tests.support import worker_processes
+from tests.support.fronts import SILENCE, Front
+
+PREFIX, DAY = django_settings.PREFIX, 86_400
+NAMES, KEYS = f"{PREFIX}:names", f"{PREFIX}:{{api}}:keys"
+
+
+def use(front: Front, *names: str) -> None:
+    for name in names:
+        policy, at, key = name.partition("@")
+        with Semaphore(policy, 1, key=key if at else None, using=front.alias):
+            pass
+
+
+# Names in use
+
+
+@pytest.mark.promise(12, 25)
+def test_names_and_keys_in_use_are_registered_for_a_day(front: Front) -> None:
+    now = front.raw.time()[0] * 1000
+    for registry in (NAMES, KEYS):
+        front.raw.zadd(registry, {"old": now - (DAY + 60) * 1000, "recent": now - 60_000})
+    use(front, "plain", "api@7", "api@8")
+    expected = {NAMES: {b"recent", b"api@", b"plain"}, KEYS: {b"recent", b"7", b"8"}}
+    eventually(lambda: expected == {one: {*front.raw.zrange(one, 0, -1)} for one in expected})
+    for registry in expected:
+        eventually(lambda registry=registry: DAY < front.raw.ttl(registry) <= 2 * DAY)
+        written = front.raw.zrange(registry, 1, -1, withscores=True)
+        assert all(abs(score - now) < 60_000 for _, score in written)
+
+
+def test_name_is_registered_once_a_minute(front: Front) -> None:
+    for _ in range(50):
+        use(front, "x")
+    use(front, "y")
+    eventually(lambda: front.raw.zscore(NAMES, "y"))
+    written = [one[3::2] for one in front.received if one[:2] == ["ZADD", NAMES]]
+    assert ["x", "y"] == sorted(name for names in written for name in names)
+
+
+@pytest.mark.parametrize("reply", ["-LOADING soon", SILENCE], ids=["loading", "silent"])
+def test_names_that_could_not_be_registered_are_registered_a_second_later(
+    front: Front, reply: Any
+) -> None:
+    """The reply is awaited for a second only, because other jobs wait meanwhile."""
+    front.answer("zadd", reply, times=1)
+    use(front, "x")
+    eventually(lambda: front.raw.zscore(NAMES, "x"), 5)
+
+
+def test_rejected_registration_is_logged(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    front.answer("zadd", "-WRONGTYPE no")
+    use(front, "x")
+    eventually(lambda: any("could not list names in use" in one for one in caplog.messages))
+
+
+# Cleanups that failed
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize("reply", ["-ERR odd", "-LOADING soon", "-NOSCRIPT none", SILENCE], ids=str)
+def test_release_that_failed_is_repeated_in_the_background(front: Front, reply: Any) -> None:
+    class Impatient(Lock):
+        _attempt = 0.3
+
+    leases = [Impatient(name, using=front.alias).acquire() for name in "abc"]
+    front.answer("release", reply)
+    for lease in leases:
+        with pytest.raises(Unavailable):
+            assert lease
+            lease.release()
+    front.calm()
+    for name in "abc":
+        eventually(lambda name=name: front.view(name).empty, 15)
+    sent = len(front.verbs("release"))
+    time.sleep(1.2)
+    assert sent == len(front.verbs("release")), "a release that succeeded is repeated"
+
+
+def test_release_that_fails_for_long_is_logged_and_repeated_no_more(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
+    lease = Lock("x", using=front.alias).acquire()
+    front.answer("release", "-ERR odd")
+    with pytest.raises(Unavailable):
+        assert lease
+        lease.release()
+    message = f"a cleanup of {front.view().keys.leases} failed for good: odd"
+    eventually(lambda: message in caplog.messages)
+    sent = len(front.verbs("release"))
+    time.sleep(1.2)
+    assert (sent, 1) == (len(front.verbs("release")), caplog.messages.count(message))
+
+
+def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
+    front: Front, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    front.answer("zadd", "-LOADING soon")
+    front.answer("release", "-ERR odd")
+    lease = Lock("x", using=front.alias).acquire()
+    with pytest.raises(Unavailable):
+        assert lease
+        lease.release()
+    settings.CACHES = {"default": settings.CACHES["default"]}
+    for message in (
+        f"housekeeping of {front.alias!r} discards what it had not written",
+        f"pending cleanups on {front.alias!r} are discarded",
+    ):
+        eventually(lambda message=message: message in caplog.text)
+
+
+# At exit
+
+#: Python 3.12 and later start no thread while the interpreter shuts down. The handler has the same
+#: effect on earlier versions.
+PROGRAM = """if True:
+    import atexit, sys, threading, time
+    import django
+    from django.conf import settings
+    django.setup()
+    for number, url in enumerate({urls}):
+        settings.CACHES[f"q{{number}}"] = {{**settings.CACHES["default"], "LOCATION": url}}
+    from django.core.management import call_command
+    from django_redis_sync import Lock, Unavailable
+
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    def fails(call):
+        try:
+            call()
+        except Unavailable:
+            return
+        raise AssertionError("it succeeded")
+
+    def handler():
+        if sys.version_info < (3, 12):
+            threading.Thread.start = refuse
+        {at_exit}
+
+    atexit.register(handler)
+    {body}
+"""
+
+
+def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> str:
+    """Return the standard error of a process that runs `body`, and `at_exit` in an exit handler."""
+    program = PROGRAM.format(body=body or "pass", at_exit=at_exit or "pass", urls=urls)
+    done = worker_processes.run("-c", program)
+    assert 0 == done.returncode, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("at", ["body", "at_exit"])
+def test_process_writes_names_and_statistics_before_it_exits(raw: redis.Redis, at: str) -> None:
+    logged = errors_of(**{at: "Lock('x').acquire().release()"})
+    (site,) = statistics_of([""])
+    assert ("", [b"x"]) == (logged, raw.zrange(NAMES, 0, -1))
+    assert (1, 0) == (site.history.total.granted, site.in_use)
+
+
+@pytest.mark.parametrize("command", ["'pause', 'x'", "'status'"])
+def test_command_logs_no_error_at_exit(raw: redis.Redis, command: str) -> None:
+    body = "Lock('x').acquire().release()"
+    assert "" == errors_of(body, f"call_command('locks', {command})")
+
+
+def test_pending_cleanup_is_sent_at_exit(front: Front) -> None:
+    front.answer("release", "-ERR odd", times=1)
+    body = "lease = Lock('x', using='q0').acquire()"
+    assert "" == errors_of(body, "fails(lease.release)", (front.url,))
+    assert 0 == front.view().holding
+
+
+def test_quorum_lock_works_in_an_exit_handler(raw: redis.Redis, fronts: Any) -> None:
+    urls = tuple(one.url for one in fronts(3))
+    cycle = "Lock('x', using=['q0', 'q1', 'q2']).acquire().release()"
+    assert "" == errors_of(cycle, cycle, urls)
+    assert View(raw, "x").empty

@@ -1,0 +1,117 @@
+"""Renewals in the background: batches, errors, memory, and what is logged."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_sync import Lease, Lock
+from tests.behaviour.both import eventually
+from tests.support.fronts import SILENCE, Front
+
+
+def commands_and_reads(client: redis.Redis) -> tuple[int, int]:
+    stats = client.info("commandstats")
+    return stats["cmdstat_evalsha"]["calls"], client.info("stats")["total_reads_processed"]
+
+
+def test_thousands_of_leases_are_renewed_in_time_and_in_batches(
+    new_server: Any, settings: Any
+) -> None:
+    server = new_server()
+    cache = {**settings.CACHES["default"], "LOCATION": server.url}
+    settings.CACHES = {**settings.CACHES, "private": cache}
+    with redis.Redis.from_url(server.url) as client:
+        options = {"using": "private", "timeout": 6, "renew": True}
+        leases = [Lock(f"x{n}", **options).acquire() for n in range(2000)]
+        began, (commands, reads) = time.monotonic(), commands_and_reads(client)
+        time.sleep(5)
+        took, now = time.monotonic() - began, commands_and_reads(client)
+        sent = now[0] - commands
+        # Each lease is renewed every 2 s, or up to an eighth of that earlier together with others.
+        assert 2000 * (took / 2 - 1) <= sent <= 2000 * (took / 1.75 + 1)
+        assert now[1] - reads <= sent / 8, "renewals were not sent in batches"
+        assert all(lease and lease.held for lease in leases)
+        for lease in leases:
+            lease.release()
+
+
+@pytest.mark.parametrize(
+    ("reply", "times", "kept"),
+    [("-ERR odd", 10**9, False), (["lost"], 10**9, False), ("-NOSCRIPT none", 1, True)],
+    ids=["error", "lost", "unknown script"],
+)
+def test_reply_to_one_renewal_of_a_batch_concerns_only_its_lease(
+    front: Front, reply: Any, times: int, kept: bool
+) -> None:
+    lost, replies = list[Lease](), [reply] * min(times, 100)
+
+    def answer(command: Any, forward: Any) -> Any:
+        return replies.pop() if replies and "{b}" in command[3] else forward()
+
+    front.answer("renew", answer)
+    options = {"using": front.alias, "timeout": 3, "renew": True, "on_lost": lost.append}
+    leases = [Lock(one, **options).acquire() for one in "abc"]
+    for one in "ac":
+        eventually(front.view(one).renewals())
+    if kept:
+        eventually(front.view("b").renewals())
+    else:
+        eventually(lambda: lost == [leases[1]])
+    assert [True, kept, True] == [lease.held for lease in leases]
+    for lease in leases:
+        if lease.held:
+            lease.release()
+
+
+@pytest.mark.parametrize("reply", ["-ERR odd", SILENCE], ids=["error", "silence"])
+def test_failing_renewals_are_logged_once_and_so_is_the_recovery(
+    front: Front, reply: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged() -> list[str]:
+        return [message for message in caplog.messages if "renewed" in message]
+
+    lease = Lock("x", using=front.alias, timeout=9, renew=True).acquire()
+    assert lease
+    front.answer("renew", reply)
+    eventually(lambda: len(front.verbs("renew")) >= 3)
+    (failing,) = logged()
+    assert failing.startswith(f"1 leases of {front.alias!r} could not be renewed: ")
+    front.calm()
+    eventually(lambda: len(logged()) > 1)
+    assert [failing, f"the leases of {front.alias!r} are renewed again"] == logged()
+    assert lease.held
+    lease.release()
+
+
+def test_leases_of_a_removed_cache_are_logged_once_and_renewed_no_more(
+    front: Front, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lock("x", using=front.alias, timeout=1.5, renew=True).acquire()
+    settings.CACHES = {"default": settings.CACHES["default"]}
+    message = f"the leases of {front.alias!r} are no longer renewed"
+    eventually(lambda: message in caplog.text)
+    time.sleep(1.2)
+    assert lease is not None
+    assert 1 == caplog.text.count(message)
+
+
+def test_released_leases_leave_nothing_in_memory(front: Front) -> None:
+    def cycles(count: int) -> None:
+        for n in range(count):
+            lease = Lock(f"x{n % 50}", using=front.alias, timeout=60, renew=True).acquire()
+            assert lease
+            lease.release()
+        front.received.clear()
+
+    cycles(500)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    cycles(4000)
+    # The statistics of the last acquires are in memory until they are written, after 2 s.
+    eventually(lambda: gc.collect() >= 0 and sys.getallocatedblocks() < before + 2000, 15)
