@@ -125,10 +125,10 @@ def no_housekeeping_of_removed_caches() -> None:
 
     Otherwise the housekeeping would log warnings about these caches during this test.
     """
-    housekeeping = sys.modules.get("django_redis_sync.engine.housekeeping")
-    for alias, job in list(housekeeping._housekeepers.items()) if housekeeping is not None else ():
+    renewal = sys.modules.get("django_redis_sync.engine.renewal")
+    for alias, renewer in list(renewal._renewers.items()) if renewal is not None else ():
         if alias not in settings.CACHES:
-            job.forget()
+            renewer.housekeeper.forget()
 
 
 @pytest.fixture
@@ -180,12 +180,13 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
 
 def clean(url: str) -> None:
     """Delete the library's keys, and reset what this process has cached about them."""
-    from django_redis_sync.engine import housekeeping, overrides, renewal
+    from django_redis_sync.engine import overrides, renewal
     from django_redis_sync.protocol.keys import policies
 
-    for renewer in list(renewal._renewers.values()):  # leases that an earlier test did not release
+    renewers = list(renewal._renewers.values())
+    for renewer in renewers:  # leases that an earlier test did not release
         renewer.clear()
-    jobs = list(housekeeping._housekeepers.values())
+    jobs = [renewer.housekeeper for renewer in renewers]
     for job in jobs:  # discard pending writes, and wait for a write that has begun
         job.forget()
     until = time.monotonic() + 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +13,8 @@ from django.core.management import CommandError
 from redis.crc import key_slot
 
 from devtools.servers import HOST
-from django_redis_sync import Lock, Unavailable
-from django_redis_sync.engine.cluster.topology import Address, key_of, read_map, url_at
+from django_redis_sync import Lease, Lock, Unavailable
+from django_redis_sync.engine.cluster.topology import Address, key_of, read_slots, url_at
 from tests.behaviour.both import MAX_WAIT, Async, both, eventually, until
 from tests.support.commands import locks
 from tests.support.fronts import CUT, SILENCE, Front
@@ -95,7 +95,7 @@ async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str)
     assert {*SCRIPTS} == {*sent}
     if kind == "ASK":
         assert [word for verb in sent for word in ("asking", verb)] == asking
-        assert 8 == len(old.verbs(*SCRIPTS))
+        assert 8 <= len(old.verbs(*SCRIPTS)) <= 16
     else:
         assert asking == sent and 1 == len(old.verbs(*SCRIPTS))
 
@@ -133,8 +133,6 @@ async def test_call_in_a_slot_that_moves_is_repeated(io, nodes: Nodes, reply: An
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", reply, times=2)
     assert await io.do(Lock(name, using=nodes.alias), "acquire", False)
-    if "non local" in str(reply) and repr(io) == "async":
-        return
     old.answer("renew", nodes.redirect("ASK", name))
     new.answer("renew", reply, times=1)
     async with io.entered(Lock(nodes.name(0, 1), using=nodes.alias)) as lease:
@@ -158,7 +156,7 @@ def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None
     lease = Lock(name, using=nodes.alias).acquire()
     old.answer("blpop", nodes.redirect(kind, name))
     with ThreadPoolExecutor(1) as thread:
-        waiter = thread.submit(Lock(name, using=nodes.alias).acquire)
+        waiter = thread.submit(Lock(name, using=nodes.alias).acquire, True, MAX_WAIT)
         eventually(lambda: (new if kind == "MOVED" else old).verbs("blpop"))
         lease.release()
         waiter.result(MAX_WAIT).release()
@@ -227,28 +225,35 @@ def test_names_are_registered_while_a_node_hangs(nodes: Nodes) -> None:
 
 
 def test_renewals_of_one_node_are_not_held_up_by_another(nodes: Nodes) -> None:
-    meanwhile, overlapped = threading.Event(), list[bool]()
+    """A renewal on the node that hangs lasts a second."""
+    hung, renewed = list[float](), list[float]()
 
     def hang(command: Any, forward: Any) -> Any:
-        meanwhile.clear()
-        overlapped.append(meanwhile.wait(0.9))
+        hung.append(time.monotonic())
         return SILENCE
 
-    def renewed(command: Any, forward: Any) -> Any:
-        meanwhile.set()
+    def renew(command: Any, forward: Any) -> Any:
+        renewed.append(time.monotonic())
         return forward()
 
+    def overlap() -> bool:
+        return any(0 < at - began < 0.9 for at in renewed for began in hung)
+
     nodes[0].answer("renew", hang)
-    nodes[2].answer("renew", renewed)
-    options = {"using": nodes.alias, "timeout": 3, "renew": True}
-    kept, *lost = [
-        Lock(name, **options).acquire()
-        for name in (nodes.name(2), *(nodes.name(0, nth) for nth in range(3)))
-    ]
-    eventually(lambda: True in overlapped, 20)
-    eventually(lambda: not any(lease.held for lease in lost))
-    assert kept and kept.held
-    kept.release()
+    nodes[2].answer("renew", renew)
+
+    def hold(owner: int, nth: int, timeout: float) -> Lease:
+        lock = Lock(nodes.name(owner, nth), using=nodes.alias, timeout=timeout, renew=True)
+        return lock.acquire()
+
+    stuck = [hold(0, nth, 6) for nth in range(3)]
+    kept = [hold(2, nth, timeout) for nth, timeout in enumerate((9, 5, 4, 3))]
+    eventually(overlap, 20)
+    eventually(lambda: not any(lease.held for lease in stuck))
+    assert kept[0].held
+    for lease in kept:
+        if lease.held:
+            lease.release()
 
 
 @pytest.mark.parametrize("silent", [0, 1, 2, None])
@@ -277,11 +282,11 @@ def test_async_waiter_is_woken_while_one_node_is_silent(
 # Addresses and keys
 
 
-def test_slot_map_ranges_include_both_ends() -> None:
+def test_ranges_of_slots_include_both_ends() -> None:
     asked = Address("a", 7003)
-    found = read_map([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked)
+    found = read_slots([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked)
     nameless, named = Address("a", 7001), Address("b", 7002)
-    owners = [found.of(slot) for slot in (0, 99, 100, 199, 200, 299, 300)]
+    owners = [found[slot] for slot in (0, 99, 100, 199, 200, 299, 300)]
     assert [nameless, nameless, None, None, named, named, None] == owners
 
 

@@ -137,7 +137,7 @@ async def test_call_works_after_the_server_closed_idle_connections(
 def free_connections(alias: str) -> int:
     """Return how many connections of the project's pool other code could have now."""
     pool, taken = caches[alias].client.get_client().connection_pool, []
-    with contextlib.suppress(redis.ConnectionError):
+    with pytest.raises(redis.ConnectionError, match="Too many connections"):
         while True:
             taken.append(pool.get_connection())
     for connection in taken:
@@ -203,7 +203,7 @@ def test_connection_class_of_the_project_is_used_with_its_own_arguments(fronts: 
         front.answer("acquire", ["wait", "0", delay, 0], times=1)
         front.answer("blpop", message, times=1)
     with ThreadPoolExecutor(1) as thread:
-        waiter = thread.submit(Lock("x", using=front.alias).acquire)
+        waiter = thread.submit(Lock("x", using=front.alias).acquire, True, MAX_WAIT)
         eventually(lambda: 2 == len(front.verbs("blpop")))
         lease.release()
         waiter.result(MAX_WAIT).release()
@@ -224,7 +224,7 @@ def test_wait_ends_before_the_socket_timeout(
     front.answer("acquire", ["wait", "0", delay, 0], times=1)
     front.answer("blpop", "*-1", times=1)
     with ThreadPoolExecutor(1) as thread:
-        waiter = thread.submit(Lock("x", using=front.alias).acquire)
+        waiter = thread.submit(Lock("x", using=front.alias).acquire, True, MAX_WAIT)
         eventually(lambda: front.verbs("blpop"))
         lease.release()
         waiter.result(MAX_WAIT).release()

@@ -130,7 +130,7 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
     with ThreadPoolExecutor(1) as threads:
         lease = semaphore.acquire()
         assert lease is not None
-        waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
+        waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire, True, MAX_WAIT)
         eventually(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
         if action == "resize":
             operate("resize", "2", **options)

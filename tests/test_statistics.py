@@ -21,7 +21,7 @@ from django_redis_sync.engine import statistics
 from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.statistics import SITE, Statistics, groups, statistics_of
-from tests.behaviour.both import both, eventually
+from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
 from tests.support.fronts import CUT, Front
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
@@ -85,7 +85,9 @@ def test_waits_are_counted_while_they_last_and_timed_when_they_end() -> None:
     with ThreadPoolExecutor(2) as threads:
         lease = Semaphore("api", 1, key="k").acquire()
         assert Semaphore("api", 1, key="k").acquire(blocking_timeout=0.05) is None
-        waits = [threads.submit(Semaphore("api", 1, key="k").acquire) for _ in range(2)]
+        waits = [
+            threads.submit(Semaphore("api", 1, key="k").acquire, True, MAX_WAIT) for _ in range(2)
+        ]
         found = eventually(lambda: (s := figures()).waiting == 2 and s)
         assert [("k", 1, 2)] == [(b.key, b.in_use, b.waiting) for b in found.busiest]
         time.sleep(0.3)

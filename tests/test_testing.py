@@ -289,7 +289,7 @@ def test_statistics_are_not_kept_without_redis(clean_redis, caplog) -> None:
             pass
         assert housekeeper.statistics.events
         housekeeper.finish(clock() + 30)  # writes all entries
-        assert not housekeeper.statistics.unwritten
+        assert not housekeeper.statistics.events
         with Lock("x"):
             pass
     assert not housekeeper.statistics.events

@@ -53,15 +53,16 @@ class Batcher:
     # in flight. Every queued command is sent, or its future ends with a Failure.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
+        self._patience = self._pool.connection_kwargs.get("socket_timeout") or math.inf
         self._connection: Any = None
         self._queue: list[Command] = []
-        self._in_flight: set[asyncio.Future[Answer]] = set()
+        self._in_flight: list[Batch] = []
         self._flusher: asyncio.Task[None] | None = None
 
-    def submit(self, step: Run, whole: bool = False) -> asyncio.Future[Answer]:
+    def submit(self, step: Run) -> asyncio.Future[Answer]:
         """Return a future of the answer. The step is sent even if the future is cancelled."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append(Command(step, whole, done))
+        self._queue.append(Command(step, False, done))
         if self._flusher is None:
             self._flusher = start_task(self._flush())
         return done
@@ -71,23 +72,24 @@ class Batcher:
         if self._flusher is not None:
             await asyncio.wait([self._flusher], timeout=END)
         if self._flusher is not None:
-            self._fail_all()
+            self._fail_all("the event loop is ending")
             await end_tasks(self._flusher)
 
     async def _flush(self) -> None:
+        reason = "the event loop is ending"
         try:
             while self._queue:
                 await self._run_batches()
                 await self._give_back()
         except Exception as error:
+            reason = repr(error)
             # Close the connection: a reply that is still unread would be taken for the next one.
             await self._give_back(broken=True)
-            self._fail_all(repr(error))
             raise
         finally:
             # From here to the end of the task there is no await. The next step starts a new task.
             self._flusher = None
-            self._fail_all()
+            self._fail_all(reason)
 
     async def _run_batches(self) -> None:
         batch: Batch | None = None
@@ -101,27 +103,24 @@ class Batcher:
             self._deliver(batch, replies, received)
             batch = ahead
 
-    def _fail_all(self, why: str = "the event loop is ending") -> None:
+    def _fail_all(self, reason: str) -> None:
         """Fail the commands that are left because the flusher was ended."""
-        left, self._queue = self._queue, []
-        for done in [*self._in_flight, *(command.done for command in left)]:
-            if not done.done():
-                cause = errors.ConnectionError(why)
-                done.set_exception(Failure(cause, clock(), "unanswered"))
-        self._in_flight.clear()
+        for commands in (*(batch.commands for batch in self._in_flight), self._queue):
+            _fail(commands, Failure(errors.ConnectionError(reason), clock(), "unanswered"))
+        self._in_flight, self._queue = [], []
 
     def _take(self, split: bool = False) -> list[Command]:
         count = min(MAX_BATCH, len(self._queue))
         if split and count >= SPLIT_FROM:
             count //= 2
         taken, self._queue = self._queue[:count], self._queue[count:]
-        self._in_flight.update(command.done for command in taken)
         return taken
 
     async def _send(self, commands: list[Command]) -> Batch | None:
         """Send commands and return their batch. On an error, fail each command and return None."""
-        limit = LoopTimeout(min(command.step.timeout for command in commands))
+        limit = LoopTimeout(min(self._patience, *(step.timeout for step, _, _ in commands)))
         batch, connected = Batch(commands, clock(), limit), False
+        self._in_flight.append(batch)
         try:
             packed = [
                 pack(words_of(step, whole=True)) if whole else pack_step(step)
@@ -149,9 +148,6 @@ class Batcher:
         """Return a reply for each command, or an exception for an error of the server. If reading
         fails, fail each command and return an empty list."""
         replies: list[Any] = []
-        own = self._connection.socket_timeout
-        if own is not None:
-            batch.limit.limit(own)
         try:
             with batch.limit:
                 buffered = buffered_replies(self._connection)
@@ -183,7 +179,6 @@ class Batcher:
     def _deliver(self, batch: Batch, replies: list[Any], received: float) -> None:
         again = []
         for (step, whole, done), reply in zip(batch.commands, replies, strict=False):
-            self._in_flight.discard(done)
             if isinstance(reply, errors.NoScriptError) and not whole:
                 again.append(Command(step, True, done))
             elif isinstance(reply, Exception):
@@ -191,17 +186,18 @@ class Batcher:
                     done.set_exception(Failure(reply, received, why(reply, True)))
             elif not done.done():
                 done.set_result(Answer(answered(reply), batch.sent, received))
-        # Before the steps submitted meanwhile, which may undo these.
         self._queue[:0] = again
+        self._forget(batch)
+
+    def _forget(self, batch: Batch) -> None:
+        self._in_flight = [one for one in self._in_flight if one is not batch]
 
     async def _failed(self, batch: Batch, error: BaseException, sent: bool) -> None:
         batch.limit.stop()
         _drop_tracebacks(error)
         cause = error if str(error) else errors.TimeoutError("no reply in time")
-        for _, _, done in batch.commands:
-            self._in_flight.discard(done)
-            if not done.done():
-                done.set_exception(Failure(cause, clock(), why(cause, sent)))
+        _fail(batch.commands, Failure(cause, clock(), why(cause, sent)))
+        self._forget(batch)
         await self._give_back(broken=True)
 
     async def _give_back(self, broken: bool = False) -> None:
@@ -211,6 +207,12 @@ class Batcher:
                 if broken:
                     await connection.disconnect(nowait=True)
                 await self._pool.release(connection)
+
+
+def _fail(commands: list[Command], failure: Failure) -> None:
+    for _, _, done in commands:
+        if not done.done():
+            done.set_exception(failure)
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

@@ -28,25 +28,6 @@ def backend_of(alias: str) -> Any:
         backend: Any = caches[alias]
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
-    kinds = type(backend), type(getattr(backend, "client", None))
-    if kinds not in _fit:
-        _check_backend(alias, backend)
-        _fit.add(kinds)
-    return backend.client
-
-
-#: Pairs of the classes of backend and client that were checked.
-_fit: set[tuple[type, type]] = set()
-
-
-def urls_of(alias: str) -> list[str]:
-    """Return the URLs in the LOCATION of a cache alias."""
-    backend_of(alias)
-    location = settings.CACHES[alias]["LOCATION"]
-    return location.split(",") if isinstance(location, str) else list(location)
-
-
-def _check_backend(alias: str, backend: Any) -> None:
     if not isinstance(backend, RedisCache):
         raise ImproperlyConfigured(
             f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose "
@@ -57,6 +38,14 @@ def _check_backend(alias: str, backend: Any) -> None:
             f"The cache {alias!r} is sharded over several servers by ShardClient: REDIS_SYNC needs "
             "an alias with one server, Sentinel or Cluster."
         )
+    return backend.client
+
+
+def urls_of(alias: str) -> list[str]:
+    """Return the URLs in the LOCATION of a cache alias."""
+    backend_of(alias)
+    location = settings.CACHES[alias]["LOCATION"]
+    return location.split(",") if isinstance(location, str) else list(location)
 
 
 def forget(alias: str) -> None:

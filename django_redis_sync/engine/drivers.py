@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as errors
@@ -94,14 +95,12 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)
-    except StopIteration as stop:
+    except (StopIteration, Failure) as end:
         if cancellation.args is not None:
             raise asyncio.CancelledError(*cancellation.args) from None
-        return stop.value
-    except Failure as failure:
-        if cancellation.args is not None:
-            raise asyncio.CancelledError(*cancellation.args) from None
-        raise error_of(failure, step) from failure.cause
+        if isinstance(end, StopIteration):
+            return end.value
+        raise error_of(end, step) from end.cause
     finally:
         # Exceptions refer to this frame. Its references must not lead back to them, or the garbage
         # collector alone would free a lease in a frame above.
@@ -109,15 +108,13 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
         server.left()
 
 
+@dataclass(slots=True)
 class _Cancellation:
     """A delayed cancellation. `args`: its arguments, or None if there was none. `until`: the loop's
     time at which it takes effect."""
 
-    __slots__ = ("args", "until")
-
-    def __init__(self) -> None:
-        self.args: tuple[Any, ...] | None = None
-        self.until: float | None = None
+    args: tuple[Any, ...] | None = None
+    until: float | None = None
 
     async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
         """Return the outcome of `doing`, even if this task is cancelled meanwhile."""
@@ -133,18 +130,13 @@ class _Cancellation:
             if doing.cancelled():  # a task of this package, at the end of the loop
                 raise Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
             if not doing.done():
-                doing.add_done_callback(_ignore)
+                # Retrieve the exception that no task waits for. Otherwise asyncio logs it.
+                doing.add_done_callback(lambda done: done.cancelled() or done.exception())
                 late = errors.TimeoutError("cancelled, and no answer in time")
                 raise Failure(late, clock(), "final")
             return doing.result()
         finally:
             del doing  # as in `adrive`
-
-
-def _ignore(done: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a future that no task waits for. Otherwise asyncio logs it."""
-    if not done.cancelled():
-        done.exception()
 
 
 def command(alias: str, *args: Any) -> Any:

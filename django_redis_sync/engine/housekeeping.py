@@ -7,59 +7,62 @@ are renewed on another thread, so that many new names can't delay a renewal.
 
 from __future__ import annotations
 
+import logging
 import math
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ..logs import logger
 from ..protocol.keys import Keys, Policy
-from ..protocol.steps import Failure, Plan, Run, uncounted
-from .names import Held, HolderIndex, Names
+from ..protocol.steps import Answer, Failure, Plan, Run, uncounted
+from .names import NOTED_EVERY, Held, HolderIndex, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
-from .statistics import Gauge, Kind, Named, StatisticsBuffer
-from .threads import Worker, forgotten_in_forks, made_once
+from .statistics import Kind, Named, StatisticsBuffer, Use
+from .threads import Worker
 from .wire import RETRY, ROUND, clock
 
 #: Seconds for which a failed step is retried. By then, its lease has expired.
 GIVE_UP = 120.0
-#: Max steps in a round trip.
+#: Max steps in a round trip, because a server runs them without interruption.
 BATCH = 256
 
 
 class Job(Protocol):
-    """A job of the housekeeping thread.
+    """A job of the housekeeping thread. `due`: when to run it next; inf: never.
 
-    `due`: when to run it next; inf: never. `tend` runs it. `hurry` makes it due at once, because
-    the process exits. `unwritten`: True while it has entries to write.
+    `tend` runs it, and sets `due`. `leaving`: True if the process exits, so that all entries have
+    to be written now. If it raises, it keeps its entries, and runs again later.
     """
 
     due: float
 
-    def tend(self, server: Server, now: float) -> None: ...
-    def hurry(self) -> None: ...
-    @property
-    def unwritten(self) -> bool: ...
+    def tend(self, server: Server, now: float, leaving: bool) -> None: ...
 
 
 class Housekeeper:
     """The housekeeping jobs of an alias in this process. `held`: returns the leases held now."""
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
-        self.pid, self._alias, self._held = os.getpid(), alias, held
+        self._alias, self._held = alias, held
         #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
+        self._busy = False  # while the jobs run
         self.forget()
-        # _busy: True while a job runs. Entries that are being written don't count as unwritten.
-        self._not_before, self._busy = -math.inf, False
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
+    def forget(self) -> None:
+        """Discard all entries."""
+        self.names, self.marks = Names(self._uses), OverridePoller(self._uses)
+        self.statistics = StatisticsBuffer(self._uses)
+        self.holders = HolderIndex(self._held)
+        self._leaving = self._left = False
+
     @property
-    def _books(self) -> tuple[Job, ...]:
+    def _jobs(self) -> tuple[Job, ...]:
         return self.names, self.marks, self.statistics, self.holders
 
     def note(self, keys: Keys) -> None:
@@ -96,147 +99,141 @@ class Housekeeper:
             statistics = self.statistics
             statistics.events.append((keys, named.template, kind, ms, used))
             if statistics.due == math.inf:
-                self._sum_up()
+                self.adopted(keys)
 
     def adopted(self, keys: Keys) -> None:
-        """Schedule a write of the gauges, because a lease was adopted. That is not an event."""
+        """Schedule a write of the statistics. Also for an adopted lease: that is not an event, but
+        changes the gauges."""
         if keys.keep and self.statistics.due == math.inf:
-            self._sum_up()
+            self.statistics.rouse()
+            self._worker.expect(self.statistics.due)
 
-    def _sum_up(self) -> None:
-        self.statistics.rouse()
-        self._worker.expect(self.statistics.due)
-
-    def _in_use(self) -> list[Keys]:
-        return [lease._settings.keys for lease in self._held()]
-
-    def _waited_for(self) -> list[Keys]:
-        return [named.keys for named in list(self.waiting.values())]
-
-    def _shares(self) -> Iterator[Gauge]:
+    def _uses(self) -> Iterator[Use]:
         for lease in self._held():
-            yield Gauge(lease._settings, lease.permits or 1, 0)
+            yield lease._settings, lease.permits or 1, 0
         for named in list(self.waiting.values()):
-            yield Gauge(named, 0, 1)
+            yield named, 0, 1
 
     def finish(self, until: float) -> None:
         """Write all entries at once, at the exit of the process."""
-        for book in self._books:
-            book.hurry()
-        self._worker.finish(lambda: self._busy or any(b.unwritten for b in self._books), until)
-
-    def forget(self) -> None:
-        """Discard all entries."""
-        self.names = Names(self._in_use)
-        self.marks = OverridePoller(self._in_use, self._waited_for)
-        self.statistics = StatisticsBuffer(self._shares)
-        self.holders = HolderIndex(self._held)
+        if any(job.due < math.inf for job in self._jobs):
+            self._leaving = True
+            self._worker.finish(lambda: not self._left, until)
 
     def _earliest(self) -> float:
-        return max(self._not_before, min(book.due for book in self._books))
+        return min(job.due for job in self._jobs)
 
     def _turn(self) -> float:
-        """Run the jobs that are due, and return when the next job is due. After an error, the jobs
-        run again later."""
-        self._busy = True
+        """Run the jobs that are due, and return when the next job is due."""
+        self._busy, leaving, now = True, self._leaving, clock()
         try:
-            now = clock()
-            for book in [book for book in self._books if book.due <= now]:
-                book.tend(server_of(self._alias), now)
+            for job in self._jobs:
+                if job.due <= now or leaving:
+                    self._run(job, now, leaving)
         except ImproperlyConfigured as error:
             # The alias no longer exists, for example after override_settings in a test.
-            logger.warning(
-                "housekeeping of %r discards what it had not written: %s", self._alias, error
-            )
+            message = "housekeeping of %r discards what it had not written: %s"
+            logger.warning(message, self._alias, error)
             self.forget()
-        except Failure as failure:
-            logger.debug("housekeeping of %r could not write: %s", self._alias, failure)
-            self._not_before = clock() + RETRY
-        except Exception:
-            logger.exception("housekeeping of %r failed, and is tried again", self._alias)
-            self._not_before = clock() + RETRY
-        finally:
-            self._busy = False
+        self._busy, self._left = False, leaving
         return self._earliest()
 
+    def _run(self, job: Job, now: float, leaving: bool) -> None:
+        """Run a job. After an error it runs again later, and no other job is delayed."""
+        try:
+            job.tend(server_of(self._alias), now, leaving)
+        except ImproperlyConfigured:
+            raise
+        except Failure as failure:
+            lasting = failure.why == "final"
+            job.due = now + (NOTED_EVERY if lasting else RETRY)
+            level = logging.WARNING if lasting else logging.DEBUG
+            logger.log(level, "housekeeping of %r could not write: %s", self._alias, failure)
+        except Exception:
+            job.due = now + RETRY
+            logger.exception("housekeeping of %r failed, and is tried again", self._alias)
 
-_housekeepers: dict[str, Housekeeper] = forgotten_in_forks({})
+
+#: A step, and what its queue knows of it.
+Entry = tuple[Run, Any]
+Outcome = Answer | Failure
 
 
-def housekeeper(alias: str, held: Callable[[], Iterable[Held]]) -> Housekeeper:
-    """Return the housekeeper of an alias in this process. A forked child makes its own."""
-    return made_once(_housekeepers, alias, lambda: Housekeeper(alias, held))
+class StepQueue:
+    """Sends steps of an alias in batches, on a thread of its own.
 
+    `answered(entries, outcomes)`: called on that thread, with an Answer or a Failure for each step.
+    Any thread may call `enqueue`, also in a destructor.
+    """
 
-class RetryQueue:
-    """Sends steps of an alias until they succeed. Any thread may call `enqueue`, also in a
-    destructor."""
+    def __init__(
+        self,
+        what: str,
+        alias: str,
+        answered: Callable[[Sequence[Entry], Sequence[Outcome]], None],
+    ) -> None:
+        self._alias, self._answered = alias, answered
+        self._pending: deque[Entry] = deque()
+        self._not_before, self._sending = -math.inf, False
+        self._worker = Worker(f"redis-sync-{what}-{alias}", self._turn, self._earliest)
 
-    # Invariant: only the thread that runs _turn changes _failed, or sets _retry_at to a later time.
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
-        self._fresh: deque[tuple[Run, float]] = deque()
-        self._failed: deque[tuple[Run, float]] = deque()
-        self._retry_at, self._sending = math.inf, False
-        self._worker = Worker(f"redis-sync-retries-{alias}", self._turn, self._earliest)
+    def enqueue(self, entries: Iterable[Entry]) -> bool:
+        """Send these steps. Return False if there is no thread and none can be started."""
+        self._pending.extend(entries)
+        return self._worker.rouse()
 
-    @property
-    def busy(self) -> bool:
-        return self._sending or bool(self._fresh or self._failed)
-
-    def enqueue(self, step: Run) -> None:
-        """Send `step`, and retry it for up to GIVE_UP seconds."""
-        self._fresh.append((step, clock() + GIVE_UP))
-        self._worker.rouse()
+    def send(self) -> None:
+        """Send what is pending on the calling thread."""
+        while self._pending:
+            self._turn()
 
     def finish(self, until: float) -> None:
-        """Send all steps once more, at the exit of the process."""
-        self._retry_at = 0.0
-        self._worker.finish(lambda: self.busy, until)
+        """At exit: send what is pending."""
+        self._not_before = -math.inf
+        self._worker.finish(lambda: self._sending or self._pending, until)
 
     def clear(self) -> None:
-        self._fresh.clear()
-        self._failed.clear()
+        self._pending.clear()
 
     def _earliest(self) -> float:
-        if self._fresh:
-            return -math.inf
-        return self._retry_at if self._failed else math.inf
+        return self._not_before if self._pending else math.inf
 
     def _turn(self) -> float:
         self._sending = True
-        if self._failed and clock() >= self._retry_at:
-            self._fresh.extendleft(reversed(self._failed))
-            self._failed.clear()
-        todo = [self._fresh.popleft() for _ in range(min(BATCH, len(self._fresh)))]
-        try:
-            self._try(todo)
-        except ImproperlyConfigured as error:
-            # The alias no longer exists, for example after override_settings in a test.
-            logger.warning("pending cleanups on %r are discarded: %s", self._alias, error)
-            self.clear()
-        except BaseException:
-            logger.exception("a cleanup on %r failed, and is tried again", self._alias)
-            self._requeue(todo)
+        if self._earliest() <= clock():
+            entries = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+            self._answered(entries, self._outcomes([step for step, _ in entries]))
         self._sending = False
         return self._earliest()
 
-    def _try(self, todo: list[tuple[Run, float]]) -> None:
-        if not todo:
-            return
-        steps = [step._replace(timeout=ROUND) for step, _ in todo]
-        answers = server_of(self._alias).many(steps)
-        for entry, answer in zip(todo, answers, strict=True):
-            if isinstance(answer, Failure):
-                step, until = entry
-                if answer.why == "unanswered":
-                    step = uncounted(step)
-                if clock() < until:
-                    self._requeue([(step, until)])
-                else:
-                    logger.error("a cleanup of %s failed for good: %s", step.keys[0], answer)
+    def _outcomes(self, steps: Sequence[Run]) -> Sequence[Outcome]:
+        try:
+            return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
+        except BaseException as error:
+            if not isinstance(error, ImproperlyConfigured):  # the alias no longer exists
+                logger.exception("steps on %r failed", self._alias)
+            return [Failure(error, clock(), "unanswered")] * len(steps)
 
-    def _requeue(self, todo: list[tuple[Run, float]]) -> None:
-        if not self._failed:
-            self._retry_at = clock() + RETRY
-        self._failed.extend(todo)
+
+class RetryQueue(StepQueue):
+    """Sends cleanups of an alias until they succeed."""
+
+    def __init__(self, alias: str) -> None:
+        super().__init__("retries", alias, self._put_back)
+
+    def add(self, step: Run) -> None:
+        """Send `step`, and retry it for up to GIVE_UP seconds."""
+        self.enqueue([(step, clock() + GIVE_UP)])
+
+    def _put_back(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+        for (step, until), outcome in zip(entries, outcomes, strict=True):
+            if not isinstance(outcome, Failure):
+                continue
+            if isinstance(outcome.cause, ImproperlyConfigured):
+                logger.warning("a cleanup on %r is discarded: %s", self._alias, outcome)
+            elif clock() < until:
+                step = uncounted(step) if outcome.why == "unanswered" else step
+                self._pending.append((step, until))
+                self._not_before = clock() + RETRY
+            else:
+                logger.error("a cleanup of %s failed for good: %s", step.keys[0], outcome)

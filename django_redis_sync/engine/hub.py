@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import math
 import secrets
-from collections import OrderedDict
 from typing import Any
 
-from ..protocol.plans import CLAIM
 from ..protocol.scripts import CONSTANTS
 from ..protocol.steps import Answer
 from .clients import buffered_replies, handle_push
@@ -19,8 +17,6 @@ from .wire import clock
 
 #: Max messages that are stored because they arrived before their waiter waits.
 _MAX_EARLY = 10_000
-#: Seconds for which such a message is stored. After that, the lease has expired.
-_EARLY = CLAIM
 #: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 #: Kinds of messages, by their first word.
@@ -32,48 +28,43 @@ HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 class _NameWaiters:
     """The waiters of a name, in the order of their last request."""
 
-    __slots__ = ("asked", "beats", "tokens")
+    __slots__ = ("asked", "tokens")
 
     def __init__(self) -> None:
-        self.tokens: dict[str, None] = {}
-        self.asked, self.beats = 0.0, False
+        self.tokens, self.asked = dict[str, None](), 0.0
 
 
 class Hub:
     """The waiters of an event loop, and the channel on which their handoffs are published.
 
     The waiters share one timer, which fires when the next of them is due. A timer per waiter would
-    cost more than the rest of a wait.
+    cost more than the rest of a wait. `subscriptions`: number of connections that listen.
     """
 
-    # Invariant: the timer fires at _fires_at, which is at most the time when a waiter is due.
-    def __init__(self, client: Any, prefix: str) -> None:
-        self._client = client
+    # Invariants: the timer fires at _fires_at, which is at most the time when a waiter is due. Each
+    # name of _by_name has a timer for its next heartbeat.
+    def __init__(self, client: Any, prefix: str, subscriptions: int = 1) -> None:
+        self._client, self._subscriptions = client, subscriptions
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
         self._schedule, self._fires_at = Schedule(), math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._early: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._expiring = False
+        self._early: dict[str, str] = {}
         self._by_name: dict[str, _NameWaiters] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._tried: asyncio.Event | None = None
+        self._readers: list[asyncio.Task[None]] = []
+        self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
         """Subscribe and return the channel. Return it also if that fails or takes longer than
         `timeout` seconds: a waiter that misses its message asks again anyway."""
-        if self._reader is None or self._reader.done():
-            self._tried = asyncio.Event()
-            self._reader = start_task(self._read(self._tried))
+        if not self._readers or self._readers[0].done():
+            self._tried = asyncio.get_running_loop().create_future()
+            self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
         assert self._tried is not None
-        if not self._tried.is_set():
-            # Not wait_for(): before Python 3.12 it may swallow a cancellation.
-            tried = start_task(self._tried.wait())
-            try:
-                await asyncio.wait([tried], timeout=timeout)
-            finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    tried.cancel()
+        if not self._tried.done():
+            # Not wait_for(): it would cancel the future, and before Python 3.12 it may swallow a
+            # cancellation of the caller.
+            await asyncio.wait([self._tried], timeout=timeout)
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
@@ -86,17 +77,17 @@ class Hub:
         done: asyncio.Future[Answer] = loop.create_future()
         early = self._early.pop(token, None)
         if early is not None:
-            done.set_result(Answer(early[0], sent, clock()))
+            done.set_result(Answer(early, sent, clock()))
             return done
         self._waiters[token] = done
         at = sent + seconds
         self._schedule.put(token, at, at)
         self._expect(at, sent)
-        waiters = self._by_name.setdefault(name, _NameWaiters())
-        waiters.tokens[token], waiters.asked = None, sent
-        if not waiters.beats:
-            waiters.beats = True
+        waiters = self._by_name.get(name)
+        if waiters is None:
+            waiters = self._by_name[name] = _NameWaiters()
             loop.call_later(HEARTBEAT_INTERVAL, self._heartbeat, name)
+        waiters.tokens[token], waiters.asked = None, sent
 
         def forget(_: Any) -> None:
             if self._waiters.get(token) is done:
@@ -144,29 +135,20 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            self._early[token] = element, clock() + _EARLY
-            self._early.move_to_end(token)
+            # A message that no waiter fetches stays until it is the oldest of too many. A waiter
+            # ignores it if it is too old.
+            self._early.pop(token, None)
+            self._early[token] = element
             if len(self._early) > _MAX_EARLY:
-                self._early.popitem(last=False)
-            if not self._expiring:
-                self._expire()
-
-    def _expire(self) -> None:
-        """Discard the messages that no waiter has fetched."""
-        while self._early and next(iter(self._early.values()))[1] <= clock():
-            self._early.popitem(last=False)
-        self._expiring = bool(self._early)
-        if self._expiring:
-            asyncio.get_running_loop().call_later(_EARLY, self._expire)
+                del self._early[next(iter(self._early))]
 
     async def aclose(self) -> None:
         """Stop listening until the next wait."""
-        await end_tasks(self._reader)
+        await end_tasks(*self._readers)
 
-    async def _read(self, tried: asyncio.Event) -> None:
+    async def _read(self) -> None:
         tries = 0
         while True:
-            tried.clear()
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
@@ -177,7 +159,7 @@ class Hub:
                             self._deliver(data)
                         elif kind == "subscribe":
                             tries = 0
-                            self._subscribed(tried)
+                            self._subscribed()
             except asyncio.CancelledError:
                 await _closed(pubsub)
                 raise
@@ -185,13 +167,17 @@ class Hub:
                 pass
             # Not in a finally: nothing can be awaited on a closed loop.
             await _closed(pubsub)
-            tried.set()
+            self._end_try()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1
 
-    def _subscribed(self, tried: asyncio.Event) -> None:
+    def _end_try(self) -> None:
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(None)
+
+    def _subscribed(self) -> None:
         """Let all waiters ask again, because messages are lost while the connection is down."""
-        tried.set()
+        self._end_try()
         for token in list(self._waiters):
             self._wake(token, None, clock())
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from ..protocol.plans import UNDO_BUDGET
 
@@ -25,6 +25,8 @@ MAX_LATE = 10.0
 #: Max seconds for which the end of a loop waits for steps that were sent.
 END = UNDO_BUDGET
 
+T = TypeVar("T")
+
 
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` doesn't cancel when its main coroutine is done.
@@ -40,13 +42,13 @@ def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return task
 
 
-async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks until they are done: redis-py may swallow a cancellation while it connects.
 
     If the caller is cancelled meanwhile, its cancellation takes effect afterward.
     """
     cancelled: asyncio.CancelledError | None = None
-    while pending := [task for task in tasks if task is not None and not task.done()]:
+    while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
         try:
@@ -68,10 +70,10 @@ class LoopTimeout:
     object raises asyncio.TimeoutError if the time passes.
     """
 
-    __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_seconds", "_task", "_timer", "late")
+    __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
 
     def __init__(self, seconds: float) -> None:
-        self._left = self._seconds = seconds
+        self._left = seconds
         self._end = time.monotonic() + seconds + MAX_LATE
         #: Seconds by which the loop was late.
         self.late = 0.0
@@ -81,10 +83,6 @@ class LoopTimeout:
 
     def stop(self) -> None:
         self._timer.cancel()
-
-    def limit(self, seconds: float) -> None:
-        """Shorten the limit to `seconds` from its beginning."""
-        self._left = min(self._left, self._left - self._seconds + seconds)
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
@@ -120,29 +118,18 @@ class LoopTimeout:
 
 
 class BackgroundTasks:
-    """Tasks whose outcome goes to a future."""
+    """Tasks that go on if their caller is cancelled."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, body: Coroutine[Any, Any, Any], done: asyncio.Future[Any] | None) -> None:
-        """Run `body`. Give its result or exception to `done`."""
+    def start(self, body: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run `body`. Return a future of its result. The task goes on if the future is
+        cancelled."""
         task = start_task(body)
         self._tasks.add(task)
-
-        def over(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            error = None if task.cancelled() else task.exception()
-            if done is None or done.done():
-                return
-            if task.cancelled():
-                done.cancel()
-            elif error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(task.result())
-
-        task.add_done_callback(over)
+        task.add_done_callback(self._tasks.discard)
+        return asyncio.shield(task)
 
     async def aclose(self) -> None:
         """Give the tasks END seconds, then cancel them."""
@@ -151,18 +138,8 @@ class BackgroundTasks:
         await end_tasks(*self._tasks)
 
 
-class LoopResource(Protocol):
-    """A resource of a loop. `plans`: the number of plans that use it. If `retired`, it closes when
-    no plan uses it."""
-
-    plans: int
-    retired: bool
-
-    async def aclose(self) -> None: ...
-
-
 class LoopResources:
-    """The resources of one event loop, by alias. They close when the loop ends.
+    """The async servers of one event loop, by alias. They close when the loop ends.
 
     `asyncio.run()`, like every runner that follows it, closes the loop's asynchronous generators
     after all tasks are done. A generator of this class closes the connections then. If a loop is
@@ -171,43 +148,29 @@ class LoopResources:
 
     def __init__(self) -> None:
         self.by_alias: dict[str, Any] = {}
-        self._retired: set[Any] = set()
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
             self._closing.asend(None).send(None)  # up to its yield, so that the loop knows it
 
-    def retire(self, resources: list[Any]) -> None:
-        """Close these when no plan uses them any more."""
-        for one in resources:
+    def retire(self, servers: Iterable[Any]) -> None:
+        """Close these servers now, or when the last plan that uses them has ended."""
+        for one in servers:
             one.retired = True
-            self._retired.add(one)
             if not one.plans:
-                self.left(one)
-
-    def left(self, one: Any) -> None:
-        """Close a retired resource: its last plan has ended."""
-        self._background.start(self._close(one), None)
-
-    async def _close(self, one: Any) -> None:
-        await one.aclose()
-        if not one.plans:
-            self._retired.discard(one)
+                self._background.start(one.aclose())
 
     async def aclose(self) -> None:
-        """Close everything that no plan uses. Close the rest after END seconds."""
-        until = time.monotonic() + END
+        """Close each server when no plan uses it, at the latest after END seconds."""
+        until, servers = time.monotonic() + END, list(self.by_alias.values())
         await asyncio.sleep(0)  # the loop's other generators may have to release something
-        everything = [*self.by_alias.values(), *self._retired]
-        for one in everything:
-            one.retired = True
-            while one.plans and time.monotonic() < until:
-                await asyncio.sleep(0.005)
+        while any(one.plans for one in servers) and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+        self.retire(servers)
         await self._background.aclose()
-        for one in everything:
+        for one in servers:
             await one.aclose()
         self.by_alias.clear()
-        self._retired.clear()
         self._closing = None  # a generator refers to its loop
 
 

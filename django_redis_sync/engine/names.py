@@ -6,23 +6,21 @@ import json
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from .. import conf
 from ..logs import logger
 from ..protocol.keys import Keys, quote
 from ..protocol.steps import Failure, Run
-from .server import Members, Server, server_of
-from .statistics import Named
-from .wire import RETRY, ROUND, clock, text, whole
+from .server import Server, server_of
+from .statistics import Named, Use, enter, now_of
+from .wire import ROUND, clock, text, whole
 
 #: Seconds after which a name in use is written to the registry again.
 NOTED_EVERY = 60.0
 #: Seconds between two writes of new names.
 NOTED_AFTER = 0.3
-#: Days without use after which a name is removed from the registry.
-NOTED_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MOST_NOTED = 100_000
 
@@ -54,18 +52,18 @@ def quorums_key(prefix: str) -> str:
 
 
 class Names:
-    """The housekeeping job that registers names.
+    """The housekeeping job that registers names. `uses`: returns the leases and waiters of this
+    process.
 
-    `noted`: the names that this process used within the current minute. `fresh`: those of them that
-    have yet to be written.
+    `noted`: the names that this process used within the current minute.
     """
 
     # Invariant: while `noted` is not empty, `due` is at most the end of the minute.
-    def __init__(self, in_use: Callable[[], list[Keys]]) -> None:
-        self._in_use = in_use
+    def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
+        self._uses = uses
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
-        self.fresh: deque[Keys] = deque()
+        self._fresh: deque[Keys] = deque()  # those that have yet to be written
         self._not_before = 0.0
         self._trim_at: dict[tuple[str, str], float] = {}  # of each alias and registry
 
@@ -73,68 +71,44 @@ class Names:
         if len(self.noted) < MOST_NOTED:
             now = clock()
             self.noted.add(keys.leases)
-            self.fresh.append(keys)
+            self._fresh.append(keys)
             self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
             self.due = min(self.due, max(now, self._not_before))
 
-    def hurry(self) -> None:
-        """Write fresh names at once."""
-        self._not_before = 0.0
-        if self.fresh:
-            self.due = 0.0
-
-    @property
-    def unwritten(self) -> bool:
-        return bool(self.fresh)
-
-    def tend(self, server: Server, now: float) -> None:
-        """Write fresh names if that is due. Once a minute, register all names in use again."""
-        if now < self.due:
-            return
-        if now >= self._minute_ends:
+    def tend(self, server: Server, now: float, leaving: bool) -> None:
+        """Write fresh names. Once a minute, register all names in use again."""
+        if now >= self._minute_ends and not leaving:
             self._minute_ends = math.inf
             self.noted.clear()
-            for keys in self._in_use():
-                if keys.leases not in self.noted:
-                    self.add(keys)
+            for named, in_use, _ in self._uses():
+                if in_use and named.keys.leases not in self.noted:
+                    self.add(named.keys)
         self._not_before = now + NOTED_AFTER
-        fresh = [self.fresh.popleft() for _ in range(len(self.fresh))]
+        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         try:
             self._write(server, fresh, now)
-        except Failure as failure:
-            # No lock depends on the registry, so the names are written later.
-            log = logger.warning if failure.why == "final" else logger.debug
-            log("could not list names in use: %s", failure)
-            self.fresh.extend(fresh[: MOST_NOTED - len(self.fresh)])
-            again = now + (NOTED_EVERY if failure.why == "final" else RETRY)
-            self.due = min(self._minute_ends, again)
-            return
-        self.due = self._minute_ends
-        if self.fresh:
-            self.due = min(self.due, self._not_before)
+        except Failure:
+            self._fresh.extend(fresh[: MOST_NOTED - len(self._fresh)])
+            raise
+        self.due = min(self._minute_ends, self._not_before if self._fresh else math.inf)
 
     def _write(self, server: Server, fresh: list[Keys], now: float) -> None:
-        by_prefix: dict[str, list[Keys]] = {}
-        for keys in fresh:
-            by_prefix.setdefault(keys.prefix, []).append(keys)
-        for prefix, some in by_prefix.items():
-            seconds, _ = server.command("TIME", timeout=ROUND)
-            ms = int(seconds) * 1000
-            for registry, members in _by_registry(prefix, some).items():
-                self._enter(server, registry, members, ms, now)
-            self._enter_quorum(getattr(server, "quorum", None), some, ms, now)
-
-    def _enter_quorum(self, quorum: Members | None, some: list[Keys], ms: int, now: float) -> None:
-        """List names on a quorum in the default cache, where operators look, and on each server."""
-        if quorum is None:
+        if not fresh:
             return
+        ms = now_of(server)
+        for registry, members in _by_registry(fresh).items():
+            self._enter(server, registry, list(members), ms, now)
+        if quorum := getattr(server, "quorum", None):
+            self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
+
+    def _enter_quorum(self, quorum: Any, names: list[str], ms: int, now: float) -> None:
+        """List names on a quorum in the default cache, where operators look, and on each server."""
         config = conf.current()
-        members = [json.dumps([keys.quoted, quorum.aliases]) for keys in some]
+        entries = [json.dumps([name, quorum.aliases]) for name in names]
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
             prefix = config.prefix(alias)
             try:
-                self._enter(server_of(alias), quorums_key(prefix), members, ms, now)
-                names = [keys.quoted for keys in some]
+                self._enter(server_of(alias), quorums_key(prefix), entries, ms, now)
                 self._enter(server_of(alias), names_key(prefix), names, ms, now)
             except Failure as failure:  # a quorum may lose servers; the others list the name
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
@@ -142,29 +116,23 @@ class Names:
     def _enter(
         self, server: Server, registry: str, members: list[str], ms: int, now: float
     ) -> None:
-        for start in range(0, len(members), 1000):
-            pairs = [(ms, member) for member in members[start : start + 1000]]
-            flat = [word for pair in pairs for word in pair]
-            server.command("ZADD", registry, *flat, timeout=ROUND)
-        if now >= self._trim_at.get((server.alias, registry), 0.0):
+        trim = now >= self._trim_at.get((server.alias, registry), 0.0)
+        enter(server, registry, members, ms, MOST_NOTED, trim)
+        if trim:
             if len(self._trim_at) >= MOST_NOTED:
                 self._trim_at.clear()
             self._trim_at[server.alias, registry] = now + NOTED_EVERY
-            old = ms - NOTED_DAYS * 86_400_000
-            server.command("ZREMRANGEBYSCORE", registry, "-inf", old, timeout=ROUND)
-            server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
-            server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
 
 
-def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
-    """Return the entries to write, by registry. `prefix`: quoted."""
+def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
+    """Return the entries to write, by registry."""
     found: dict[str, dict[str, None]] = {}
-    for keys in some:
+    for keys in fresh:
         policy, at, key = keys.quoted.partition("@")
-        found.setdefault(f"{prefix}:names", {})[policy + at] = None
+        found.setdefault(f"{keys.prefix}:names", {})[policy + at] = None
         if at:
-            found.setdefault(f"{prefix}:{{{policy}}}:keys", {})[key] = None
-    return {registry: list(members) for registry, members in found.items()}
+            found.setdefault(f"{keys.prefix}:{{{policy}}}:keys", {})[key] = None
+    return found
 
 
 class Held(Protocol):
@@ -201,8 +169,7 @@ class HolderIndex:
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
-        self.due = math.inf
-        self._held, self._leaving = held, False
+        self.due, self._held = math.inf, held
         self._before: set[int] = set()  # fences of the leases at the last write
         self._entered: dict[Place, int] = {}  # start of the oldest lease in ms
 
@@ -211,42 +178,27 @@ class HolderIndex:
         if self.due == math.inf:
             self.due = clock() + HOLDERS_INTERVAL
 
-    @property
-    def unwritten(self) -> bool:
-        return self._leaving and self.due == 0.0
-
-    def hurry(self) -> None:
-        """Write at once, because the process exits: only permanent leases are entered."""
-        if self.due < math.inf:
-            self._leaving, self.due = True, 0.0
-
-    def tend(self, server: Server, now: float) -> None:
-        """Enter leases that are held for a while, and correct other entries."""
+    def tend(self, server: Server, now: float, leaving: bool) -> None:
+        """Enter leases that are held for a while, and correct other entries. If the process exits,
+        enter permanent leases only."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
             return  # lists always include the names on a quorum
         held, fences = dict[Place, int](), set[int]()
         for lease in self._held():
             fences.add(lease.fence)
-            is_old = lease.fence in self._before and not self._leaving
+            is_old = lease.fence in self._before and not leaving
             if is_old or lease.remaining == math.inf:
                 keys = lease._settings.keys
                 place, since = (keys.prefix, keys.quoted), lease.fence // 1000
                 held[place] = min(held.get(place, since), since)
         if fences or self._entered:
             self.due = now + HOLDERS_INTERVAL
-            self._write(server, held, held.items() - self._entered.items())
-            self._correct(server, [*(self._entered.keys() - held.keys())])
+            changed = dict(held.items() ^ self._entered.items())
+            self._correct(server, list(changed))
             for prefix in {prefix for prefix, _ in (*held, *self._entered)}:
                 self._correct(server, self._some(server, prefix))
         self._before, self._entered = fences, held
-
-    def _write(self, server: Server, held: dict[Place, int], fresh: Set[tuple[Place, int]]) -> None:
-        places = [place for place, since in held.items() if (place, since) in fresh]
-        for prefix in {prefix for prefix, _ in places}:
-            words = [(held[place], place[1]) for place in places if place[0] == prefix]
-            flat = [word for pair in words for word in pair]
-            server.command("ZADD", f"{prefix}:holders", "LT", *flat, timeout=ROUND)
 
     def _some(self, server: Server, prefix: str) -> list[Place]:
         """Return the oldest entries, and a few at a random position."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import chain
 
 from ..logs import logger
 from ..protocol.keys import Keys, Policy, policies
@@ -22,6 +21,7 @@ from ..protocol.steps import Answer, Failure, Run
 from .drivers import error_of
 from .pools import retry_if_disconnected
 from .server import Server
+from .statistics import Use
 from .wire import ATTEMPT, ROUND, clock
 
 #: Seconds between two reads while a policy is used.
@@ -85,19 +85,11 @@ def refresh(server: Server, registry: str) -> None:
 
 
 class OverridePoller:
-    """The housekeeping job for overrides of an alias. `in_use`, `waiting`: return the names that
-    this process holds and waits for."""
+    """The housekeeping job for overrides of an alias. `uses`: returns the leases and waiters of
+    this process."""
 
-    unwritten = False  # it is only read
-
-    def __init__(
-        self, in_use: Callable[[], Iterable[Keys]], waiting: Callable[[], Iterable[Keys]]
-    ) -> None:
-        self.due = math.inf
-        self._in_use, self._waiting, self._readable = in_use, waiting, True
-
-    def hurry(self) -> None:
-        """Do nothing: this job only reads."""
+    def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
+        self.due, self._uses, self._readable = math.inf, uses, True
 
     def needed(self, policy: Policy) -> bool:
         """Return True if the overrides must be read before a key of `policy` is acquired. From now
@@ -128,18 +120,17 @@ class OverridePoller:
                 error_of(failure, reading(registry)),
             )
 
-    def tend(self, server: Server, now: float) -> None:
+    def tend(self, server: Server, now: float, leaving: bool) -> None:
         """Read all overrides, and apply changes to the waiters of this process."""
+        if leaving:
+            return
         registries = {policy.registry for policy in self._used(now)}
-        self.due = now + EVERY if registries else math.inf
         for registry in registries:
             try:
-                answer = server.run(reading(registry))
+                self.read(registry, server.run(reading(registry)))
             except Failure as failure:
                 self.unreadable(registry, failure)
-            else:
-                self._readable = True
-                take(registry, answer)
+        self.due = now + EVERY if registries else math.inf
         self.poke(server)
 
     def poke(self, server: Server) -> None:
@@ -148,9 +139,10 @@ class OverridePoller:
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return
-        names = {keys for keys in self._waiting() if keys.policy in stirred}
+        waited_for = {named.keys for named, _, waiting in self._uses() if waiting}
         for policy in stirred:
             policy.stirred = False
+        names = [keys for keys in waited_for if keys.policy in stirred]
         steps = [operating(keys, "poke")._replace(timeout=ROUND) for keys in names]
         for start in range(0, len(steps), _BATCH):
             server.many(steps[start : start + _BATCH])
@@ -158,12 +150,9 @@ class OverridePoller:
     def _used(self, now: float) -> list[Policy]:
         """Return the policies with waiters, holders, or recent acquires in this process."""
         known = list(policies.values())
-        busy = [self._waiting()]
-        if any(now - policy.used >= IDLE for policy in known):
-            busy.append(self._in_use())
-        for keys in chain(*busy):
-            if keys.policy is not None:
-                keys.policy.used = now
+        for named, *_ in self._uses() if known else ():
+            if named.keys.policy is not None:
+                named.keys.policy.used = now
         return [policy for policy in known if now - policy.used < IDLE]
 
 

@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -36,16 +37,23 @@ _AT_ONCE = 0.01
 #: Min seconds to make a connection, even if less time is left.
 _SHORTEST = 0.1
 #: Seconds that a reply to BLPOP may be late.
-_BLPOP_MARGIN = 1.0
+_LATE = 1.0
+#: Seconds between two requests of a waiter without a connection.
+_POLL = 0.05
+
+_ASKING = pack(("ASKING",))
 
 T = TypeVar("T")
+#: A connection, the seconds that are left, and to which object to release it.
+Found = tuple[Any, float, "CachedConnections | PrivatePool"]
 
 #: The process that first used each of the project's pools.
 _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A context manager with a connection of `lender`. It raises Failure for Redis's errors.
+    """A context manager with a connection that `lender` checks out. It raises Failure for Redis's
+    errors.
 
     `within`: max seconds to get the connection and the first reply. Each further reply may take as
     long as the first.
@@ -58,14 +66,18 @@ class CheckedOut:
 
     def __enter__(self) -> CheckedOut:
         try:
-            self.connection, self._within = self._lender.check_out(self._within)
+            found = self._lender.check_out(self._within)
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, False)) from error
+        self.connection, self._within, self._lender = found
         return self
 
-    def send(self, packed: bytes) -> None:
-        self.connection.send_packed_command((packed,))
+    def send(self, packed: bytes, asking: bool = False) -> None:
+        """Send a command. `asking`: after ASKING, for a node of a Cluster that gets its slot."""
+        self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
         self._sent = True  # not earlier: the server ignores half a command
+        if asking:
+            self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
         self._sent = True  # earlier: the server may receive some commands before this fails
@@ -131,52 +143,53 @@ class CachedConnections:
 
     def __init__(self) -> None:
         self.pool: Any = None
-        self._own: Any = None
+        #: Private connections with the same settings.
+        self.own: Any = None
         self._pid, self._until, self._most = 0, 0.0, 0
         self._asks, self.patience = False, ATTEMPT
         self._idle: list[tuple[Any, float]] = []
-        self._lent: set[Any] = set()  # private connections in use
 
     def is_old(self) -> bool:
         """Return True if the project's pool has to be looked up again."""
         return clock() > self._until or self._pid != os.getpid()
 
-    def belong_to(self, pool: Any, own: PrivatePool) -> None:
-        """Use the connections of `pool`, or of `own`, from now on."""
-        if self._pid != os.getpid():
-            self._idle, self._lent = [], set()  # the parent's, after a fork
+    def belong_to(self, pool: Any) -> None:
+        """Use the connections of `pool` from now on, or private ones with the same settings."""
+        is_forked = self._pid != os.getpid()
+        if is_forked:
+            self._idle = []  # the parent's
         elif self.pool is not pool:
             self.give_back()
-        self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
+        # Never set to None meanwhile: another thread may have called this, and use it already.
+        own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
+        self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
         # After a fork, a thread of the parent may hold the pool's lock forever.
         is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()
         self._asks, self.patience = is_ours and _never_waits(pool), own.patience
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
-    def check_out(self, within: float) -> tuple[Any, float]:
-        """Return a connection, and the rest of `within` seconds."""
-        if not self._asks or self._own.takes > within:
-            return self._check_out_private(within)
+    def check_out(self, within: float) -> Found:
+        """Return a connection, the rest of `within` seconds, and to which object to release it."""
+        if not self._asks or self.own.takes > within:
+            return self.own.check_out(within)  # type: ignore[no-any-return]
         try:
             connection, since = self._idle.pop()
         except IndexError:
-            return self._fetch(within)
-        if clock() - since < FRESH:
-            return connection, within
-        self.give_back()
-        self.pool.release(connection)
-        return self._fetch(within)
-
-    def _fetch(self, within: float) -> tuple[Any, float]:
+            pass
+        else:
+            if clock() - since < FRESH:
+                return connection, within, self
+            self.give_back()
+            self.pool.release(connection)
         began = clock()
         try:
-            return self._connected(), _left(within, began)
+            return self._connected(), _left(within, began), self
         except errors.ConnectionError as error:
             # With an exhausted pool too, holders must be able to release their leases.
             if not is_exhausted(error):
                 raise
-        return self._check_out_private(within)
+        return self.own.check_out(within)  # type: ignore[no-any-return]
 
     def _connected(self) -> Any:
         try:
@@ -192,32 +205,24 @@ class CachedConnections:
                 raise
         return self.pool.get_connection()
 
-    def _check_out_private(self, within: float) -> tuple[Any, float]:
-        connection, left = self._own.check_out(within)
-        self._lent.add(connection)
-        return connection, left
-
     def release(self, connection: Any) -> None:
-        if connection in self._lent:
-            self._lent.discard(connection)
-            self._own.release(connection)
-        elif len(self._idle) < self._most:
+        if len(self._idle) < self._most:
             self._idle.append((connection, clock()))
         else:
             self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
         """Take back a closed connection. Return the idle ones, which may be broken too."""
-        if connection in self._lent:
-            self._lent.discard(connection)
-        else:
-            self.pool.release(connection)
+        self.pool.release(connection)
         self.give_back()
 
     def close_idle(self) -> None:
-        """Return the idle connections to the pool, and later those that are in use now."""
+        """Return the idle connections to the pool, and later those that are in use now. Close the
+        private ones."""
         self._most = 0
         self.give_back()
+        if self.own is not None:
+            self.own.close_idle()
 
     def give_back(self) -> None:
         """Return the idle connections to the pool."""
@@ -225,10 +230,6 @@ class CachedConnections:
             while True:
                 connection, _ = self._idle.pop()
                 self.pool.release(connection)
-
-
-class Exhausted(Exception):
-    """MAX_WAITING connections are blocked by waiters."""
 
 
 def _left(within: float, began: float) -> float:
@@ -253,7 +254,6 @@ class PrivatePool:
     """
 
     def __init__(self, pool: Any) -> None:
-        # No reference to the pool: `Server` has a weak dictionary from pools to these objects.
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         timeouts = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
@@ -274,22 +274,20 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        self._pid = os.getpid()
+        # The waiting threads. With a semaphore instead, a waiter that is interrupted at any
+        # bytecode might never release it; here, its next wait uses the same entry.
+        self._waiting: dict[int, None] = {}
 
-    def check_out(self, within: float) -> tuple[Any, float]:
-        """Return a connection, and the rest of `within` seconds."""
-        if self._pid != os.getpid():
-            self._idle, self._pid = [], os.getpid()
+    def check_out(self, within: float) -> Found:
+        """Return a connection, the rest of `within` seconds, and this object."""
         try:
             connection, since = self._idle.pop()
         except IndexError:
-            return self._made(within)
-        if clock() - since < FRESH or _is_open(connection):
-            return connection, within
-        connection.disconnect()
-        return self._made(within)
-
-    def _made(self, within: float) -> tuple[Any, float]:
+            pass
+        else:
+            if clock() - since < FRESH or _is_open(connection):
+                return connection, within, self
+            connection.disconnect()
         began = clock()
         connection = self._make(max(_SHORTEST, min(within, ATTEMPT)))
         try:
@@ -297,7 +295,7 @@ class PrivatePool:
         except BaseException:
             connection.disconnect()
             raise
-        return connection, _left(within, began)
+        return connection, _left(within, began), self
 
     def release(self, connection: Any) -> None:
         now = clock()
@@ -318,6 +316,23 @@ class PrivatePool:
             while True:
                 self._idle.pop()[0].disconnect()
 
+    def pop(self, key: str, seconds: float) -> Any:
+        """Return the reply of BLPOP within `seconds`, or None. If too many threads wait already,
+        return None soon, without a connection. Raise Failure for Redis's errors."""
+        me = threading.get_ident()
+        if len(self._waiting) >= MAX_WAITING:
+            time.sleep(min(seconds, _POLL))
+            return None
+        limit = self.patience
+        seconds = max(SHORTEST_WAIT, min(seconds, limit - _LATE if limit > 2 else limit / 2))
+        self._waiting[me] = None
+        try:
+            with CheckedOut(self, min(limit, seconds + _LATE)) as borrowed:
+                borrowed.send(pack(("BLPOP", key, f"{seconds:.3f}")))
+                return borrowed.read()
+        finally:
+            self._waiting.pop(me, None)
+
 
 def _is_open(connection: Any) -> bool:
     """Return True if an idle connection has received nothing: neither an end nor a reply."""
@@ -325,44 +340,6 @@ def _is_open(connection: Any) -> bool:
         return not connection.can_read()
     except REDIS_ERRORS:
         return False
-
-
-class BlockingPool:
-    """Private connections that waiters block, so that connections remain for releases."""
-
-    def __init__(self, own: PrivatePool) -> None:
-        self._own = own
-        # The waiting threads. With a semaphore instead, a waiter that is interrupted at any
-        # bytecode might never release it; here, its next wait uses the same entry.
-        self._inside: dict[int, None] = {}
-        self._pid = os.getpid()
-
-    def pop(self, key: str, seconds: float) -> Any:
-        """Return the reply of BLPOP within `seconds`. Raise Exhausted if too many threads wait."""
-        if self._pid != os.getpid():
-            self._inside, self._pid = {}, os.getpid()
-        if len(self._inside) >= MAX_WAITING:
-            raise Exhausted
-        me = threading.get_ident()
-        self._inside[me] = None
-        try:
-            return self._pop(key, seconds)
-        finally:
-            self._inside.pop(me, None)
-
-    def _pop(self, key: str, seconds: float) -> Any:
-        limit = self._own.patience
-        seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
-        most = min(limit, seconds + _BLPOP_MARGIN)
-        connection, _ = self._own.check_out(most)
-        try:
-            connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
-            reply = read(connection, most)
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._own.release(connection)
-        return reply
 
 
 def read(connection: Any, timeout: float) -> Any:
@@ -379,4 +356,5 @@ def read(connection: Any, timeout: float) -> Any:
 
 @cache
 def _takes_timeout(kind: Any) -> bool:
+    """Return True for a version of redis-py whose `read_response()` takes a timeout."""
     return "timeout" in inspect.signature(kind.read_response).parameters

@@ -16,6 +16,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,22 +24,17 @@ from django.core.exceptions import ImproperlyConfigured
 from ..logs import logger
 from ..protocol.keys import Keys
 from ..protocol.steps import Answer, Failure, Run
-from .housekeeping import RetryQueue, housekeeper
+from .housekeeping import Entry, Housekeeper, Outcome, RetryQueue, StepQueue
 from .names import Held
 from .schedule import Schedule
 from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: Max renewals in a round trip, because a server runs them without interruption.
-BATCH = 256
 #: Part of the time until a renewal by which it may be earlier, to be sent with others.
 EARLY = 1 / 8
 #: Seconds between two checks whether a lease without renewals is still referenced.
 POLL_INTERVAL = 60.0
-
-#: The token of a lease, and the step that renews it.
-PendingRenewal = tuple[str, Run]
 
 
 class RenewableLease(Held, Protocol):
@@ -56,58 +52,6 @@ class RenewableLease(Held, Protocol):
     def _renewal_done(self, step: Run, answer: Answer | Failure) -> None: ...
 
 
-class NodeQueue:
-    """The queue of renewals for a node, which sends them in batches."""
-
-    def __init__(
-        self,
-        alias: str,
-        perform: Callable[[Sequence[Run]], Sequence[Answer | Failure]],
-        answered: Callable[[Sequence[PendingRenewal], Sequence[Answer | Failure]], None],
-    ) -> None:
-        self._perform, self._answered = perform, answered
-        self._pending: deque[PendingRenewal] = deque()
-        self._alias, self._sending, self._failing = alias, False, False
-        self._worker = Worker(f"redis-sync-renewal-{alias}", self._turn, self._earliest)
-
-    @property
-    def busy(self) -> bool:
-        return self._sending or bool(self._pending)
-
-    def enqueue(self, renewals: list[PendingRenewal]) -> None:
-        """Send renewals; `answered` is called with the outcomes. If no thread can be started, send
-        them on the calling thread."""
-        self._pending.extend(renewals)
-        while not self._worker.rouse() and self._pending:
-            self._turn()
-
-    def finish(self, until: float) -> None:
-        """At exit: send what is pending."""
-        self._worker.finish(lambda: self.busy, until)
-
-    def _earliest(self) -> float:
-        return -math.inf if self._pending else math.inf
-
-    def _turn(self) -> float:
-        self._sending = True
-        renewals = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
-        if renewals:
-            answers = self._perform([step for _, step in renewals])
-            self._answered(renewals, answers)
-            self._log([answer for answer in answers if isinstance(answer, Failure)])
-        self._sending = False
-        return self._earliest()
-
-    def _log(self, failures: Sequence[Failure]) -> None:
-        """Log one line when renewals begin to fail, and one when they work again."""
-        if failures and not self._failing:
-            args = len(failures), self._alias, failures[0]
-            logger.warning("%d leases of %r could not be renewed: %s", *args)
-        elif self._failing and not failures:
-            logger.warning("the leases of %r are renewed again", self._alias)
-        self._failing = bool(failures)
-
-
 class LeaseRenewer:
     """Watches the leases of an alias in this process."""
 
@@ -116,11 +60,15 @@ class LeaseRenewer:
     # leases are released before the thread looks, and never enter _schedule.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
-        self.housekeeper, self.retries = housekeeper(alias, self._held), RetryQueue(alias)
+        self.housekeeper, self.retries = Housekeeper(alias, self._held), RetryQueue(alias)
+        #: Queues a step that failed, to be retried.
+        self.later = self.retries.add
         self._watched: dict[str, tuple[weakref.ref[RenewableLease], Keys]] = {}
         self._schedule, self._in_flight, self._fresh = Schedule(), set[str](), dict[str, None]()
-        self._answers: deque[tuple[PendingRenewal, Answer | Failure]] = deque()
-        self._queues: dict[Hashable, NodeQueue] = {}
+        self._answers: deque[tuple[Entry, Outcome]] = deque()
+        #: The queue of each node, whose entries are renewals and tokens, and the failing nodes.
+        self._queues: dict[Hashable, StepQueue] = {}
+        self._failing: set[Hashable] = set()
         self._worker = Worker(f"redis-sync-renewer-{alias}", self._turn, self._earliest)
 
     # For holders, in any thread
@@ -145,10 +93,6 @@ class LeaseRenewer:
         if self._fresh.pop(token, self) is self:  # it was scheduled
             self._schedule.drop(token)
 
-    def later(self, step: Run) -> None:
-        """Queue a step that failed, to be retried."""
-        self.retries.enqueue(step)
-
     def newest(self, keys: Keys, limit: int) -> list[Any]:
         """Return the leases of a name among the `limit` newest."""
         # copy() is atomic. A loop is not: other threads call watch() and forget() meanwhile.
@@ -170,10 +114,13 @@ class LeaseRenewer:
 
     def finish(self, until: float) -> None:
         """At exit: send what is pending, and write what the process did."""
-        self.retries.finish(until)
-        for queue in list(self._queues.values()):
+        for queue in (self.retries, *list(self._queues.values())):
             queue.finish(until)
         self.housekeeper.finish(until)
+
+    def _held(self) -> list[RenewableLease]:
+        """Return the leases that are watched now."""
+        return [lease for ref, _ in self._watched.copy().values() if (lease := ref()) is not None]
 
     # On the watching thread
 
@@ -183,14 +130,12 @@ class LeaseRenewer:
 
     def _turn(self) -> float:
         """Send the renewals that are due, and return when the next turn is due."""
-        renewals: list[PendingRenewal] = []
         for _ in range(len(self._answers)):
             self._take(*self._answers.popleft())
         self._plan_fresh()
         now = clock()
-        for token in self._schedule.take(now):
-            renewals += self._renew(token, now)
-        self._send(renewals)
+        due = [self._renewal(token, now) for token in self._schedule.take(now)]
+        self._send([entry for entry in due if entry is not None])
         return min(self._schedule.earliest(), look_after_callbacks(clock()))
 
     def _plan_fresh(self) -> None:
@@ -199,45 +144,51 @@ class LeaseRenewer:
                 token, _ = self._fresh.popitem()
             except KeyError:  # another thread removed the last one
                 return
-            lease = self._lease(token)
-            if lease is None:
-                self._drop(token)
-            else:
-                self._plan_again(token, lease)
+            self._plan(token)
 
-    def _take(self, renewal: PendingRenewal, answer: Answer | Failure) -> None:
-        token, step = renewal
+    def _take(self, entry: Entry, outcome: Outcome) -> None:
+        step, token = entry
         self._in_flight.discard(token)
         lease = self._lease(token)
         if lease is not None:
-            self._guarded(lambda: lease._renewal_done(step, answer), token)
-            self._plan_again(token, lease)
+            self._guarded(lambda: lease._renewal_done(step, outcome), token)
+            self._plan(token)
 
-    def _renew(self, token: str, now: float) -> list[PendingRenewal]:
-        """Return the renewals to send for a lease that is due: one or none."""
-        lease = self._lease(token)
-        if lease is None:
-            self._drop(token)
-            return []
-        step = None
+    def _renewal(self, token: str, now: float) -> Entry | None:
+        """Return the renewal to send for a lease that is due, if any."""
+        lease, step = self._lease(token), None
         # A lease with a renewal in flight needs no other. But once its deadline has passed, it has
         # to be reported as lost: the server may grant its permits to another holder.
-        if token not in self._in_flight or now >= lease._deadline:
+        if lease is not None and (token not in self._in_flight or now >= lease._deadline):
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
             self._in_flight.add(token)
-        self._plan_again(token, lease)
-        return [] if step is None else [(token, step)]
+        self._plan(token)
+        return None if step is None else (step, token)
 
-    def _drop(self, token: str) -> None:
-        """Stop watching a lease that was garbage-collected."""
-        # The lease is still watched, so it was never released, and now no code can release it. If
-        # it were renewed, its permit would stay taken until this process exits.
-        _, keys = self._watched.get(token, (None, None))
-        if keys is not None:
-            message = "lease of %r was garbage-collected without being released: it is not renewed"
-            logger.warning(message, keys.display)
-        self.forget(token)
+    def _lease(self, token: str) -> RenewableLease | None:
+        ref, _ = self._watched.get(token, (None, None))
+        return None if ref is None else ref()
+
+    def _plan(self, token: str) -> None:
+        """Schedule the next check of a lease. If it was garbage-collected, stop watching it."""
+        lease = self._lease(token)
+        if lease is None:
+            # The lease is still watched, so it was never released, and now no code can release it.
+            # If it were renewed, its permit would stay taken until this process exits.
+            _, keys = self._watched.get(token, (None, None))
+            if keys is not None:
+                why = "was garbage-collected without being released: it is not renewed"
+                logger.warning("lease of %r %s", keys.display, why)
+            self.forget(token)
+            return
+        deadline = lease._deadline
+        at = deadline if token in self._in_flight else min(lease._due, deadline)
+        if at < deadline:
+            early = at - max(0.0, at - clock()) * EARLY
+        else:
+            at = early = at if at < math.inf else clock() + POLL_INTERVAL
+        self._schedule.put(token, at, early)
 
     def _guarded(self, call: Callable[[], Run | None], token: str) -> Run | None:
         """Return `call()`. If it raises, stop watching this lease, and go on with the others."""
@@ -248,78 +199,45 @@ class LeaseRenewer:
             self.forget(token)
             return None
 
-    def _send(self, renewals: list[PendingRenewal]) -> None:
-        if not renewals:
-            return
-        by_node: dict[Hashable, list[PendingRenewal]] = {}
+    def _send(self, entries: list[Entry]) -> None:
+        by_node: dict[Hashable, list[Entry]] = {}
         try:
-            server = server_of(self._alias)
-            for renewal in renewals:
-                by_node.setdefault(server.node_of(renewal[1]), []).append(renewal)
+            for entry in entries:
+                by_node.setdefault(server_of(self._alias).node_of(entry[0]), []).append(entry)
         except BaseException as error:
-            self._answered(renewals, self._failures(error, renewals))
+            self._answered(None, entries, [Failure(error, clock(), "unanswered")] * len(entries))
             return
         for node, some in by_node.items():
             if node not in self._queues:
-                self._queues[node] = NodeQueue(self._alias, self._perform, self._answered)
-            self._queues[node].enqueue(some)
+                answered = partial(self._answered, node)
+                self._queues[node] = StepQueue("renewal", self._alias, answered)
+            if not self._queues[node].enqueue(some):
+                self._queues[node].send()
 
     # On the threads of the nodes' queues
 
-    def _perform(self, steps: Sequence[Run]) -> Sequence[Answer | Failure]:
-        """Return an answer or a Failure for each step. Other exceptions become Failures too."""
-        try:
-            return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
-        except BaseException as error:
-            return self._failures(error, steps)
-
-    def _failures(self, error: BaseException, of: Sequence[Any]) -> list[Answer | Failure]:
-        if isinstance(error, ImproperlyConfigured):
-            # The alias no longer exists, for example after override_settings in a test.
-            logger.warning("the leases of %r are no longer renewed: %s", self._alias, error)
-            self.clear()
-        else:
-            logger.error("a renewal on %r failed", self._alias, exc_info=error)
-        return [Failure(error, clock(), "unanswered")] * len(of)
-
     def _answered(
-        self, renewals: Sequence[PendingRenewal], answers: Sequence[Answer | Failure]
+        self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
     ) -> None:
         # Through a deque, because only the watching thread may change _in_flight.
-        self._answers.extend(zip(renewals, answers, strict=True))
+        self._answers.extend(zip(entries, outcomes, strict=True))
         self._worker.rouse()
+        self._log(node, [outcome for outcome in outcomes if isinstance(outcome, Failure)])
 
-    # On any thread
-
-    def _lease(self, token: str) -> RenewableLease | None:
-        ref, _ = self._watched.get(token, (None, None))
-        return None if ref is None else ref()
-
-    def _plan(self, token: str, lease: RenewableLease) -> float:
-        """Schedule the next check of a lease. Return its time."""
-        deadline = lease._deadline
-        at = deadline if token in self._in_flight else min(lease._due, deadline)
-        if at < deadline:
-            early = at - max(0.0, at - clock()) * EARLY
-        else:
-            at = early = at if at < math.inf else clock() + POLL_INTERVAL
-        self._schedule.put(token, at, early)
-        return at
-
-    def _plan_again(self, token: str, lease: RenewableLease) -> None:
-        """Schedule the next check, although the holder may change the lease's times or release it
-        at the same time."""
-        while True:
-            at, deadline = self._plan(token, lease), lease._deadline
-            if at <= (deadline if token in self._in_flight else min(lease._due, deadline)):
-                break
-        # If `forget` ran meanwhile, it may have found no entry to drop.
-        if token not in self._watched:
-            self._schedule.drop(token)
-
-    def _held(self) -> list[RenewableLease]:
-        """Return the leases that are watched now."""
-        return [lease for ref, _ in self._watched.copy().values() if (lease := ref()) is not None]
+    def _log(self, node: Hashable, failures: Sequence[Failure]) -> None:
+        """Log one line when renewals begin to fail, and one when they work again."""
+        if failures and isinstance(failures[0].cause, ImproperlyConfigured):
+            # The alias no longer exists, for example after override_settings in a test.
+            message = "the leases of %r are no longer renewed: %s"
+            logger.warning(message, self._alias, failures[0])
+            self.clear()
+        elif failures and node not in self._failing:
+            args = len(failures), self._alias, failures[0]
+            logger.warning("%d leases of %r could not be renewed: %s", *args)
+            self._failing.add(node)
+        elif not failures and node in self._failing:
+            logger.warning("the leases of %r are renewed again", self._alias)
+            self._failing.discard(node)
 
 
 _renewers: dict[str, LeaseRenewer] = forgotten_in_forks({})

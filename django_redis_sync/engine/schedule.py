@@ -14,32 +14,25 @@ class Schedule:
     """The times at which tokens are due. From its `early` time on, a token may be taken together
     with one that is due.
 
-    Any thread may call `put` and `drop`, also in a destructor. Only the owner's thread may call the
-    other methods. A token that is dropped, or put again, leaves a stale entry in the heap, which is
-    skipped when its time comes. A token that is dropped soon enough never enters the heap.
+    Any thread may call `drop`, also in a destructor, and `clear`. Only the owner's thread may call
+    the other methods. A token that is dropped, or put again, leaves a stale entry in the heap,
+    which is skipped when its time comes.
     """
 
-    # Invariant: each token of _when is in _fresh, or in the heap with the same pair, or was taken.
+    # Invariant: each token of _when is in the heap with the same pair, or was taken.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
-        self._fresh: dict[str, None] = {}
         self._heap: list[tuple[tuple[float, float], str]] = []
-
-    def __len__(self) -> int:
-        return len(self._when)
-
-    @property
-    def entries(self) -> int:
-        """The number of entries of the heap, stale ones included."""
-        return len(self._heap)
 
     def put(self, token: str, at: float, early: float) -> None:
         """Schedule a token, instead of its previous time."""
-        self._when[token] = at, early
-        self._fresh[token] = None
+        self._when[token] = when = at, early
+        heapq.heappush(self._heap, (when, token))
+        if len(self._heap) > 2 * len(self._when) + _STALE:
+            self._heap = [(when, token) for token, when in self._when.copy().items()]
+            heapq.heapify(self._heap)
 
     def drop(self, token: str) -> None:
-        self._fresh.pop(token, None)
         self._when.pop(token, None)
 
     def clear(self) -> None:
@@ -52,34 +45,15 @@ class Schedule:
         """
         if self.earliest() > now:
             return
-        while self._heap:
-            when, token = self._heap[0]
-            live = self._when.get(token) is when
-            if live and when[1] > now:
-                return
-            heapq.heappop(self._heap)
-            if live:
-                yield token
+        while self._heap and self._heap[0][0][1] <= now:
+            yield heapq.heappop(self._heap)[1]
+            self.earliest()
 
     def earliest(self) -> float:
-        """Return when the next token is due."""
-        self._sort()
+        """Return when the next token is due. Remove stale entries from the top of the heap."""
         while self._heap:
             when, token = self._heap[0]
             if self._when.get(token) is when:
                 return when[0]
             heapq.heappop(self._heap)
         return math.inf
-
-    def _sort(self) -> None:
-        while self._fresh:
-            try:
-                token, _ = self._fresh.popitem()
-            except KeyError:  # another thread dropped it
-                return
-            when = self._when.get(token)
-            if when is not None:
-                heapq.heappush(self._heap, (when, token))
-        if len(self._heap) > 2 * len(self._when) + _STALE:
-            self._heap = [(when, token) for token, when in self._when.copy().items()]
-            heapq.heapify(self._heap)

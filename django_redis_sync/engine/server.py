@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,17 +16,8 @@ from .batching import Batcher
 from .clients import async_client, backend_of
 from .hub import Hub
 from .loops import resources_of, resources_of_all_loops
-from .pools import (
-    BlockingPool,
-    CachedConnections,
-    CheckedOut,
-    Exhausted,
-    PrivatePool,
-    retry_if_disconnected,
-)
-from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, pack, pack_step, text, why, words_of
-
-_POLL = 0.05
+from .pools import CachedConnections, CheckedOut, PrivatePool, retry_if_disconnected
+from .wire import ATTEMPT, answered, clock, pack, pack_step, text, why, words_of
 
 
 class Members(str):
@@ -49,17 +39,17 @@ class Members(str):
 
 
 class Server:
-    """The server of a cache alias in sync code. It uses the connections of the project's pool."""
+    """The server of a cache alias in sync code. It uses the connections of the project's pool.
 
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
-        self._waiting: weakref.WeakKeyDictionary[Any, BlockingPool] = weakref.WeakKeyDictionary()
-        self._own: weakref.WeakKeyDictionary[Any, PrivatePool] = weakref.WeakKeyDictionary()
-        self._cached = CachedConnections()
+    `pool`: the pool to use instead, for a node of a Cluster.
+    """
+
+    def __init__(self, alias: str, pool: Any = None) -> None:
+        self.alias, self._pool, self._cached = alias, pool, CachedConnections()
 
     def pool(self) -> Any:
         """Return the project's pool."""
-        return backend_of(self.alias).get_client(write=True).connection_pool
+        return self._pool or backend_of(self.alias).get_client(write=True).connection_pool
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step and return the answer. Raise Failure if there was no usable answer."""
@@ -72,17 +62,17 @@ class Server:
         time.sleep(step.seconds)
         return Answer(None, sent, clock())
 
-    def run(self, step: Run) -> Answer:
+    def run(self, step: Run, asking: bool = False) -> Answer:
         """Run a script and return the answer. If the server doesn't have the script yet, send its
-        source. Raise Failure if there was no usable answer."""
+        source. Raise Failure if there was no usable answer. `asking`: send it after ASKING."""
         with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
-            borrowed.send(pack_step(step))
+            borrowed.send(pack_step(step), asking)
             try:
                 reply = borrowed.read()
             except errors.NoScriptError:
                 sent = clock()
-                borrowed.send(pack(words_of(step, whole=True)))
+                borrowed.send(pack(words_of(step, whole=True)), asking)
                 reply = borrowed.read()
             return Answer(answered(reply), sent, clock())
 
@@ -99,40 +89,50 @@ class Server:
         """
         if not steps:
             return []
+        sent = clock()
         try:
             timeout = min(step.timeout for step in steps)
-            with CheckedOut(self.own(), timeout) as borrowed:
-                sent = clock()
-                replies: list[Any] = []
-                borrowed.send_several(map(pack_step, steps))
-                for _ in steps:
-                    try:
-                        reply = answered(borrowed.read())
-                        replies.append(Answer(reply, sent, clock()))
-                    except errors.ResponseError as error:
-                        replies.append(error)
+            replies = self._replies([pack_step(step) for step in steps], timeout)
         except Failure as failure:
             return [failure for _ in steps]
-        return [self._again(step, reply) for step, reply in zip(steps, replies, strict=True)]
+        received, answers = clock(), list[Answer | Failure]()
+        for step, reply in zip(steps, replies, strict=True):
+            if isinstance(reply, errors.NoScriptError):
+                answers.append(self._tried(step))
+            elif isinstance(reply, Exception):
+                answers.append(Failure(reply, received, why(reply, True)))
+            else:
+                answers.append(Answer(answered(reply), sent, received))
+        return answers
 
-    def _again(self, step: Run, reply: Any) -> Answer | Failure:
-        if isinstance(reply, Answer):
-            return reply
-        if isinstance(reply, errors.NoScriptError):
-            try:
-                return self.run(step)
-            except Failure as failure:
-                return failure
-        return Failure(reply, clock(), why(reply, True))
+    def _tried(self, step: Run) -> Answer | Failure:
+        """Return `run(step)`, or its Failure."""
+        try:
+            return self.run(step)
+        except Failure as failure:
+            return failure
 
-    def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
+    def _replies(self, packed: Sequence[bytes], timeout: float) -> list[Any]:
+        """Send several commands in one round trip over a private connection. Return their replies;
+        a reply may be a ResponseError."""
+        replies: list[Any] = []
+        with CheckedOut(self.own(), timeout) as borrowed:
+            borrowed.send_several(packed)
+            for _ in packed:
+                try:
+                    replies.append(borrowed.read())
+                except errors.ResponseError as error:
+                    replies.append(error)
+        return replies
+
+    def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
         """Send another Redis command, which may be sent twice, over a private connection. Return
         the reply with str for bytes. Raise Failure if there was no usable answer within `timeout`
-        seconds."""
+        seconds. `asking`: send it after ASKING."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
-                borrowed.send(pack(args))
+                borrowed.send(pack(args), asking)
                 return text(borrowed.read())
 
         return retry_if_disconnected(ask)
@@ -141,52 +141,28 @@ class Server:
         """Send several commands in one round trip, as `command` does. Return their replies; a reply
         may be a ResponseError."""
 
-        def ask() -> list[Any]:
-            replies: list[Any] = []
-            with CheckedOut(self.own(), timeout) as borrowed:
-                borrowed.send_several(map(pack, several))
-                for _ in several:
-                    try:
-                        replies.append(text(borrowed.read()))
-                    except errors.ResponseError as error:
-                        replies.append(error)
-            return replies
-
-        return retry_if_disconnected(ask) if several else []
+        packed = [pack(args) for args in several]
+        replies = retry_if_disconnected(lambda: self._replies(packed, timeout)) if packed else []
+        return [text(reply) for reply in replies]
 
     def close_idle(self) -> None:
         """Return and close idle connections, because this object is no longer used."""
         self._cached.close_idle()
-        for own in list(self._own.values()):
-            own.close_idle()
 
     def _connections(self) -> CachedConnections:
         if self._cached.is_old():
-            pool = self.pool()
-            self._cached.belong_to(pool, self._own_of(pool))
+            self._cached.belong_to(self.pool())
         return self._cached
 
     def own(self) -> PrivatePool:
         """Return the private pool, whose connections only this library uses."""
-        return self._own_of(self.pool())
-
-    def _own_of(self, pool: Any) -> PrivatePool:
-        return self._own.get(pool) or self._own.setdefault(pool, PrivatePool(pool))
+        own: PrivatePool = self._connections().own
+        return own
 
     def wait(self, step: Wait) -> Answer:
         """Wait for the wake-up message of a token. The reply is None if it did not arrive."""
-        pool, sent = self._connections().pool, clock()
-        waiting = self._waiting.get(pool)
-        if waiting is None:
-            waiting = self._waiting.setdefault(pool, BlockingPool(self._own_of(pool)))
-        key = step.keys.wake + step.token
-        try:
-            reply = waiting.pop(key, step.seconds)
-        except Exhausted:
-            time.sleep(min(step.seconds, _POLL))
-            return Answer(None, sent, clock())
-        except REDIS_ERRORS as error:
-            raise Failure(error, clock(), why(error, True)) from error
+        sent = clock()
+        reply = self.own().pop(step.keys.wake + step.token, step.seconds)
         return Answer(None if reply is None else text(reply)[1], sent, clock())
 
 
@@ -194,17 +170,18 @@ class AsyncServer:
     """The server of a cache alias on an event loop.
 
     `plans`: number of plans that use it. `retired`: True if the settings changed or the loop is
-    ending. A retired server closes when no plan uses it.
+    ending. Then it closes whenever the last plan has ended.
     """
 
     plans, retired = 0, False
 
-    def __init__(self, alias: str, client: Any) -> None:
+    def __init__(self, alias: str, client: Any = None) -> None:
+        client = client or async_client(alias)
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
         # A copy: redis-py loses entries of this list if two tasks look up the primary concurrently.
-        manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+        manager = getattr(client.connection_pool, "sentinel_manager", None)
         self._sentinels = () if manager is None else tuple(manager.sentinels)
 
     async def aclose(self) -> None:
@@ -216,10 +193,10 @@ class AsyncServer:
             await sentinel.aclose()
 
     def left(self) -> None:
-        """Count the end of a plan. The last one closes a retired server."""
+        """Count the end of a plan."""
         self.plans -= 1
-        if self.retired and not self.plans:
-            resources_of(asyncio.get_running_loop()).left(self)
+        if self.retired:
+            resources_of(asyncio.get_running_loop()).retire([self])
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """Carry out a step. Return a future of its Answer, or of a Failure if there was no usable
@@ -229,15 +206,13 @@ class AsyncServer:
         if type(step) is Wait:
             return self.hub.wait(step.token, step.seconds, step.keys.leases)
         assert isinstance(step, Sleep)
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        loop.call_later(step.seconds, _resolve, done, Answer(None, clock(), clock() + step.seconds))
-        return done
+        return asyncio.ensure_future(_slept(step.seconds))
 
 
-def _resolve(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
+async def _slept(seconds: float) -> Answer:
+    sent = clock()
+    await asyncio.sleep(seconds)
+    return Answer(None, sent, clock())
 
 
 _servers: dict[str, Server] = {}
@@ -245,24 +220,17 @@ _servers: dict[str, Server] = {}
 
 def server_of(alias: str) -> Server:
     """Return the process's Server of an alias."""
-    found = _servers.get(alias)
-    if found is None or _stand_ins:
-        found = _made("sync", alias, Server)
-        found = found if _stand_ins else _servers.setdefault(alias, found)
-    return found
+    found: Server | None = _stand_ins["sync"](alias) if _stand_ins else _servers.get(alias)
+    return found or _servers.setdefault(alias, _made("sync", alias, Server))
 
 
 def async_server_of(alias: str) -> AsyncServer:
     """Return the AsyncServer of an alias on the running event loop."""
-    mine = resources_of(asyncio.get_running_loop()).by_alias if not _stand_ins else {}
-    found: AsyncServer | None = mine.get(alias)
+    mine = {} if _stand_ins else resources_of(asyncio.get_running_loop()).by_alias
+    found: AsyncServer | None = _stand_ins["async"](alias) if _stand_ins else mine.get(alias)
     if found is None:
-        found = mine[alias] = _made("async", alias, _async_one)
+        found = mine[alias] = _made("async", alias, AsyncServer)
     return found
-
-
-def _async_one(alias: str) -> AsyncServer:
-    return AsyncServer(alias, async_client(alias))
 
 
 @contextmanager
@@ -283,8 +251,6 @@ _stand_ins: dict[str, Callable[[str], Any]] = {}
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
     """Return a server made by the alias (a quorum), by its connection factory (a Cluster's), or
     else by `one`."""
-    if kind in _stand_ins:
-        return _stand_ins[kind](alias)
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)
@@ -293,8 +259,7 @@ def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
 @conf.on_change
 def _forget() -> None:
     for former in list(_servers.values()):
-        if isinstance(former, Server):
-            former.close_idle()
+        former.close_idle()
     _servers.clear()
     for loop, held in resources_of_all_loops():
         former_ones, held.by_alias = list(held.by_alias.values()), {}

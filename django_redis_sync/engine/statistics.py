@@ -15,9 +15,9 @@ import json
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from .. import conf
 from ..protocol.keys import Keys, group_keys, groups_key, quote
@@ -40,8 +40,7 @@ MOST_GROUPS = 500
 MOST_KEYS = 200
 #: Max keys of a group in its gauge: by permits in use, and as many by waiters.
 NAMED = 20
-#: Days without an event after which a group leaves the index.
-LISTED_DAYS = 1
+_DAY = 86_400_000
 #: The group of all names.
 SITE = ""
 
@@ -65,28 +64,8 @@ class Named(Protocol):
     def template(self) -> str: ...
 
 
-class _Counted(NamedTuple):
-    """The name of events."""
-
-    keys: Keys
-    template: str
-
-
-class _Outcomes(NamedTuple):
-    """The events of a name. `counts`: the number of events by kind and ms; `peak`: the most permits
-    that were in use."""
-
-    of: _Counted
-    counts: Counter[tuple[Kind, int]]
-    peak: int
-
-
-class Gauge(NamedTuple):
-    """The permits of a name that this process holds, and its waiters."""
-
-    of: Named
-    in_use: int
-    waiting: int
+#: The permits of a name that a lease of this process holds, and the number of its waiters.
+Use = tuple[Named, int, int]
 
 
 @dataclass(slots=True)
@@ -101,23 +80,24 @@ class _Sum:
     by_key: dict[str, list[int]] = field(default_factory=dict)
     peak: int = 0  # the most permits of one key that were in use
 
-    def add(self, outcomes: _Outcomes, key: str) -> None:
-        """Add the events of a key."""
-        self.peak = max(self.peak, outcomes.peak)
-        for (kind, ms), many in outcomes.counts.items():
+    def add(self, key: str, counts: Counter[tuple[Kind, int]], peak: int) -> None:
+        """Add the events of a key, by kind and ms. `peak`: the most permits that were in use."""
+        self.peak = max(self.peak, peak)
+        for (kind, ms), many in counts.items():
             timed = kind in "wr"
             self.counts[kind] += many * (CONSTANTS["PAIR"] + ms) if timed else many
             if timed:
-                self.durations[f"{kind}{bucket(ms)}"] += many
+                # The bucket is 0 for 0 ms, and n for less than 2**n ms.
+                self.durations[f"{kind}{ms.bit_length()}"] += many
             elif kind in "nt":
                 self.rejections[key] += many
 
-    def share(self, share: Gauge, key: str) -> None:
-        self.in_use += share.in_use
-        self.waiting += share.waiting
+    def share(self, key: str, in_use: int, waiting: int) -> None:
+        self.in_use += in_use
+        self.waiting += waiting
         mine = self.by_key.setdefault(key, [0, 0])
-        mine[0] += share.in_use
-        mine[1] += share.waiting
+        mine[0] += in_use
+        mine[1] += waiting
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
@@ -138,42 +118,27 @@ class _Sum:
         return json.dumps([self.in_use, self.waiting, off, named], separators=(",", ":"))
 
 
-def bucket(ms: int) -> int:
-    """Return the bucket of a duration: 0 for 0 ms, n for less than 2**n ms."""
-    return ms.bit_length()
-
-
 class StatisticsBuffer:
-    """The housekeeping job for statistics of an alias. `shares`: returns gauges of this process."""
+    """The housekeeping job for statistics of an alias. `uses`: returns the leases and waiters of
+    this process, for its gauges."""
 
-    def __init__(self, shares: Callable[[], Iterable[Gauge]]) -> None:
+    def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self.due = math.inf
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._shares, self._process = shares, os.urandom(6).hex()
+        self._uses, self._process = uses, os.urandom(6).hex()
         #: The last written gauge of each group, and when to write it again.
         self._said: dict[tuple[str, str], tuple[str, float]] = {}
         #: Groups that could not be written, which are added to the next write.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
-        self._leaving = False
 
     def rouse(self) -> None:
         """Schedule a write, because of the first event after an idle time."""
         self.due = clock() + EVERY
 
-    @property
-    def unwritten(self) -> bool:
-        return bool(self.events or self._unwritten or (self._leaving and self._said))
-
-    def hurry(self) -> None:
-        """Schedule a write at once, because the process exits. Its gauges are removed."""
-        self._leaving = True
-        if self.events or self._said:
-            self.due = 0.0
-
-    def tend(self, server: Server, now: float) -> None:
-        """Write the events since the last write."""
+    def tend(self, server: Server, now: float, leaving: bool) -> None:
+        """Write the events since the last write. If the process exits, remove its gauges."""
         written = {}
-        for place, one in self._add_up().items():
+        for place, one in self._add_up(() if leaving else self._uses()).items():
             entry = one.entry if one.in_use or one.waiting else ""
             said, again = self._said.get(place, ("", math.inf))
             if one.counts or entry != said or now >= again:
@@ -194,34 +159,32 @@ class StatisticsBuffer:
                     one.forget_share()
                     self._unwritten[place] = one
         if failures:
-            self.due = now + EVERY
             raise failures[0]
         self._list(server, list(written))
 
-    def _add_up(self) -> dict[tuple[str, str], _Sum]:
+    def _add_up(self, uses: Iterable[Use]) -> dict[tuple[str, str], _Sum]:
         statistics = {place: _Sum() for place in self._said} | self._unwritten
         self._unwritten = {}
 
-        def of(named: Named) -> Iterable[tuple[_Sum, str]]:
-            keys = named.keys
+        def of(keys: Keys, template: str) -> Iterable[tuple[_Sum, str]]:
             if not keys.keep:
                 return
             prefix, quoted = keys.prefix, keys.quoted
             yield statistics.setdefault((prefix, SITE), _Sum()), quoted
-            group = keys.policy.quoted if keys.policy else quote(named.template)
+            group = keys.policy.quoted if keys.policy else quote(template)
             if group and ((prefix, group) in statistics or len(statistics) < MOST_GROUPS):
                 key = quoted.partition("@")[2] if keys.policy else quoted
                 yield statistics.setdefault((prefix, group), _Sum()), key
 
-        for outcomes in self._by_name():
-            for one, key in of(outcomes.of):
-                one.add(outcomes, key)
-        for share in () if self._leaving else self._shares():
-            for one, key in of(share.of):
-                one.share(share, key)
+        for keys, template, counts, peak in self._by_name():
+            for one, key in of(keys, template):
+                one.add(key, counts, peak)
+        for named, in_use, waiting in uses:
+            for one, key in of(named.keys, named.template):
+                one.share(key, in_use, waiting)
         return statistics
 
-    def _by_name(self) -> list[_Outcomes]:
+    def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:
         """Return the events since the last call, by name and template.
 
         There are many events, and other threads wait for the GIL meanwhile. So names are compared
@@ -230,27 +193,35 @@ class StatisticsBuffer:
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:
             found.setdefault((id(event[0]), event[1]), []).append(event)
-        return [
-            _Outcomes(
-                _Counted(events[0][0], events[0][1]),
-                Counter((kind, ms) for _, _, kind, ms, _ in events),
-                max(used for *_, used in events),
-            )
-            for events in found.values()
-        ]
+        for events in found.values():
+            counts = Counter((kind, ms) for _, _, kind, ms, _ in events)
+            yield *events[0][:2], counts, max(used for *_, used in events)
 
     def _list(self, server: Server, places: list[tuple[str, str]]) -> None:
         """Write the groups to the index, by the time of their last event."""
         for prefix in {prefix for prefix, group in places if group}:
-            seconds, _ = server.command("TIME", timeout=ROUND)
-            index, ms = groups_key(prefix), int(seconds) * 1000
             groups = [group for where, group in places if group and where == prefix]
-            words = [word for group in groups for word in (ms, group)]
-            server.command("ZADD", index, *words, timeout=ROUND)
-            old = ms - LISTED_DAYS * 86_400_000
-            server.command("ZREMRANGEBYSCORE", index, "-inf", old, timeout=ROUND)
-            server.command("ZREMRANGEBYRANK", index, 0, -1 - MOST_GROUPS, timeout=ROUND)
-            server.command("PEXPIRE", index, 2 * LISTED_DAYS * 86_400_000, timeout=ROUND)
+            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS)
+
+
+def now_of(server: Server) -> int:
+    """Return the server's time in ms, rounded down to seconds."""
+    seconds, _ = server.command("TIME", timeout=ROUND)
+    return int(seconds) * 1000
+
+
+def enter(
+    server: Server, index: str, members: Sequence[str], ms: int, most: int, trim: bool = True
+) -> None:
+    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove those with
+    scores from before the last day, and the oldest of more than `most`."""
+    for start in range(0, len(members), 1000):
+        words = [word for member in members[start : start + 1000] for word in (ms, member)]
+        server.command("ZADD", index, *words, timeout=ROUND)
+    if trim:
+        server.command("ZREMRANGEBYSCORE", index, "-inf", ms - _DAY, timeout=ROUND)
+        server.command("ZREMRANGEBYRANK", index, 0, -1 - most, timeout=ROUND)
+        server.command("PEXPIRE", index, 2 * _DAY, timeout=ROUND)
 
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -26,8 +26,6 @@ from .wire import RETRY, clock
 IDLE_TIMEOUT = 60.0
 #: Max callbacks that run at the same time.
 MAX_THREADS = 8
-#: Seconds without a callback after which a thread ends.
-CALLBACKS_IDLE = 5.0
 #: Max seconds for which a caller waits while another one starts the same thread.
 _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
@@ -133,15 +131,13 @@ class Worker:
         Without a thread, the caller runs it: from Python 3.12 on, no thread can be started at exit.
         """
         while is_pending() and clock() < until:
-            if self._thread is not None:
-                self._bell.ring()
-            elif self._earliest() <= clock() and self._runs.acquire(blocking=False):
+            self._bell.ring()
+            if self._thread is None and self._runs.acquire(blocking=False):
                 try:
                     self._turn()
                 finally:
                     self._runs.release()
-            if is_pending():
-                time.sleep(0.002)
+            time.sleep(0.002)
 
     def _start(self) -> bool:
         # The lock prevents that many callers start threads at once. If an interrupted caller left
@@ -153,17 +149,13 @@ class Worker:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
             return True
         except RuntimeError as error:
-            self._log(error)
+            if clock() >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
+                self._logged_at = clock()
+                logger.error("%s could not start, the next use tries again: %s", self._name, error)
             return False
         finally:
             if first:
                 self._starting.release()
-
-    def _log(self, error: RuntimeError) -> None:
-        now = clock()
-        if now >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
-            self._logged_at = now
-            logger.error("%s could not start, the next use tries again: %s", self._name, error)
 
     def _run(self) -> None:
         while not self._runs.acquire(timeout=_STARTING):
@@ -201,103 +193,62 @@ def uwsgi_runs_threads() -> bool | None:
     return bool(options & {"enable-threads", "threads"})
 
 
-def patched_late() -> bool:
-    """Return True if gevent replaced threads after this package was imported and made its locks."""
-    return threading.get_ident is not _get_ident
-
-
 def warn_about_this_process() -> None:
     """Log an error, once, if this process can't run threads and so can't renew leases."""
-    if uwsgi_runs_threads() is False:
-        _warn("uWSGI runs without --enable-threads: leases can't be renewed")
-    if patched_late():
-        _warn(
-            "gevent patched this process after django_redis_sync was imported: waits hang and "
-            "leases are lost. Call monkey.patch_all() before anything else is imported."
-        )
-
-
-def _warn(message: str) -> None:
-    if message not in _warned:
+    mistakes = {
+        "uWSGI runs without --enable-threads: leases can't be renewed": (
+            uwsgi_runs_threads() is False
+        ),
+        "gevent patched this process after django_redis_sync was imported: waits hang and leases "
+        "are lost. Call monkey.patch_all() before anything else is imported.": (
+            threading.get_ident is not _get_ident
+        ),
+    }
+    for message in {one for one, is_made in mistakes.items() if is_made} - _warned:
         _warned.add(message)
         logger.error(message)
 
 
 class CallbackExecutor:
-    """Runs callbacks on as many threads as are busy. Callbacks submitted together run in order.
+    """Runs callbacks on up to MAX_THREADS threads, which end when no callback is left. Callbacks
+    submitted together run in order.
 
     A callback is the project's own code: an exception, SystemExit too, ends that callback only.
     """
 
-    # Invariant: _idle has an entry for each waiting thread that has no call to run yet. `submit`
-    # removes an entry, or starts a thread.
+    # Invariant: a thread that leaves _threads looks after the callbacks that arrived meanwhile.
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._idle: list[object] = []
+        self._todo: deque[tuple[Callable[[], Any], ...]] = deque()
         self._threads: dict[object, None] = {}
 
     def submit(self, *calls: Callable[[], Any]) -> None:
         """Run the calls in order. If one fails, the others run nevertheless."""
-        self._todo.put(lambda: _run_all(calls))
-        try:
-            self._idle.pop()
-        except IndexError:
-            self._start()
-
-    @property
-    def stuck(self) -> bool:
-        """True while there is a call and no thread."""
-        return not self._threads and not self._todo.empty()
+        self._todo.append(calls)
+        self.look_after()
 
     def look_after(self) -> bool:
-        """Start a thread if a call waits for one. Return True if none can be started."""
-        if self.stuck:
-            self._start()
-        return self.stuck
-
-    def _start(self) -> None:
-        if len(self._threads) >= MAX_THREADS:
-            return
-        thread = threading.Thread(
-            target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError as error:
-            if not is_shutdown(error):
-                logger.error("callbacks wait for a thread, which could not start: %s", error)
+        """Start a thread if callbacks wait for one. Return True if none can be started."""
+        if self._todo and len(self._threads) < MAX_THREADS:
+            thread = threading.Thread(
+                target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not is_shutdown(error):
+                    logger.error("callbacks wait for a thread, which could not start: %s", error)
+        return bool(self._todo) and not self._threads
 
     def _run(self, me: object) -> None:
         self._threads[me] = None
         try:
-            while self._serve(me):
-                pass
+            with contextlib.suppress(IndexError):  # another thread took the last ones
+                while self._todo:
+                    _run_all(self._todo.popleft())
         finally:
             del self._threads[me]
             self.look_after()
-
-    def _serve(self, me: object) -> bool:
-        """Run the next call. Return False if none came for CALLBACKS_IDLE seconds."""
-        try:
-            call = self._todo.get_nowait()
-        except queue.Empty:
-            self._idle.append(me)
-            try:
-                call = self._todo.get(timeout=CALLBACKS_IDLE)
-            except queue.Empty:
-                return not _removed(me, self._idle)
-            _removed(me, self._idle)
-        call()
-        return True
-
-
-def _removed(me: object, idle: list[object]) -> bool:
-    try:
-        idle.remove(me)
-    except ValueError:  # `submit` removed it: there is a call
-        return False
-    return True
 
 
 def _run_all(calls: tuple[Callable[[], Any], ...]) -> None:

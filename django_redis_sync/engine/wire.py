@@ -46,27 +46,24 @@ MAX_LABEL = 200
 LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
-def _pick_clock() -> Callable[[], float]:
-    # While this machine sleeps, leases go on expiring on the server. So this clock must not stop.
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if boot is None else partial(time.clock_gettime, boot)
-
-
-clock = _pick_clock()
+_boot = getattr(time, "CLOCK_BOOTTIME", None)
+# While this machine sleeps, leases go on expiring on the server. So this clock must not stop.
+clock: Callable[[], float] = time.monotonic if _boot is None else partial(time.clock_gettime, _boot)
 
 
 def pack(args: Sequence[Any]) -> bytes:
     """Return a command in Redis's wire format. Arguments are str, bytes or int."""
-    try:
-        # Most commands are ASCII, so that the number of characters is that of bytes.
-        return f"*{len(args)}\r\n{_words(*args)}".encode("ascii")
-    except UnicodeError:
-        return _pack_bytes(args)
+    out = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        data = arg if type(arg) is bytes else str(arg).encode()
+        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(out)
 
 
 def pack_step(step: Run) -> bytes:
     """Return `pack(words_of(step))`. The words that many steps share are packed once: all except
     the token and the second argument, a lease or a fence."""
+    # Most steps are ASCII, so that the number of characters is that of bytes.
     verb, keys, argv, _ = step
     if len(keys) != 2:  # a script that is not on a name
         return pack(words_of(step))
@@ -97,14 +94,6 @@ _TEXTS = {str, Token}
 
 
 _once = lru_cache(maxsize=1024, typed=True)(_words)
-
-
-def _pack_bytes(args: Sequence[Any]) -> bytes:
-    out = [b"*%d\r\n" % len(args)]
-    for arg in args:
-        data = arg if type(arg) is bytes else str(arg).encode()
-        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(out)
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
@@ -197,23 +186,23 @@ def is_busy(error: BaseException) -> bool:
 # Labels
 
 
-@lru_cache(maxsize=1024)
 def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
     values = (socket.gethostname(), pid, thread, label, user, request)
-    fields = dict(zip(LABEL_FIELDS, values, strict=True))
-    short = {
-        key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in fields.items() if v != ""
-    }
-    return json.dumps(short, separators=(",", ":"))
+    fields = {key: v for key, v in zip(LABEL_FIELDS, values, strict=True) if v != ""}
+    return json.dumps(_cut(fields), separators=(",", ":"))
+
+
+_cached_label = lru_cache(maxsize=1024)(_label)
+
+
+def _cut(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in fields.items()}
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
     """Return the label: this process and thread, and the given texts, as ASCII JSON."""
-    if request:  # it differs each time, so the cache would not help
-        return _label.__wrapped__(
-            os.getpid(), threading.current_thread().name, label, user, request
-        )
-    return _label(os.getpid(), threading.current_thread().name, label, user, request)
+    write = _label if request else _cached_label  # a request differs each time
+    return write(os.getpid(), threading.current_thread().name, label, user, request)
 
 
 def read_label(text: str) -> dict[str, Any]:
@@ -224,5 +213,4 @@ def read_label(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         return {}
-    known = {key: values[key] for key in LABEL_FIELDS if isinstance(values.get(key), (str, int))}
-    return {key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in known.items()}
+    return _cut({k: values[k] for k in LABEL_FIELDS if isinstance(values.get(k), (str, int))})

@@ -18,7 +18,7 @@ from redis import exceptions as errors
 
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lease, Lock, Unavailable
-from django_redis_sync.engine import pools, threads
+from django_redis_sync.engine import threads
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import count_keys, count_names, is_listed
 
@@ -242,19 +242,12 @@ async def test_calls_do_not_wait_for_an_exhausted_plain_pool(io, private, alias)
         await io.do(lease, "release")
 
 
-def test_older_exhausted_pool_is_recognized_by_its_message(private, alias) -> None:
-    pool = caches[alias(private.url)].client.get_client().connection_pool
-    hand, own = pools.CachedConnections(), pools.PrivatePool(pool)
-    hand.belong_to(pool, own)
-
-    def none() -> Any:
+def test_older_exhausted_pool_is_recognized_by_its_message(private, alias, monkeypatch) -> None:
+    def none(self: Any) -> Any:
         raise errors.ConnectionError("Too many connections")
 
-    object.__setattr__(hand, "pool", type("Full", (), {"get_connection": staticmethod(none)})())
-    connection, _ = hand.check_out(5)
-    assert connection.is_connected if hasattr(connection, "is_connected") else connection._sock
-    hand.release(connection)
-    own.close_idle()
+    monkeypatch.setattr(ConnectionPool, "get_connection", none)
+    assert Lock("x", using=alias(private.url)).acquire(False)
 
 
 def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(
@@ -314,18 +307,6 @@ async def test_call_ends_within_its_time_limit_when_no_thread_can_start(
 
 
 # Waiters
-
-
-def test_waiter_above_max_waiting_gets_no_connection_to_wait_on(
-    private, alias, monkeypatch
-) -> None:
-    pool = caches[alias(private.url)].client.get_client().connection_pool
-    monkeypatch.setattr(pools, "MAX_WAITING", 0)
-    waiting = pools.BlockingPool(pools.PrivatePool(pool))
-    with pytest.raises(pools.Exhausted):
-        waiting.pop("nothing", 0.05)
-    monkeypatch.setattr(pools, "MAX_WAITING", 1)
-    assert waiting.pop("nothing", 0.05) is None
 
 
 @pytest.mark.parametrize("seconds", [0.3, 20])

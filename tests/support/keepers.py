@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.engine import housekeeping, renewal
+from django_redis_sync.engine import renewal
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.protocol.keys import display
 
@@ -15,14 +15,13 @@ from django_redis_sync.protocol.keys import display
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use background threads that have registered no name, and register none after the test."""
-    for each in housekeeping._housekeepers.values():  # discard pending names of earlier tests
-        each.forget()
-    mine: dict[str, housekeeping.Housekeeper] = {}
-    monkeypatch.setattr(renewal, "_renewers", {})
-    monkeypatch.setattr(housekeeping, "_housekeepers", mine)
+    for each in renewal._renewers.values():  # discard pending names of earlier tests
+        each.housekeeper.forget()
+    mine: dict[str, renewal.LeaseRenewer] = {}
+    monkeypatch.setattr(renewal, "_renewers", mine)
     yield
     for each in mine.values():
-        each.forget()
+        each.housekeeper.forget()
 
 
 def listed(*wanted: str, using: str | None = None) -> bool:

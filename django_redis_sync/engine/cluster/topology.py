@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,8 +18,6 @@ from ..wire import clock
 LOOK, LOOK_AGAIN = 0.5, 0.5
 #: Seconds for which a node that did not answer counts as suspect: other nodes are asked before it.
 SUSPECT = 5.0
-#: Max seconds to wait for a suspect node in the renewal thread.
-LAST_CHANCE = 0.3
 
 
 class Address(NamedTuple):
@@ -28,27 +25,17 @@ class Address(NamedTuple):
     port: int
 
 
-class SlotMap(NamedTuple):
-    """Ranges of slots: those from starts[i] to ends[i] are on the node owners[i]."""
-
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    owners: tuple[Address, ...]
-
-    def of(self, slot: int) -> Address | None:
-        i = bisect_right(self.starts, slot) - 1
-        return self.owners[i] if i >= 0 and slot <= self.ends[i] else None
+#: The primary of each slot, or None if it has none.
+Slots = list[Address | None]
 
 
-def read_map(reply: Iterable[Any], asked: Address) -> SlotMap:
-    """Return the map from a reply to CLUSTER SLOTS by the node `asked`, which may omit its own
+def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
+    """Return the slots from a reply to CLUSTER SLOTS by the node `asked`, which may omit its own
     host."""
-    rows = sorted(
-        (int(start), int(end), Address(primary[0] or asked.host, int(primary[1])))
-        for start, end, primary, *_ in reply
-    )
-    starts, ends, owners = zip(*rows, strict=True) if rows else ((), (), ())
-    return SlotMap(starts, ends, owners)
+    slots: Slots = [None] * 16384
+    for start, end, (host, port, *_), *_ in reply:
+        slots[start : end + 1] = [Address(host or asked.host, port)] * (end + 1 - start)
+    return slots
 
 
 class Topology:
@@ -57,48 +44,38 @@ class Topology:
     `seeds`: URLs of nodes. `ask`: sends CLUSTER SLOTS to a node.
     """
 
-    # Invariant: _map is replaced, never changed. _moved is replaced, or gets single items.
+    # Invariant: _slots is replaced, or gets single items.
     def __init__(self, seeds: Sequence[str], ask: Callable[[Address], Any]) -> None:
-        self._seeds = [_address(url) for url in seeds]
+        urls = map(urlsplit, seeds)
+        self._seeds = [Address(one.hostname or "localhost", one.port or 6379) for one in urls]
         self._ask = ask
-        self._map: SlotMap | None = None
-        self._moved: dict[int, Address] = {}
+        self._slots: Slots = []  # empty: no node has answered yet
         self._suspects: dict[Address, float] = {}
         self._looking, self._looked = threading.Lock(), -LOOK_AGAIN
 
     @property
-    def is_known(self) -> bool:
-        """True if a node has answered CLUSTER SLOTS."""
-        return self._map is not None
-
-    @property
     def addresses(self) -> list[Address]:
         """All known nodes, suspect ones last."""
-        owners = self._map.owners if self._map is not None else ()
-        found = dict.fromkeys([*owners, *self._moved.values(), *self._seeds])
+        found = dict.fromkeys([*filter(None, dict.fromkeys(self._slots)), *self._seeds])
         return sorted(found, key=self.suspect)
 
     @property
     def primaries(self) -> list[Address]:
         """The nodes with slots, suspect ones last. The seeds if no slots are known."""
-        owners = dict.fromkeys(self._map.owners) if self._map is not None else {}
-        return sorted(owners, key=self.suspect) or self._seeds
+        return sorted(filter(None, dict.fromkeys(self._slots)), key=self.suspect) or self._seeds
 
     def known(self, key: str) -> Address | None:
         """Return the node of a key, or None if the slots are not known yet."""
-        if self._map is None:
-            return None
-        slot = key_slot(key.encode())
-        return self._moved.get(slot) or self._map.of(slot) or self.primaries[0]
+        slots = self._slots
+        return (slots[key_slot(key.encode())] or self.primaries[0]) if slots else None
 
     def of(self, key: str) -> Address:
         """Return the node of a key. If the slots are not known yet, ask the nodes. Raise Failure if
         none answers."""
-        found = self.known(key)
-        if found is None:
+        if not self._slots:
             self.look()
-            found = self.known(key)
-            assert found is not None
+        found = self.known(key)
+        assert found is not None
         return found
 
     def suspect(self, address: Address) -> bool:
@@ -108,7 +85,7 @@ class Topology:
     def moved(self, error: errors.MovedError) -> Address:
         """Store and return the node that a MOVED error names for a slot."""
         address = Address(error.host or self.primaries[0].host, error.port)
-        self._moved[error.slot_id] = address
+        self._slots[error.slot_id] = address
         return address
 
     def lost(self, address: Address) -> None:
@@ -122,28 +99,22 @@ class Topology:
         """Ask the nodes in turn for the slots. Raise Failure if none answers."""
         began = clock()
         with self._looking:
-            if self._map is not None and self._looked > began:
+            if self._slots and self._looked > began:
                 return  # another thread has asked while this one waited
             failure = None
             for address in self.addresses:
                 try:
-                    found = read_map(self._ask(address), address)
+                    found = read_slots(self._ask(address), address)
                 except Failure as error:
                     self._suspects[address] = clock() + SUSPECT
                     failure = error
                     continue
                 self._suspects.pop(address, None)
-                if found.owners:
-                    self._map, self._moved = found, {}
-                    self._looked = clock()
+                if any(found):
+                    self._slots, self._looked = found, clock()
                     return
             self._looked = clock()
             raise failure or Failure(errors.ClusterDownError("no slots"), clock(), "busy")
-
-
-def _address(url: str) -> Address:
-    parts = urlsplit(url)
-    return Address(parts.hostname or "localhost", parts.port or 6379)
 
 
 def url_at(seed: str, address: Address) -> str:

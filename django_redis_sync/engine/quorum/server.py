@@ -32,7 +32,6 @@ from .voting import (
     remember,
     stretched,
     undo,
-    with_fence,
 )
 
 
@@ -42,19 +41,16 @@ class QuorumServer(Server):
     def __init__(self, quorum: Members) -> None:
         super().__init__(quorum)
         self.quorum = quorum
-        check(quorum)
 
     def pool(self) -> Any:
         """Return the pool of the first server."""
         return server_of(self.quorum.aliases[0]).pool()
 
-    def run(self, step: Run) -> Answer:
+    def run(self, step: Run, asking: bool = False) -> Answer:
         """Carry out a step as a vote. Raise Failure if there was no usable answer."""
-
-        async def body() -> Answer:
-            return await async_server_of(self.quorum).perform(step)
-
-        answer: Answer = on_our_loop(body())
+        (answer,) = self.many([step])
+        if isinstance(answer, Failure):
+            raise answer
         return answer
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -71,7 +67,7 @@ class QuorumServer(Server):
                 raise answer
         return list(answers)
 
-    def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
+    def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
         """Send a command to all servers. Return the first reply. Raise Failure if none answers."""
         replies, failures = [], []
         for alias in self.quorum.aliases:
@@ -85,9 +81,7 @@ class QuorumServer(Server):
 
     def wait(self, step: Wait) -> Answer:
         """Wait for `step.seconds`. A quorum sends no wake-up messages."""
-        sent = clock()
-        threading.Event().wait(step.seconds)
-        return Answer(None, sent, clock())
+        return self.perform(Sleep(step.seconds))
 
 
 class _Loop:
@@ -138,25 +132,19 @@ _making = threading.Lock()
 def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     """Return the outcome of `body` on the process's loop for quorums. Raise Failure if its thread
     can't be started."""
-    try:
-        loop = _running()
-    except RuntimeError as error:
-        body.close()
-        raise Failure(error, clock(), "unreachable") from error
-    return loop.do(body)
-
-
-def _running() -> _Loop:
     global _loop
-    if _loop is None or not _loop.runs:
+    while _loop is None or not _loop.runs:
         first = _making.acquire(timeout=1)
         try:
             if _loop is None or not _loop.runs:
                 _loop = _Loop()
+        except RuntimeError as error:
+            body.close()
+            raise Failure(error, clock(), "unreachable") from error
         finally:
             if first:
                 _making.release()
-    return _loop
+    return _loop.do(body)
 
 
 #: Milliseconds until the next try, at random: after a split vote, and if another caller holds the
@@ -179,9 +167,7 @@ class AsyncQuorumServer(AsyncServer):
         Failure if there was no usable answer."""
         if type(step) is not Run:
             return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._background.start(self.run(step), done)
-        return done
+        return self._background.start(self.run(step))
 
     async def aclose(self) -> None:
         """Wait for the steps that were sent. The servers of the quorum are closed separately."""
@@ -201,15 +187,8 @@ class AsyncQuorumServer(AsyncServer):
         held.again()
         # The queues of the servers are not used: "again" is another try.
         step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
-
-        # A grant after the vote doesn't count, but the lease is renewed and released there too.
-        def late(alias: str, answer: Answer) -> None:
-            if answer.reply[0] == "ok" and not held.abandoned:
-                held.fences[alias] = answer.reply[1]
-
-        votes = await self._voters.ask(step, ("ok",), late=late)
+        votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
-        held.fences.update({alias: reply[1] for alias, reply in oks.items()})
         if len(oks) >= self.quorum.need and not held.abandoned:
             left = self._agreed(reply[2] for reply in oks.values())
             # The vote took time: the lease may have expired by now.
@@ -254,7 +233,7 @@ class AsyncQuorumServer(AsyncServer):
         votes = await self._voters.ask(step, ("ok",), of)
         oks = votes.saying("ok")
         for alias in votes.saying("lost"):
-            held.fences.pop(alias, None)
+            held.votes.answers.pop(alias, None)
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
@@ -290,15 +269,13 @@ class AsyncQuorumServer(AsyncServer):
             if alias in held.ended:  # a repeated release would get "lost"
                 return None
             fence = held.fences.get(alias)
-            return undo(step, 1) if fence is None else with_fence(step, fence)
+            argv = (held.wire, fence, *step.argv[2:])
+            return undo(step, 1) if fence is None else step._replace(argv=argv)
 
         votes = await self._voters.ask(step, ("ok",), of)
         held.ended.update(votes.saying("ok"))
-        lost = {
-            alias
-            for alias in self.quorum.aliases
-            if alias not in held.fences or alias in votes.saying("lost")
-        } - held.ended
+        lost = {*self.quorum.aliases} - held.fences.keys() | votes.saying("lost").keys()
+        lost -= held.ended
         done = len(held.ended) >= self.quorum.need
         # If only a minority has lost the lease, the others may be a majority.
         if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
@@ -311,20 +288,21 @@ class AsyncQuorumServer(AsyncServer):
     async def _inspect(self, step: Run) -> list[Any]:
         """Return the reply of the server with the most holders such that a majority of the servers
         has at least as many."""
-        votes = await self._voters.ask(step, ())
-        if len(votes.answers) < self.quorum.need:
-            raise self._voters.failure(votes)
-        replies = [answer.reply for answer in votes.answers.values()]
+        replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
-        return list(views[-self.quorum.need])
+        return views[-self.quorum.need]
 
     async def _by_majority(self, step: Run) -> list[Any]:
-        """Run a script on all servers and return one of the replies. Raise Failure if no majority
+        """Run a script on all servers and return one of the replies."""
+        return (await self._replies(step))[0]
+
+    async def _replies(self, step: Run) -> list[list[Any]]:
+        """Run a script on all servers and return the replies. Raise Failure if no majority
         answers."""
         votes = await self._voters.ask(step, ())
         if len(votes.answers) < self.quorum.need:
             raise self._voters.failure(votes)
-        return list(next(iter(votes.answers.values())).reply)
+        return [answer.reply for answer in votes.answers.values()]
 
     # Inside
 
@@ -342,8 +320,8 @@ class AsyncQuorumServer(AsyncServer):
                 return None  # it has granted nothing
             return undo(step, int(not answered))
 
-        undone = await self._voters.ask(undo(step, 1), (), of, all_of_them=True)
-        held.fences.clear()
+        undone = await self._voters.ask(undo(step, 1), (), of)
+        held.votes = NOBODY
         for alias in undone.failures:
             renewer(alias).later(undo(step, 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import secrets
 from collections.abc import Callable
@@ -31,7 +32,7 @@ DRIFT, DRIFT_MS = 0.01, 2
 
 class Votes(NamedTuple):
     """The answers and the failures of the servers, by alias. A server that was left out is in
-    neither."""
+    neither. An answer that arrives after the vote is added to the answers."""
 
     answers: dict[str, Answer]
     failures: dict[str, Failure]
@@ -61,16 +62,12 @@ class Voters:
         step: Run,
         wanted: tuple[str, ...],
         of: Callable[[str], Run | None] | None = None,
-        *,
-        late: Callable[[str, Answer], None] | None = None,
-        all_of_them: bool = False,
     ) -> Votes:
         """Send a step to all servers. Wait until a majority has given a `wanted` answer or can no
         longer do so, and LATE seconds more.
 
         `wanted`: the first words of answers that count; empty: any answer. `of(alias)`: returns the
-        step for a server, or None to leave it out. `late(alias, answer)`: called for each answer
-        that arrives later. `all_of_them`: wait for all servers, except suspect ones.
+        step for a server, or None to leave it out.
         """
         asked: dict[asyncio.Future[Answer], str] = {}
         votes, end, need = Votes({}, {}), clock() + min(step.timeout, PATIENCE), self.quorum.need
@@ -86,10 +83,10 @@ class Voters:
             # A suspect server gets the step, but once the vote is decided, its answer is not waited
             # for. Otherwise each undo would last PATIENCE while a server is down.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
-            if not trusted and (decided or all_of_them):
+            if not trusted and decided:
                 break
             # Wait a little longer: with more grants, the lease survives more failures.
-            if decided and not all_of_them:
+            if decided:
                 end = min(end, clock() + LATE)
             if clock() >= end:
                 break
@@ -103,7 +100,7 @@ class Voters:
             # A server that is silent may have run the step, or may run it later.
             silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
             votes.failures[asked[future]] = silent
-            future.add_done_callback(partial(on_late_answer, asked[future], late))
+            future.add_done_callback(partial(_count_late, asked[future], votes))
         return votes
 
     def failure(self, votes: Votes) -> Failure:
@@ -116,27 +113,23 @@ class Voters:
         count, of_them = len(votes.answers), len(self.quorum.aliases)
         words = f"{count} of {of_them} servers of the quorum answered; one failed with: {worst}"
         is_reply = isinstance(worst.cause, errors.ResponseError)
-        cause = errors.ResponseError(words) if is_reply else errors.ConnectionError(words)
-        return Failure(cause, clock(), worst.why)
+        kind = errors.ResponseError if is_reply else errors.ConnectionError
+        return Failure(kind(words), clock(), worst.why)
 
 
 def _count(future: asyncio.Future[Answer], alias: str, votes: Votes) -> None:
-    error = None if future.cancelled() else future.exception()
-    if future.cancelled() or error is not None:
-        if not isinstance(error, (Failure, type(None))):
-            raise error
-        cancelled = Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
-        votes.failures[alias] = error or cancelled
-    else:
+    try:
         votes.answers[alias] = future.result()
+    except Failure as failure:
+        votes.failures[alias] = failure
+    except asyncio.CancelledError:  # the event loop ends
+        cancelled = errors.ConnectionError("cancelled")
+        votes.failures[alias] = Failure(cancelled, clock(), "unanswered")
 
 
-def on_late_answer(
-    alias: str, late: Callable[[str, Answer], None] | None, future: asyncio.Future[Answer]
-) -> None:
-    """Call `late` if a server that was too late has answered."""
-    if not future.cancelled() and future.exception() is None and late is not None:
-        late(alias, future.result())
+def _count_late(alias: str, votes: Votes, future: asyncio.Future[Answer]) -> None:
+    with contextlib.suppress(Failure, asyncio.CancelledError):
+        votes.answers[alias] = future.result()
 
 
 # The state of each token on the servers
@@ -149,24 +142,29 @@ FORGET = 300.0
 
 class Held:
     """The record of a token. `wire`: the token that the servers get. `tries`: number of tries.
-    `fences`: the fences of its grants, by alias. `ended`: the aliases where it was released.
-    `until`: when the record may be removed. `abandoned`: True if the caller no longer waits.
+    `votes`: those of the last try. `ended`: the aliases where it was released. `until`: when the
+    record may be removed. `abandoned`: True if the caller no longer waits.
     """
 
-    __slots__ = ("abandoned", "ended", "fences", "tries", "until", "wire")
+    __slots__ = ("abandoned", "ended", "tries", "until", "votes", "wire")
 
     def __init__(self, token: str) -> None:
-        self.wire, self.tries = token, 0
-        self.fences: dict[str, str] = {}
+        self.wire, self.tries, self.votes = token, 0, NOBODY
         self.ended: set[str] = set()
         self.until, self.abandoned = clock() + FORGET, False
+
+    @property
+    def fences(self) -> dict[str, str]:
+        """The fences of the grants, by alias. A grant that arrived after the vote doesn't count,
+        but it is renewed and released, too."""
+        return {alias: reply[1] for alias, reply in self.votes.saying("ok").items()}
 
     def again(self) -> None:
         """Begin a try. It has a new token, because the last one may have a tombstone."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
-        self.fences.clear()
+        self.votes = NOBODY
         self.until = clock() + FORGET
 
 
@@ -201,12 +199,6 @@ def undo(step: Run, tombstone: int) -> Run:
     write its tombstone, else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
-
-
-def with_fence(step: Run, fence: str) -> Run:
-    """Return a release or renewal with the fence of a server."""
-    token, _, *rest = step.argv
-    return step._replace(argv=(token, fence, *rest))
 
 
 # Margins
