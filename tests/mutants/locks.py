@@ -33,19 +33,19 @@ MUTANTS = [
         "blocking_timeout has an upper bound",
         "    if not number >= 0:  # NaN, too\n",
         "    if not 1e9 > number >= 0:\n",
-        "test_locks_messages.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a missing limit is found only at the acquire",
         "if self.limit is None and settings.configured:",
         "if False:",
-        "test_locks_messages.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a misspelled name is accepted",
         "    _check_spelling(name)\n",
         "",
-        "test_locks_messages.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a block whose lease was released ends another block",
@@ -69,7 +69,7 @@ MUTANTS = [
         "a handle loses max_hold",
         "terms.renew, terms.max_hold, terms.min_hold",
         'terms.renew, float("inf"), terms.min_hold',
-        "test_locks_handle.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a detach shortens the requested lease",
@@ -81,7 +81,7 @@ MUTANTS = [
         "MAX_HOLD is not read",
         "max_hold = config.max_hold if max_hold is None else max_hold",
         "pass",
-        "test_locks_options.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "an undone reentrant lock is released (async)",
