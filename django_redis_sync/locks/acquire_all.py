@@ -55,29 +55,17 @@ class acquire_all:
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases, or None if any of them was not available in time."""
-        taken = _Taken()
         try:
-            self._take(taken)
-            self._held.add(taken)
-            return taken.leases
+            return self._hold(self._held.add)
         except NotAcquired:
             return None
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """Async version of `acquire()`."""
-        taken = _Taken()
         try:
-            await self._atake(taken)
-            self._held.add(taken)
-            return taken.leases
+            return await self._ahold(self._held.add)
         except NotAcquired:
             return None
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
 
     def release(self) -> None:
         """Release the leases that this thread or task acquired last.
@@ -91,52 +79,53 @@ class acquire_all:
         await self._newest().aleave(None, None, None)
 
     def __enter__(self) -> tuple[Lease, ...]:
-        taken = _Taken()
-        try:
-            self._take(taken)
-            self._held.enter(taken)
-            return taken.leases
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
+        return self._hold(self._held.enter)
 
     async def __aenter__(self) -> tuple[Lease, ...]:
-        taken = _Taken()
-        try:
-            await self._atake(taken)
-            self._held.enter(taken)
-            return taken.leases
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
+        return await self._ahold(self._held.enter)
 
     def __exit__(self, *error: Any) -> None:
-        if (taken := self._held.leave()) is not None:
-            taken.leave(*error)
+        if (group := self._held.leave()) is not None:
+            group.leave(*error)
 
     async def __aexit__(self, *error: Any) -> None:
-        if (taken := self._held.leave()) is not None:
-            await taken.aleave(*error)
+        if (group := self._held.leave()) is not None:
+            await group.aleave(*error)
 
     # Inside
 
-    def _take(self, taken: _Taken) -> None:
-        order, left = self._order(), self._time_left()
-        with ExitStack() as stack:
-            stack.push(taken.undo)
-            for i, semaphore, permits in order:
-                taken.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
-            taken.check()
-            stack.pop_all()
+    def _hold(self, hold: Callable[[_Group], None]) -> tuple[Lease, ...]:
+        """Acquire all, pass them to `hold`, and return the leases. After any exception, release
+        what was acquired."""
+        group, left = _Group(), self._time_left()
+        try:
+            for i, semaphore, permits in self._order():
+                group.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
+            group.check()
+            hold(group)
+            return group.leases
+        except BaseException as error:
+            self._held.undo(group)
+            with ExitStack() as stack:
+                for semaphore, lease in group.pairs:
+                    stack.callback(semaphore._undo, lease, error)
+            raise
 
-    async def _atake(self, taken: _Taken) -> None:
-        order, left = self._order(), self._time_left()
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(taken.aundo)
-            for i, semaphore, permits in order:
-                taken.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
-            taken.check()
-            stack.pop_all()
+    async def _ahold(self, hold: Callable[[_Group], None]) -> tuple[Lease, ...]:
+        """Async version of `_hold()`."""
+        group, left = _Group(), self._time_left()
+        try:
+            for i, semaphore, permits in self._order():
+                group.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
+            group.check()
+            hold(group)
+            return group.leases
+        except BaseException as error:
+            self._held.undo(group)
+            async with AsyncExitStack() as stack:
+                for semaphore, lease in group.pairs:
+                    stack.push_async_callback(semaphore._aundo, lease, error)
+            raise
 
     def _places(self) -> list[tuple[str, str, str]]:
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
@@ -160,20 +149,14 @@ class acquire_all:
         deadline = clock() + self._seconds
         return lambda: max(0.0, deadline - clock())
 
-    def _newest(self) -> _Taken:
-        taken = self._held.take_newest()
-        if taken is None:
+    def _newest(self) -> _Group:
+        group = self._held.take_newest()
+        if group is None:
             raise NotAcquired("this thread or task holds nothing through this acquire_all")
-        return taken  # type: ignore[no-any-return]
-
-    def _undo_interrupted(self, taken: _Taken) -> None:
-        self._held.undo(taken)
-        while taken.pairs:
-            semaphore, lease = taken.pairs.pop()
-            semaphore._undo_interrupted(lease)
+        return group  # type: ignore[no-any-return]
 
 
-class _Taken:
+class _Group:
     """The leases of one acquire, with their semaphores, in the order in which they were taken."""
 
     def __init__(self) -> None:
@@ -204,20 +187,6 @@ class _Taken:
         """Raise LeaseLost if a lease was lost while the others were waited for."""
         for _, lease in self.pairs:
             lease.check()
-
-    def undo(self, *error: Any) -> None:
-        """Release all leases, because an exception is being raised."""
-        while self.pairs:
-            semaphore, lease = self.pairs.pop()
-            if semaphore._last(lease):
-                lease.__exit__(*error)
-
-    async def aundo(self, *error: Any) -> None:
-        """Async version of `undo()`."""
-        while self.pairs:
-            semaphore, lease = self.pairs.pop()
-            if semaphore._last(lease):
-                await lease.__aexit__(*error)
 
     def leave(self, *error: Any) -> None:
         """Release all leases at the end of their block, even if that fails for some of them."""

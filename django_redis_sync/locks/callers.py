@@ -128,8 +128,8 @@ class Holdings:
     another block. The items are leases; those of `acquire_all` are its groups of leases.
     """
 
-    # Invariant: _blocks has a list for each caller with open blocks, newest last. It may exist
-    # longer than the caller: a generator may begin in one thread and end in another.
+    # Invariant: _blocks has the open blocks of each caller that has some, newest last. An entry may
+    # exist longer than the caller: a generator may begin in one thread and end in another.
     def __init__(self, shared: bool = False) -> None:
         self._leases: ByCaller[dict[Any, None]] = ByCaller(dict)
         # The leases of all callers, with thread_local=False. A dict, for its atomic operations.
@@ -142,7 +142,7 @@ class Holdings:
 
     def add(self, item: Any) -> None:
         """Add `item` as the newest of this caller."""
-        mine = self._leases.mine() if self._shared is None else self._shared
+        mine = self._mine()
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
             for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even lost ones, for `release`
@@ -151,16 +151,15 @@ class Holdings:
 
     def discard(self, item: Any) -> None:
         """Remove `item`, so that `release` no longer finds it."""
-        self._of(this_caller()).pop(item, None)
+        self._mine().pop(item, None)
 
     def newest(self) -> Any:
         """Return the newest item of this caller that was not released or detached, or None."""
-        mine = list(self._of(this_caller()))
-        return next((item for item in reversed(mine) if not item.ended), None)
+        return next((item for item in reversed(list(self._mine())) if not item.ended), None)
 
     def take_newest(self) -> Any:
         """Remove and return what `newest()` returns."""
-        mine = self._of(this_caller())
+        mine = self._mine()
         while mine:
             try:
                 item, _ = mine.popitem()  # atomic: another thread gets the next item
@@ -175,7 +174,8 @@ class Holdings:
     def enter(self, item: Any) -> None:
         """Begin a `with` block of this caller with `item`."""
         self.add(item)
-        self._blocks.setdefault(this_caller(), []).append(item)
+        caller = this_caller()
+        self._blocks[caller] = [*self._blocks.get(caller, ()), item]
 
     def leave(self) -> Any:
         """End the newest block of this caller and return its item.
@@ -187,49 +187,46 @@ class Holdings:
         """
         caller = this_caller()
         if caller not in self._blocks:
-            blocks = [(c, item) for c, items in list(self._blocks.items()) for item in items]
+            blocks = list(self._blocks.values())
             if not blocks:
                 return self._left_by_hand()
-            caller, first = blocks[0]
-            if any(item is not first for _, item in blocks):
+            if any(item is not blocks[0][0] for items in blocks for item in items):
                 logger.error(_UNIDENTIFIED)
                 self._unidentified += 1
                 self._forget_unidentified()
                 return None
+            caller = next(iter(self._blocks))
         item = self._end(caller)
         self._forget_unidentified()
         return item
 
     def undo(self, item: Any) -> None:
         """Remove `item`, because its acquire or block was interrupted."""
-        caller = this_caller()
         self.discard(item)
-        blocks = self._blocks.get(caller)
-        if blocks and blocks[-1] is item:
+        caller = this_caller()
+        if self._blocks.get(caller, [None])[-1] is item:
             self._end(caller)
-        elif not blocks:
-            self._blocks.pop(caller, None)
 
     # Inside
 
-    def _of(self, caller: Caller) -> dict[Any, None]:
-        return self._leases.of(caller) or {} if self._shared is None else self._shared
+    def _mine(self) -> dict[Any, None]:
+        return self._leases.mine() if self._shared is None else self._shared
 
     def _end(self, caller: Caller) -> Any:
-        blocks = self._blocks[caller]
-        item = blocks.pop()
-        if not blocks:
-            del self._blocks[caller]
-        self._of(caller).pop(item, None)
+        *others, item = self._blocks.pop(caller)
+        if others:
+            self._blocks[caller] = others
+        of_caller = self._leases.of(caller) if self._shared is None else self._shared
+        if of_caller:
+            of_caller.pop(item, None)
         return item
 
     def _forget_unidentified(self) -> None:
         """Remove the open blocks if as many have ended without being identified."""
         if self._unidentified and self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
-            for caller, blocks in list(self._blocks.items()):
-                for _ in list(blocks):
-                    self._end(caller)
+            for caller in [caller for caller, items in self._blocks.items() for _ in items]:
+                self._end(caller)
 
     def _left_by_hand(self) -> Any:
         item = self.take_newest()

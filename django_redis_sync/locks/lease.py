@@ -313,6 +313,10 @@ class Lease:
         elif self._loop is not None and collect_if_ended(self._loop):
             self._loop = None
 
+    def _transaction_ended(self) -> None:
+        """Release the lease, because the transaction that it was held for has ended."""
+        self.release()
+
     def _log_lost(self, reason: str) -> None:
         logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
 

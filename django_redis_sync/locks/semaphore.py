@@ -318,6 +318,16 @@ class Semaphore(Acquirer):
             if not got.ended:
                 got.release_later()
 
+    def _undo(self, lease: Lease, error: BaseException) -> None:
+        """Release a lease, because others could not be acquired with it."""
+        if self._last(lease):
+            lease.__exit__(type(error), error, None)
+
+    async def _aundo(self, lease: Lease, error: BaseException) -> None:
+        """Async version of `_undo()`."""
+        if self._last(lease):
+            await lease.__aexit__(type(error), error, None)
+
     def _mine(self) -> Lease | None:
         return self._held.newest()  # type: ignore[no-any-return]
 

@@ -159,8 +159,9 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
 
 
 def _release_now(lease: Lease) -> None:
+    _pending.leases.discard(lease)
     try:
-        lease.release()
+        lease._transaction_ended()
     except Exception as error:
         logger.error("releasing %r at the end of a transaction: %s", lease.name, error)
 
