@@ -183,7 +183,7 @@ class SemaphoreOptions(Named, total=False):
     ]
     release_on_commit: Annotated[
         bool | str,
-        values.anything,
+        values.flag_or_alias,
         Option(False, "Release when the open transaction ends. A str: that database's."),
     ]
     sleep: Annotated[

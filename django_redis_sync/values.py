@@ -134,6 +134,14 @@ flag, text = _of(bool, "True or False"), _of(str, "a str")
 alias, mapping = _of(str, "one cache alias"), _of(Mapping, "a dict")
 
 
+def flag_or_alias(what: str, value: object) -> bool | str:
+    """Return `value`: True, False, or the alias of a database."""
+    if not isinstance(value, (bool, str)):
+        given = type(value).__name__
+        raise TypeError(f"{what} must be a bool or a database's alias, not {given}")
+    return value
+
+
 def methods(what: str, value: object) -> frozenset[str]:
     """Return HTTP methods in upper case. GET includes HEAD: the same view answers both."""
     if isinstance(value, str) or not isinstance(value, Iterable):

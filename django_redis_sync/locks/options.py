@@ -6,24 +6,22 @@ until the settings change, and objects with equal arguments share it.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf, values
-from ..defaults import NAMED, SEMAPHORE
+from ..defaults import ENTRY, NAMED, SEMAPHORE
 from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.wire import ATTEMPT, clock, write_label
 from ..protocol.keys import Policy, Token, check_text, keys_of
 from ..protocol.plans import AcquireRequest, worded
-from ..protocol.scripts import ANY, MOST_PERMITS
+from ..protocol.scripts import ANY
 from ..protocol.steps import Plan
 from .callers import warn_of_own_hold
 from .lease_state import LeaseSettings
@@ -34,16 +32,9 @@ _MAX_RESOLVED = 64
 _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 
 
-def _source() -> Callable[[int], bytes]:
-    """Return a source of random bytes. os.getrandom is preferred: os.urandom releases the GIL, and
-    then another thread may keep the GIL for long."""
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
-        os.getrandom(1)
-        return os.getrandom
-    return os.urandom
-
-
-_random = _source()
+#: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
+#: for long. os.getrandom does not, where it exists.
+_random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 
 def _token() -> str:
@@ -67,36 +58,20 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
     return waits
 
 
-def _label(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
-    return value
-
-
-def _database(what: str, value: Any) -> bool | str:
-    if not isinstance(value, (bool, str)):
-        given = type(value).__name__
-        raise TypeError(f"{what} must be a bool or a database's alias, not {given}")
-    return value
-
-
 #: The arguments of `attributes_of`, in order.
 _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
 )
-#: The checks of the arguments that are not None.
+#: The checks of the arguments that are not None. A flag may be any value, as in redis-py.
 _CHECKS: dict[str, values.Check] = {
-    "key": lambda _, key: check_text("a key", key),
-    "label": _label,
     "limit": values.whole,
-    "timeout": values.lease,
-    "blocking_timeout": values.not_negative,
-    "max_hold": values.positive,
-    "min_hold": values.positive,
-    "share_limit": values.whole,
-    "release_on_commit": _database,
+    **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
+    **dict.fromkeys(("blocking", "renew", "fair", "raise_on_release_error"), values.anything),
+    "key": lambda _, key: check_text("a key", key),
 }
+#: The options of an entry of SEMAPHORES that apply to code.
+_NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 
 @lru_cache(maxsize=512, typed=True)
@@ -141,10 +116,6 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
 
 def _public_name(kind: type) -> str:
     return getattr(kind, "_public_name", "") or kind.__name__
-
-
-def _within(ask: AcquireRequest, seconds: float) -> AcquireRequest:
-    return ask._replace(give_up_at=clock() + seconds)
 
 
 class AcquireOptions:
@@ -201,11 +172,6 @@ class AcquireOptions:
         """Raise what an acquire of `permits` would raise before it sends a request."""
         self._limit(self._options(conf.current()), permits)
 
-    def _check_limit(self) -> None:
-        """Raise ImproperlyConfigured if neither an argument nor the settings give a limit."""
-        if self.limit is None and settings.configured:
-            self._limit(self._options(conf.current()), 1)
-
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[LeaseSettings, AcquireRequest]:
@@ -215,12 +181,9 @@ class AcquireOptions:
             blocking = bool(blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
             return self._asked(blocking, label)
-        config = conf.current()
-        terms, ask, seconds = self._build(config, label, blocking, blocking_timeout, permits)
-        return terms, self._in_share(_within(ask, seconds))
-
-    def _in_share(self, ask: AcquireRequest) -> AcquireRequest:
-        return ask._replace(share=self.share, words=None) if self.share else ask
+        return self._completed(
+            *self._build(conf.current(), label, blocking, blocking_timeout, permits)
+        )
 
     def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
         """Return the same as `_terms_and_ask` for one permit with the object's own
@@ -232,10 +195,15 @@ class AcquireOptions:
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
             found = self._usual[place] = config, terms, worded(ask), seconds
-        _, terms, ask, seconds = found
+        return self._completed(*found[1:])
+
+    def _completed(
+        self, terms: LeaseSettings, ask: AcquireRequest, seconds: float
+    ) -> tuple[LeaseSettings, AcquireRequest]:
+        """Return a request with what differs each time: the share, and when its wait ends."""
         if self.share:  # not cached: there may be many shares
-            ask = self._in_share(ask)
-        return terms, ask if seconds == math.inf else _within(ask, seconds)
+            ask = ask._replace(share=self.share, words=None)
+        return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
 
     def _build(
         self,
@@ -268,7 +236,7 @@ class AcquireOptions:
             max_waiters=self._max_waiters,
             label=label,
             learn=None if keys.policy is None else _learning(alias, keys.policy),
-            waits=_waits(terms, seconds == math.inf and self._lockable()) if wait else None,
+            waits=_waits(terms, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )
         return terms, ask, seconds
@@ -277,37 +245,28 @@ class AcquireOptions:
         """Return the name's entry in REDIS_SYNC["SEMAPHORES"], checked."""
         named = dict(config.named(self.name))
         try:
-            for option in named.keys() & NAMED.keys():
-                named[option] = NAMED[option].checked(named[option])
+            for option in named.keys() & _NAMED.keys():
+                named[option] = _NAMED[option].checked(named[option])
         except (TypeError, ValueError) as error:
             where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
             raise ImproperlyConfigured(f"{where}: {error}.") from error
         return named
 
-    def _lockable(self) -> bool:
-        """Return True if the limit is 1, so that the caller may have wanted an RLock."""
-        return self.limit == 1
-
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         """Return the limit for this caller, and the permits to request. Raise ValueError if the
         permits don't fit, and ImproperlyConfigured if there is no limit."""
         limit = self.limit if self.limit is not None else named.get("limit")
-        if limit is None:
+        if limit is None or callable(limit):  # a callable in the settings is for requests
             raise ImproperlyConfigured(
                 f"{self!r} has no limit. Write {type(self).__name__}({self.name!r}, limit), or set "
                 f"{conf.SETTING}['SEMAPHORES'][{self.name!r}] = {{'limit': ...}}."
             )
-        try:
-            conf.whole("limit", limit, MOST_PERMITS)
-        except (TypeError, ValueError) as error:
-            raise ImproperlyConfigured(f"{conf.SETTING}['SEMAPHORES']: {error}.") from error
-        conf.whole("permits", permits, MOST_PERMITS)
+        values.whole("permits", permits)
         if permits > limit:
             raise ValueError(f"{permits} permits can never fit a limit of {limit}")
-        if permits > (self._share_limit(named) or permits):
-            most = self._share_limit(named)
-            raise ValueError(f"{permits} permits can never fit a share_limit of {most}")
-        return int(limit), permits
+        if permits > (share_limit := self._share_limit(named) or permits):
+            raise ValueError(f"{permits} permits can never fit a share_limit of {share_limit}")
+        return limit, permits
 
     def _check_share(self) -> None:
         """Raise ValueError or ImproperlyConfigured if this semaphore can't have shares."""
@@ -327,7 +286,7 @@ class AcquireOptions:
         if limit is None or callable(limit):
             return 0
         self._check_share()
-        return int(limit)
+        return limit
 
     def _waiting(
         self,
@@ -339,7 +298,7 @@ class AcquireOptions:
         """Return True if the caller waits, and the max seconds to wait."""
         wait = self.blocking if blocking is None else blocking
         if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+            blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
         layers = blocking_timeout, self.blocking_timeout, named.get("blocking_timeout")
         given = (float(v) for v in (*layers, config.blocking_timeout) if v is not None)
         seconds = next(given, math.inf)

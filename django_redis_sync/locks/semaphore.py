@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from django.conf import settings
+
 from .. import conf
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
@@ -118,8 +120,8 @@ class Semaphore(Acquirer):
         if share is not None or share_limit is not None:
             self.__dict__["share"] = share_of(share)
             self._check_share()
-        if limit is None:
-            self._check_limit()
+        if limit is None and settings.configured:
+            self._check_permits(1)
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"
@@ -301,7 +303,7 @@ class Semaphore(Acquirer):
 
     def _error_of(self, rejection: Rejection) -> NotAcquired:
         message = f"{self.name!r}: {rejection}"
-        if rejection.reason in (FULL, TIMEOUT) and self._lockable():
+        if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
             alias = self.alias()
             hint = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
             message += f" ({hint})" if hint else ""

@@ -7,7 +7,7 @@ from .mutant import Mutant
 MUTANTS = [
     Mutant(
         "an acquire of more permits than share_limit is sent",
-        "        if permits > (self._share_limit(named) or permits):\n",
+        "        if permits > (share_limit := self._share_limit(named) or permits):\n",
         "        if False:\n",
         "behaviour/test_shares.py",
     ),
@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     Mutant(
         "a missing limit is found only at the acquire",
-        "if self.limit is None and settings.configured:",
+        "if limit is None and settings.configured:",
         "if False:",
         "test_locks_lease.py",
     ),
