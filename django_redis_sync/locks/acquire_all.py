@@ -10,7 +10,7 @@ from .. import conf
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import Rejection
-from .callers import Holdings
+from .callers import Holdings, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
 
@@ -162,6 +162,7 @@ class _Group:
     def __init__(self) -> None:
         self.pairs: list[tuple[Semaphore, Lease]] = []
         self._by_index: dict[int, Lease] = {}
+        self._caller = this_caller()
 
     @property
     def leases(self) -> tuple[Lease, ...]:

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -90,34 +90,29 @@ def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
     )
 
 
-class ByCaller(Generic[T]):
+class ByCaller(dict[Caller, T]):
     """A T for each thread and task, made on first use, and removed when its caller ends."""
 
-    # Not a threading.local per object: many objects are used once, and making one is expensive.
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._found: _Found[T] = _Found()
-
-    def of(self, caller: Caller) -> T | None:
-        """Return the T of a caller, or None if it has none."""
-        return self._found.get(caller)
-
-    def mine(self) -> T:
-        """Return the T of the thread or task that runs this."""
-        key = this_caller()
-        mine = self._found.get(key)
-        if mine is None and (caller := key()) is not None:
-            # The callback is implemented in C: an exception raised by a signal handler would be
-            # lost in a Python function called here. The proxy avoids a reference cycle.
-            ended = weakref.ref(caller, partial(operator.delitem, weakref.proxy(self._found)))
-            mine = self._found.setdefault(ended, self._make())
-        return mine  # type: ignore[return-value]
-
-
-class _Found(dict[Caller, T]):
-    """A dict that can be referred to weakly."""
-
     __slots__ = ("__weakref__",)
+
+    # Not a threading.local per object: many objects are used once, and making one is expensive.
+    def at(self, caller: Caller, make: Callable[[], T]) -> T:
+        """Return the T of a caller. If there is none, return `make()`, and store it for as long as
+        the caller exists."""
+        found = self.get(caller)
+        if found is None:
+            found = make()
+            if (living := caller()) is not None:
+                # The callback is implemented in C: an exception raised by a signal handler would be
+                # lost in a Python function called here. The proxy avoids a reference cycle.
+                ended = partial(operator.delitem, weakref.proxy(self))
+                return self.setdefault(weakref.ref(living, ended), found)
+        return found
+
+
+_anyone = _Thread()
+#: The caller of all leases of objects with thread_local=False. It never ends.
+_ANYONE: Caller = weakref.ref(_anyone)
 
 
 class Holdings:
@@ -131,9 +126,9 @@ class Holdings:
     # Invariant: _blocks has the open blocks of each caller that has some, newest last. An entry may
     # exist longer than the caller: a generator may begin in one thread and end in another.
     def __init__(self, shared: bool = False) -> None:
-        self._leases: ByCaller[dict[Any, None]] = ByCaller(dict)
-        # The leases of all callers, with thread_local=False. A dict, for its atomic operations.
-        self._shared: dict[Any, None] | None = {} if shared else None
+        # The leases are the keys of a dict, for its atomic operations.
+        self._leases: ByCaller[dict[Any, None]] = ByCaller()
+        self._shared = shared
         self._blocks: dict[Caller, list[Any]] = {}
         #: Blocks that ended and could not be identified.
         self._unidentified = 0
@@ -141,8 +136,8 @@ class Holdings:
     # For `acquire` and `release`
 
     def add(self, item: Any) -> None:
-        """Add `item` as the newest of this caller."""
-        mine = self._mine()
+        """Add `item` as the newest of its caller."""
+        mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
             for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even lost ones, for `release`
@@ -151,15 +146,16 @@ class Holdings:
 
     def discard(self, item: Any) -> None:
         """Remove `item`, so that `release` no longer finds it."""
-        self._mine().pop(item, None)
+        self._of(item._caller).pop(item, None)
 
     def newest(self) -> Any:
         """Return the newest item of this caller that was not released or detached, or None."""
-        return next((item for item in reversed(list(self._mine())) if not item.ended), None)
+        mine = list(self._of(this_caller()))
+        return next((item for item in reversed(mine) if not item.ended), None)
 
     def take_newest(self) -> Any:
         """Remove and return what `newest()` returns."""
-        mine = self._mine()
+        mine = self._of(this_caller())
         while mine:
             try:
                 item, _ = mine.popitem()  # atomic: another thread gets the next item
@@ -172,10 +168,9 @@ class Holdings:
     # For `with`
 
     def enter(self, item: Any) -> None:
-        """Begin a `with` block of this caller with `item`."""
+        """Begin a `with` block of the item's caller."""
         self.add(item)
-        caller = this_caller()
-        self._blocks[caller] = [*self._blocks.get(caller, ()), item]
+        self._blocks[item._caller] = [*self._blocks.get(item._caller, ()), item]
 
     def leave(self) -> Any:
         """End the newest block of this caller and return its item.
@@ -197,33 +192,31 @@ class Holdings:
                 return None
             caller = next(iter(self._blocks))
         item = self._end(caller)
-        self._forget_unidentified()
+        if self._unidentified:
+            self._forget_unidentified()
         return item
 
     def undo(self, item: Any) -> None:
         """Remove `item`, because its acquire or block was interrupted."""
         self.discard(item)
-        caller = this_caller()
-        if self._blocks.get(caller, [None])[-1] is item:
-            self._end(caller)
+        if self._blocks.get(item._caller, [None])[-1] is item:
+            self._end(item._caller)
 
     # Inside
 
-    def _mine(self) -> dict[Any, None]:
-        return self._leases.mine() if self._shared is None else self._shared
+    def _of(self, caller: Caller) -> dict[Any, None]:
+        return self._leases.at(_ANYONE if self._shared else caller, dict)
 
     def _end(self, caller: Caller) -> Any:
         *others, item = self._blocks.pop(caller)
         if others:
             self._blocks[caller] = others
-        of_caller = self._leases.of(caller) if self._shared is None else self._shared
-        if of_caller:
-            of_caller.pop(item, None)
+        self._of(caller).pop(item, None)
         return item
 
     def _forget_unidentified(self) -> None:
         """Remove the open blocks if as many have ended without being identified."""
-        if self._unidentified and self._unidentified >= sum(map(len, self._blocks.values())):
+        if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller in [caller for caller, items in self._blocks.items() for _ in items]:
                 self._end(caller)
@@ -238,7 +231,10 @@ class Holdings:
 def own_hold(keys: Keys, alias: Any) -> str:
     """Return a hint if this thread or task holds a lease of the name, else an empty string."""
     caller = this_caller()
-    if not any(lease._is_of(caller) for lease in renewer(alias).newest(keys, _MAX_SEARCHED)):
+    if not any(
+        lease._caller == caller and lease.held
+        for lease in renewer(alias).newest(keys, _MAX_SEARCHED)
+    ):
         return ""
     who = "thread" if isinstance(caller(), _Thread) else "task"
     return f"this {who} holds it, and only an RLock may be taken again"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import drivers
 from ..engine.renewal import renewer
-from ..engine.server import AsyncServer, Server, async_server_of, server_of
+from ..engine.server import async_server_of, server_of
 from ..engine.threads import run_callbacks
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
@@ -20,7 +20,7 @@ from ..protocol.plans import Grant, counting_loss, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
-from .callers import Caller, collect_if_ended, may_wait, this_caller, this_loop, waits_here
+from .callers import collect_if_ended, may_wait, this_caller, this_loop, waits_here
 from .lease_state import LeaseSettings, LeaseState, Lost
 
 
@@ -114,11 +114,11 @@ class Lease:
         Raise LeaseLost if the lease was lost or ended, and Unavailable if Redis can't be reached.
         """
         self._check_may_wait("renew")
-        self._renewed(drivers.drive(self._renewal(timeout), self._server()))
+        self._renewed(self._run(self._renewal(timeout)))
 
     async def arenew(self, timeout: float | None = None) -> None:
         """Async version of `renew()`."""
-        self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
+        self._renewed(await self._arun(self._renewal(timeout)))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add `additional_time` seconds to the time left. With `replace_ttl`, replace the time
@@ -165,8 +165,7 @@ class Lease:
         self._end()
         state = self._state
         try:
-            plan = state.releasing(clock())
-            released = await drivers.adrive(plan, self._aserver(), to_the_end=True)
+            released = await self._arun(state.releasing(clock()), to_the_end=True)
         except BaseException:
             if state.answer is None:
                 self._release_in_background()
@@ -185,24 +184,21 @@ class Lease:
         """Return True if Redis confirms that the lease is held. Raise Unavailable if Redis can't be
         reached."""
         self._check_may_wait("owned")
-        plan = self._state.confirming(clock())
-        return self._state.ours and bool(drivers.drive(plan, self._server()))
+        return self._state.ours and bool(self._run(self._state.confirming(clock())))
 
     async def aowned(self) -> bool:
         """Async version of `owned()`."""
-        plan = self._state.confirming(clock())
-        return self._state.ours and bool(await drivers.adrive(plan, self._aserver()))
+        return self._state.ours and bool(await self._arun(self._state.confirming(clock())))
 
     def locked(self) -> bool:
         """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
         Redis can't be reached."""
         self._check_may_wait("locked")
-        return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
+        return bool(self._run(self._state.looking(clock()))[7])
 
     async def alocked(self) -> bool:
         """Async version of `locked()`."""
-        plan = self._state.looking(clock())
-        return bool((await drivers.adrive(plan, self._aserver()))[7])
+        return bool((await self._arun(self._state.looking(clock())))[7])
 
     def downgrade(self) -> None:
         """Turn a writer's lease into a reader's, so that other readers get in.
@@ -211,13 +207,11 @@ class Lease:
         Unavailable if Redis can't be reached; then the call may be repeated.
         """
         self._check_may_wait("downgrade")
-        done = drivers.drive(self._state.sharing(clock()), self._server())
-        self._lose_if(self._state.shared(done))
+        self._lose_if(self._state.shared(self._run(self._state.sharing(clock()))))
 
     async def adowngrade(self) -> None:
         """Async version of `downgrade()`."""
-        done = await drivers.adrive(self._state.sharing(clock()), self._aserver())
-        self._lose_if(self._state.shared(done))
+        self._lose_if(self._state.shared(await self._arun(self._state.sharing(clock()))))
 
     def detach(self, timeout: float | None = None) -> str:
         """Return a handle with which another process can adopt the lease.
@@ -228,15 +222,12 @@ class Lease:
         the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
         for a lease of several servers.
         """
-        handles.check(self._state.terms)
-        self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
+        self._renewed(self._run(self._renewal(timeout, leaving=True)))
         return self._handle()
 
     async def adetach(self, timeout: float | None = None) -> str:
         """Async version of `detach()`."""
-        handles.check(self._state.terms)
-        plan = self._renewal(timeout, leaving=True)
-        self._renewed(await drivers.adrive(plan, self._aserver()))
+        self._renewed(await self._arun(self._renewal(timeout, leaving=True)))
         return self._handle()
 
     @classmethod
@@ -327,10 +318,6 @@ class Lease:
         mine = self._state.terms
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
-    def _is_of(self, caller: Caller) -> bool:
-        """Return True if that thread or task acquired the lease, and if it is held."""
-        return self._caller == caller and self.held
-
     @classmethod
     def _adopted(cls, of: tuple[LeaseSettings, Grant, int]) -> Lease:
         lease = cls(*of)
@@ -364,13 +351,16 @@ class Lease:
         if not may_wait():
             raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
 
-    def _server(self) -> Server:
-        return server_of(self._state.terms.alias)
+    def _run(self, plan: Plan) -> Any:
+        return drivers.drive(plan, server_of(self._state.terms.alias))
 
-    def _aserver(self) -> AsyncServer:
-        return async_server_of(self._state.terms.alias)
+    async def _arun(self, plan: Plan, to_the_end: bool = False) -> Any:
+        server = async_server_of(self._state.terms.alias)
+        return await drivers.adrive(plan, server, to_the_end=to_the_end)
 
     def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
+        if leaving:
+            handles.check(self._state.terms)
         plan = self._state.renewal(timeout, clock(), leaving)
         self._renewer.moved(self, self.token)  # the local expiry may be earlier now
         return plan

@@ -52,27 +52,6 @@ class Lost(NamedTuple):
     reason: str
 
 
-class _RenewalState:
-    """The renewals of a lease, and the local expiry that they give it.
-
-    `aims`: ends that the holder's own renewals in flight request, by number. `ends`: end of a lease
-    that is not renewed in the background. `margin`: the safety margin in seconds. `leaving`: True
-    while the lease is being detached.
-    """
-
-    __slots__ = ("aims", "ends", "expiry", "leaving", "margin", "nth")
-
-    def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int) -> None:
-        self.nth, self.expiry = itertools.count(renewals + 1), LocalExpiry(grant.until, renewals)
-        self.aims: dict[int, float] = {}
-        self.ends, self.leaving = grant.ends, False
-        self.margin = _margin(terms, grant.until - grant.began)
-
-
-def _margin(terms: LeaseSettings, left: float) -> float:
-    return min(0.25, _MARGIN_PART * min(terms.timeout, left)) if terms.renew else 0.0
-
-
 class LocalExpiry:
     """The earliest possible end of a lease, for any order in which its renewals are executed.
 
@@ -82,15 +61,15 @@ class LocalExpiry:
     # The server ignores a renewal with a lower number than the last one. So only the answer with
     # the highest number counts. A renewal above it may be executed at any time. Then the lease
     # lasts at least for its duration since it was sent. The earliest end is the local expiry.
-    __slots__ = ("_ends",)
+    __slots__ = ("_table",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
         #: By number: the end, and True if it is from an answer.
-        self._ends = {nth: (until, True)}
+        self._table = {nth: (until, True)}
 
     @property
     def until(self) -> float:
-        ends = self._ends.copy()
+        ends = self._table.copy()
         if len(ends) == 1:
             return next(iter(ends.values()))[0]
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
@@ -98,19 +77,19 @@ class LocalExpiry:
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         """Record a renewal by `lease` seconds that is about to be sent."""
-        self._ends[nth] = (now + lease - plans.TICK, False)
+        self._table[nth] = (now + lease - plans.TICK, False)
 
     def answered(self, nth: int, until: float) -> None:
         """Record the answer to a renewal."""
-        self._ends[nth] = (until, True)
-        ends = self._ends.copy()
+        self._table[nth] = (until, True)
+        ends = self._table.copy()
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
         for nth in ends:
             if nth < newest:
-                self._ends.pop(nth, None)
+                self._table.pop(nth, None)
 
 
-class LeaseState:
+class LeaseState(LocalExpiry):
     """The local expiry of a lease, and its schedule. `now`: this process's clock, in seconds.
 
     Methods that find the lease lost return Lost. Methods for the holder raise LeaseLost if it was
@@ -120,43 +99,28 @@ class LeaseState:
     # Invariants: `over` is "" while the lease is held, else the reason why it is not. `closed` is
     # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
     # the lease next, at most `deadline`; only the renewer and renewals change it. The first thread
-    # that finds the lease lost empties _not_lost_yet, in one atomic step. _progress is made on
-    # first use, because most leases are released before that.
+    # that finds the lease lost empties _not_lost_yet, in one atomic step.
+    # _nth: numbers of renewals. _aims: by number, the ends that the holder's own renewals in flight
+    # request. _last_end: the end of a lease that is not renewed in the background. _leaving: True
+    # while the lease is being detached. _scheduled: when `due` was computed.
     __slots__ = (
-        "_made",
-        "_not_lost_yet",
-        "_renewals",
-        "_writes",
-        "answer",
-        "closed",
-        "due",
-        "grant",
-        "over",
-        "permits",
-        "pid",
-        "terms",
+        *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
+        *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
     )
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int, now: float) -> None:
         self.terms, self.grant, self.pid = terms, grant, os.getpid()
-        self.permits, self._renewals = grant.permits, renewals
+        self.permits, self._writes = grant.permits, grant.permits == 0
         self.over = self.closed = ""
         self.answer: bool | None = None
-        self._writes = self.permits == 0
-        until = grant.until
-        # What _look computes for a lease without renewals.
-        ends_so = not terms.renew and grant.ends <= until
-        self.due = until if ends_so else now + (until - now) / _RENEWALS
         self._not_lost_yet = [True]
-        self._made: dict[None, _RenewalState] = {}
-
-    @property
-    def _progress(self) -> _RenewalState:
-        found = self._made.get(None)
-        if found is None:
-            made = _RenewalState(self.terms, self.grant, self._renewals)
-            found = self._made.setdefault(None, made)
-        return found
+        self._nth, self._table = itertools.count(renewals + 1), {renewals: (grant.until, True)}
+        self._aims: dict[int, float] = {}
+        self._last_end, self._leaving, self._scheduled = grant.ends, False, now
+        # What `_schedule`, which takes more time, computes for a lease without renewals.
+        self.due = now + (grant.until - now) / _RENEWALS
+        if not terms.renew and grant.ends <= grant.until:
+            self.due = grant.until
 
     # Local expiry
 
@@ -169,12 +133,6 @@ class LeaseState:
     def ours(self) -> bool:
         """True if this process may use the lease: it was not lost, released, or detached."""
         return not self.over and self.at_home
-
-    @property
-    def until(self) -> float:
-        """The local expiry: at most the end in Redis, even with renewals in flight."""
-        found = self._made.get(None)
-        return self.grant.until if found is None else found.expiry.until
 
     def remaining(self, now: float) -> float:
         """Return the seconds for which the lease is certainly still held."""
@@ -201,7 +159,7 @@ class LeaseState:
     def deadline(self) -> float:
         """The time at which the lease counts as lost unless it is renewed: the safety margin before
         its end."""
-        return self.until - self._progress.margin if not self.over else math.inf
+        return self.until - self._margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
         """Return the renewal to send now, Lost, or None."""
@@ -211,13 +169,13 @@ class LeaseState:
         until, wanted = self.until, self._wanted(now)
         if now >= until:
             return Lost("it was not renewed in time" if wanted > 0 else "it expired")
-        if until - now <= self._progress.margin:
+        if until - now <= self._margin:
             return Lost("it could not be renewed")
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + plans.TICK, next(self._progress.nth), self.terms
-        self._progress.expiry.asked(nth, lease, now)
+        lease, nth, terms = wanted + plans.TICK, next(self._nth), self.terms
+        self.asked(nth, lease, now)
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
     def renewal_done(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
@@ -227,12 +185,12 @@ class LeaseState:
         if isinstance(answer, Failure):
             # Try again soon, but check the lease exactly at its deadline.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
-            self.due = min(now + pause, max(now, self.until - self._progress.margin))
+            self.due = min(now + pause, max(now, self.until - self._margin))
             return None
         until = plans.renewed(answer)
         if until is None:
             return Lost(_GONE)
-        self._progress.expiry.answered(plans.number_of(step), until)
+        self.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
 
@@ -240,29 +198,33 @@ class LeaseState:
         """Return the latest end that renewals in the background can give it."""
         if self.terms.renew:
             return self.grant.began + self.terms.max_hold
-        return self._progress.ends
+        return self._last_end
 
     def _aim(self) -> float:
         """Return the latest end that the holder's own renewals in flight request."""
-        return max(list(self._progress.aims.values()), default=-math.inf)
+        return max(list(self._aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
         """Return the duration in seconds for a renewal in the background."""
         left, aim = self._last() - now, self._aim() - now
-        if self._progress.leaving:
+        if self._leaving:
             return aim
         # At least what the holder's own renewal requests, because this one has a higher number.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
-        """Set when the renewer checks the lease next."""
-        self._look(self.until, max(self._last(), self._aim()), now)
+        """Set when to check the lease next."""
+        until, self._scheduled = self.until, now
+        renewable = until < max(self._last(), self._aim())
+        self.due = now + (until - now) / _RENEWALS if renewable else until - self._margin
 
-    def _look(self, until: float, last: float, now: float) -> None:
-        """Set when to check a lease that ends at `until`, and that may be renewed up to `last`."""
-        left = until - now
-        self._progress.margin = margin = _margin(self.terms, left)
-        self.due = now + left / _RENEWALS if until < last else until - margin
+    @property
+    def _margin(self) -> float:
+        """Seconds before the local expiry at which the lease is lost unless it is renewed."""
+        if not self.terms.renew:
+            return 0.0
+        left = self.until - self._scheduled
+        return min(0.25, _MARGIN_PART * min(self.terms.timeout, left))
 
     # Actions of the holder
 
@@ -276,13 +238,13 @@ class LeaseState:
             timeout = conf.positive("timeout", timeout, infinite=True)
         self.check_ours()
         wanted = self.terms.timeout if timeout is None else timeout
-        nth = next(self._progress.nth)
-        self._progress.aims[nth] = end = now + wanted - plans.TICK
-        self._progress.leaving |= leaving
+        nth = next(self._nth)
+        self._aims[nth] = end = now + wanted - plans.TICK
+        self._leaving |= leaving
         # A shorter lease may take effect on the server before there is an answer, or without one.
-        self._progress.expiry.asked(nth, wanted, now)
+        self.asked(nth, wanted, now)
         if not self.terms.renew:
-            self._progress.ends = min(self._progress.ends, end)
+            self._last_end = min(self._last_end, end)
         self._schedule(now)
         return self._renewing(nth, wanted, now, leaving)
 
@@ -295,18 +257,18 @@ class LeaseState:
                 )
                 if until is None:
                     return Lost(_GONE)
-                self._progress.expiry.answered(nth, until)
+                self.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._progress.nth)  # another thread's renewal has shortened it
-                self._progress.expiry.asked(nth, lease, now)
+                nth = next(self._nth)  # another thread's renewal has shortened it
+                self.asked(nth, lease, now)
         except BaseException:
-            self._progress.leaving &= not leaving
+            self._leaving &= not leaving
             raise
         finally:
-            self._progress.aims.pop(aim, None)
+            self._aims.pop(aim, None)
         if not terms.renew:
-            self._progress.ends = self.until
+            self._last_end = self.until
         return None
 
     def renewed(self, now: float) -> None:
@@ -372,7 +334,7 @@ class LeaseState:
         """Mark the lease as detached. Return a number above those of its renewals."""
         self.over = self.closed = "detached"
         self.due = math.inf
-        return next(self._progress.nth)
+        return next(self._nth)
 
     def not_done(self) -> None:
         """Let the release not mark the job as done."""

@@ -13,7 +13,7 @@ from ..protocol.keys import keys_of
 from ..protocol.plans import Grant
 from ..protocol.reasons import Rejection
 from ..protocol.scripts import MOST_PERMITS
-from .callers import ByCaller
+from .callers import ByCaller, this_caller
 from .lease import Lease
 from .lease_state import LeaseSettings
 from .semaphore import Semaphore
@@ -30,15 +30,15 @@ class _Leases(ByCaller[weakref.WeakSet[Lease]]):
     Leases are referenced weakly: a lease that no code can release any more is not renewed.
     """
 
-    def __init__(self) -> None:
-        super().__init__(weakref.WeakSet)
+    def add(self, lease: Lease) -> None:
+        self.at(lease._caller, weakref.WeakSet).add(lease)
 
     def of_name(self, semaphore: Semaphore) -> list[Lease]:
         """Return the leases of the semaphore's name that the current thread or task has taken and
         that were neither released nor detached."""
         config, alias = conf.current(), semaphore.alias()
         keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
-        mine = list(self.mine())
+        mine = list(self.get(this_caller(), ()))
         return [lease for lease in mine if not lease.ended and lease._is_of_name(keys, alias)]
 
 
@@ -143,7 +143,7 @@ class RLock(Lock):
 
     def _count(self, got: Lease | Rejection) -> Lease | Rejection:
         if isinstance(got, _ReentrantLease):
-            self._leases.mine().add(got)
+            self._leases.add(got)
             got.times.append(len(got.times))
         return got
 
@@ -192,7 +192,7 @@ class _Side(Semaphore):
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
         lease = super()._settle(terms, got)
         if isinstance(lease, Lease):
-            self._leases.mine().add(lease)
+            self._leases.add(lease)
         return lease
 
     def _before(self) -> None:
