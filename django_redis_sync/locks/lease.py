@@ -222,13 +222,11 @@ class Lease:
         the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
         for a lease of several servers.
         """
-        self._renewed(self._run(self._renewal(timeout, leaving=True)))
-        return self._handle()
+        return self._detached(self._run(self._renewal(timeout, leaving=True)))
 
     async def adetach(self, timeout: float | None = None) -> str:
         """Async version of `detach()`."""
-        self._renewed(await self._arun(self._renewal(timeout, leaving=True)))
-        return self._handle()
+        return self._detached(await self._arun(self._renewal(timeout, leaving=True)))
 
     @classmethod
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
@@ -331,8 +329,7 @@ class Lease:
         self._renewer.forget(self.token)
         on_lost = state.terms.on_lost
         callbacks = [] if on_lost is None else [partial(on_lost, self)]
-        signal = partial(lease_lost.send_robust, Lease, lease=self, reason=reason)
-        run_callbacks(signal, *callbacks)
+        run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *callbacks)
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
@@ -386,7 +383,8 @@ class Lease:
     def _release_in_background(self) -> None:
         self._renewer.later(self._state.giving_back())
 
-    def _handle(self) -> str:
+    def _detached(self, lost: Lost | None) -> str:
+        self._renewed(lost)
         self._renewer.forget(self.token)
         return handles.of(self._state)
 
