@@ -173,7 +173,6 @@ async def test_value_of_an_unsupported_type_is_rejected(io, value: Any) -> None:
 
 
 def of_pk(pk: int) -> None: ...
-def post(self: Any, pk: int) -> None: ...
 def nightly() -> None: ...
 
 
@@ -210,10 +209,8 @@ METHOD = "below @staticmethod and @classmethod"
         *(("x", {}, kind(of_pk), TypeError, METHOD) for kind in (classmethod, staticmethod)),
         ("x", {}, SimpleNamespace(delay=print), TypeError, "below the decorator that makes a task"),
         # Without parentheses:
-        (nightly, {}, None, TypeError, r'write @synchronized\("nightly"\) for all calls of it$'),
-        (of_pk, {}, None, TypeError, r'of it, or @synchronized\("of_pk:{pk}"\) for each pk$'),
-        (post, {}, None, TypeError, r'"post:{pk}"\) for each pk$'),
-        (min, {}, None, TypeError, r'"min"\) for all calls of it$'),  # it has no signature
+        (of_pk, {}, None, TypeError, r'needs a name: write @synchronized\("of_pk"\) for all calls'),
+        (min, {}, None, TypeError, r'@synchronized\("min:{argument}"\) for each value'),
     ],
 )
 def test_synchronized_rejects_mistakes_when_it_decorates(
