@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NoReturn
 
-from .. import conf
+from .. import values
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import Rejection
@@ -48,7 +48,7 @@ class acquire_all:
         if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
             raise TypeError("acquire_all takes semaphores and locks, at least one")
         if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+            blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
         self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
         self._held = Holdings()
         self._places()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import conf
+from .. import values
 from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
@@ -235,7 +235,7 @@ class LeaseState(LocalExpiry):
         the background must not give it a later end.
         """
         if timeout is not None:
-            timeout = conf.positive("timeout", timeout, infinite=True)
+            timeout = values.positive("timeout", timeout, infinite=True)
         self.check_ours()
         wanted = self.terms.timeout if timeout is None else timeout
         nth = next(self._nth)
@@ -280,7 +280,7 @@ class LeaseState(LocalExpiry):
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
         """Return the duration in seconds that adds `additional_time` to the time left, or replaces
         the time left."""
-        extra = conf.positive("additional_time", additional_time)
+        extra = values.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
     def sharing(self, now: float) -> Plan:
