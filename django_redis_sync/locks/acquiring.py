@@ -21,7 +21,7 @@ from ..protocol.reasons import SHARE, Rejection
 from ..protocol.steps import Plan, run_once
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
-from .callers import may_wait, waits_here
+from .callers import check_may_wait, may_wait
 from .lease import Lease
 from .lease_state import LeaseSettings
 from .options import AcquireOptions
@@ -117,12 +117,8 @@ class Acquirer(AcquireOptions):
     def _before(self) -> None:
         """Raise if this caller may not acquire now. Called before the request is sent."""
 
-    def _check_may_wait(self, method: str) -> None:
-        """Raise SynchronousOnlyOperation on an event loop. Releases are allowed there, because
-        other callers may wait for them."""
-        if not may_wait():
-            block = f"`async with {self!r}` or " if method == "acquire" else ""
-            raise waits_here(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
+    # Releases are allowed on an event loop: other callers may wait for them.
+    _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:
         """Return the quorum of several aliases. Raise ImproperlyConfigured if a majority would not

@@ -82,12 +82,15 @@ def may_wait() -> bool:
     return running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
 
 
-def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
-    """Return the error for sync code that would wait on an event loop. `instead`: code to write."""
-    return SynchronousOnlyOperation(
-        f"{what} waits for Redis and would stop this event loop, forever if one of its tasks "
-        f"holds the lock. Write {instead}, or call sync code with sync_to_async."
-    )
+def check_may_wait(of: Any, method: str) -> None:
+    """Raise SynchronousOnlyOperation if sync code would wait for `method` on an event loop."""
+    if not may_wait():
+        block = f"`async with {of!r}` or " if method == "acquire" else ""
+        raise SynchronousOnlyOperation(
+            f"{method} of {of!r} in sync code waits for Redis and would stop this event loop, "
+            f"forever if one of its tasks holds the lock. Write {block}`await ….a{method}()`, or "
+            "call sync code with sync_to_async."
+        )
 
 
 class ByCaller(dict[Caller, T]):
@@ -238,12 +241,6 @@ def own_hold(keys: Keys, alias: Any) -> str:
         return ""
     who = "thread" if isinstance(caller(), _Thread) else "task"
     return f"this {who} holds it, and only an RLock may be taken again"
-
-
-def warn_of_own_hold(keys: Keys, alias: Any) -> None:
-    """Log a warning if the caller waits for a lease that it holds itself."""
-    if hint := own_hold(keys, alias):
-        logger.warning("%r waits for itself: %s", keys.display, hint)
 
 
 _next_collection = [0.0]

@@ -20,7 +20,7 @@ from ..protocol.plans import Grant, counting_loss, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
-from .callers import collect_if_ended, may_wait, this_caller, this_loop, waits_here
+from .callers import check_may_wait, collect_if_ended, this_caller, this_loop
 from .lease_state import LeaseSettings, LeaseState, Lost
 
 
@@ -236,8 +236,7 @@ class Lease:
         or was adopted before, ValueError if `handle` is malformed, and Unavailable if Redis can't
         be reached.
         """
-        if not may_wait():
-            raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
+        check_may_wait("Lease", "from_handle")
         adoption = handles.Adoption(handle, on_lost)
         return cls._adopted(drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
@@ -254,21 +253,30 @@ class Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if self._leaving():
-            try:
-                self.release()
-            except Exception as own:
-                self._settle_exit(kind, own)
+        self._leave(kind)
 
     async def __aenter__(self) -> Lease:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if self._leaving():
+        await self._aleave(kind)
+
+    def _leave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
+        """Release the lease at the end of a block, which raised `kind`. `lenient`: only log that
+        the lease was lost."""
+        if self._state.to_be_released:
+            try:
+                self.release()
+            except Exception as own:
+                self._settle_exit(kind, own, lenient)
+
+    async def _aleave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
+        """Async version of `_leave()`."""
+        if self._state.to_be_released:
             try:
                 await self.arelease()
             except Exception as own:
-                self._settle_exit(kind, own)
+                self._settle_exit(kind, own, lenient)
 
     # For the lease renewer: see engine.renewal.RenewableLease
 
@@ -342,11 +350,8 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    def _check_may_wait(self, method: str) -> None:
-        """Raise SynchronousOnlyOperation on an event loop. Releasing and detaching are allowed
-        there, because other callers may wait for them."""
-        if not may_wait():
-            raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
+    # Releasing and detaching are allowed on an event loop: other callers may wait for them.
+    _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:
         return drivers.drive(plan, server_of(self._state.terms.alias))
@@ -388,13 +393,11 @@ class Lease:
         self._renewer.forget(self.token)
         return handles.of(self._state)
 
-    def _leaving(self) -> bool:
-        """Return True if the end of a block has to release the lease. It must not in a forked
-        child, and not if the lease was released before."""
-        return self._state.at_home and not self._state.closed
-
-    def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:
+    def _settle_exit(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
         """Raise `own` unless the block raised an exception, which is more important."""
-        if body is None:
+        if body is not None:
+            logger.error("leaving %r after an exception: %s", self.name, own)
+        elif lenient and isinstance(own, LeaseLost):
+            logger.warning("leaving %r: %s", self.name, own)
+        else:
             raise own
-        logger.error("leaving %r after an exception: %s", self.name, own)

@@ -134,6 +134,12 @@ class LeaseState(LocalExpiry):
         """True if this process may use the lease: it was not lost, released, or detached."""
         return not self.over and self.at_home
 
+    @property
+    def to_be_released(self) -> bool:
+        """True if the end of a block has to release the lease. It must not in a forked child, and
+        not if the lease was released before."""
+        return self.at_home and not self.closed
+
     def remaining(self, now: float) -> float:
         """Return the seconds for which the lease is certainly still held."""
         return max(0.0, self.until - now) if self.ours else 0.0

@@ -167,16 +167,14 @@ class RLock(Lock):
         return bool(lease.deferred)
 
 
-class _Side(Semaphore):
-    """The read or the write side of a ReadWriteLock."""
+class _Readers(Semaphore):
+    """The read side of a ReadWriteLock: many readers at the same time, but not beside a writer."""
 
     _kind, _public_name = "w", "ReadWriteLock"
-    _permits: int
-    #: Its name; the permits of the other side; why a holder of that side can't take this one.
-    _word: str
-    _other: int
-    _conflict: str
     _leases = _Leases()
+    #: Its name, its permits, and why a holder of the other side can't take this one.
+    _word, _permits = "read", 1
+    _conflict = "writes; downgrade() turns it into a reader"
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         super().__init__(name, MOST_PERMITS, *more, **options)
@@ -197,21 +195,14 @@ class _Side(Semaphore):
 
     def _before(self) -> None:
         mine = self._leases.of_name(self)
-        if any(lease.held and lease.permits == self._other for lease in mine):
+        if any(lease.held and lease.permits != self._permits for lease in mine):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
 
 
-class _Readers(_Side):
-    """The read side: many readers at the same time, but not beside a writer."""
-
-    _permits, _word, _other = 1, "read", 0
-    _conflict = "writes; downgrade() turns it into a reader"
-
-
-class _Writers(_Side):
+class _Writers(_Readers):
     """The write side: one writer at a time, and no readers beside it."""
 
-    _permits, _word, _other = 0, "write", 1
+    _word, _permits = "write", 0
     _conflict = "reads; it must release before it can write"
 
 

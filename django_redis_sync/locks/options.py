@@ -19,11 +19,12 @@ from ..defaults import ENTRY, NAMED, SEMAPHORE
 from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.wire import ATTEMPT, clock, write_label
+from ..logs import logger
 from ..protocol.keys import Policy, Token, check_text, keys_of
 from ..protocol.plans import AcquireRequest, worded
 from ..protocol.scripts import ANY
 from ..protocol.steps import Plan
-from .callers import warn_of_own_hold
+from .callers import own_hold
 from .lease_state import LeaseSettings
 
 #: Max acquire requests that are cached per set of arguments. The label of each thread differs.
@@ -52,8 +53,8 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
-        if begins and may_be_own:
-            warn_of_own_hold(settings.keys, settings.alias)
+        if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
+            logger.warning("%r waits for itself: %s", settings.keys.display, hint)
 
     return waits
 

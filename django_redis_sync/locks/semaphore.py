@@ -11,8 +11,7 @@ from django.conf import settings
 from .. import conf
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
-from ..exceptions import LeaseLost, NotAcquired
-from ..logs import logger
+from ..exceptions import NotAcquired
 from ..protocol.keys import keys_of
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
@@ -323,12 +322,12 @@ class Semaphore(Acquirer):
     def _undo(self, lease: Lease, error: BaseException) -> None:
         """Release a lease, because others could not be acquired with it."""
         if self._last(lease):
-            lease.__exit__(type(error), error, None)
+            lease._leave(type(error))
 
     async def _aundo(self, lease: Lease, error: BaseException) -> None:
         """Async version of `_undo()`."""
         if self._last(lease):
-            await lease.__aexit__(type(error), error, None)
+            await lease._aleave(type(error))
 
     def _mine(self) -> Lease | None:
         return self._held.newest()  # type: ignore[no-any-return]
@@ -352,28 +351,15 @@ class Semaphore(Acquirer):
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
         """Release a lease at the end of its block."""
-        if not self._last(lease) or (lease.held and self._deferred(lease)):
-            return
-        try:
-            lease.__exit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
+        if self._last(lease) and not (lease.held and self._deferred(lease)):
+            lease._leave(kind, lenient=not self.raise_on_release_error)
 
     async def _aleave(
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
         """Async version of `_leave()`."""
-        if not self._last(lease):
-            return
-        try:
-            await lease.__aexit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
-
-    def _left_without(self, lost: LeaseLost) -> None:
-        if self.raise_on_release_error:
-            raise lost
-        logger.warning("leaving %r: %s", self.name, lost)
+        if self._last(lease):
+            await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
         """If the option is set and a transaction is open, release the lease when the transaction

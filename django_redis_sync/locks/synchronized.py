@@ -137,15 +137,7 @@ def synchronized(
     name: str,
     limit: int = 1,
     *,
-    on_full: Literal["raise"] = "raise",
-    **options: Unpack[SemaphoreOptions],
-) -> Callable[[Function], Function]: ...
-@overload
-def synchronized(
-    name: str,
-    limit: int = 1,
-    *,
-    on_full: Literal["retry"] | JobQueue,
+    on_full: Literal["raise", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Callable[[Function], Function]: ...
 @overload
