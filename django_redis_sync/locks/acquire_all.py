@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from .. import values
@@ -51,7 +52,7 @@ class acquire_all:
             blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
         self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
         self._held = Holdings()
-        self._places()
+        self._order()
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases, or None if any of them was not available in time."""
@@ -99,7 +100,8 @@ class acquire_all:
         what was acquired."""
         group, left = _Group(), self._time_left()
         try:
-            for i, semaphore, permits in self._order():
+            for i in self._order():
+                semaphore, permits = self._given[i]
                 group.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
             group.check()
             hold(group)
@@ -107,7 +109,7 @@ class acquire_all:
         except BaseException as error:
             self._held.undo(group)
             with ExitStack() as stack:
-                for semaphore, lease in group.pairs:
+                for _, semaphore, lease in group.taken:
                     stack.callback(semaphore._undo, lease, error)
             raise
 
@@ -115,7 +117,8 @@ class acquire_all:
         """Async version of `_hold()`."""
         group, left = _Group(), self._time_left()
         try:
-            for i, semaphore, permits in self._order():
+            for i in self._order():
+                semaphore, permits = self._given[i]
                 group.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
             group.check()
             hold(group)
@@ -123,24 +126,19 @@ class acquire_all:
         except BaseException as error:
             self._held.undo(group)
             async with AsyncExitStack() as stack:
-                for semaphore, lease in group.pairs:
+                for _, semaphore, lease in group.taken:
                     stack.push_async_callback(semaphore._aundo, lease, error)
             raise
 
-    def _places(self) -> list[tuple[str, str, str]]:
+    def _order(self) -> list[int]:
+        """Return the indices of the semaphores in the order in which to acquire them. Raise
+        ValueError if a name is given twice, or for a wrong number of permits."""
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
             raise ValueError("acquire_all takes each name once: give a number of permits instead")
-        return places
-
-    def _order(self) -> list[tuple[int, Semaphore, int]]:
-        """Return index, semaphore, and permits, in the order in which to acquire them. Raise
-        ValueError for a wrong number of permits."""
-        places = self._places()
         for semaphore, permits in self._given:
             semaphore._check_permits(permits)
-        indices = sorted(range(len(places)), key=lambda i: places[i])
-        return [(i, *self._given[i]) for i in indices]
+        return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
         """Return a function that returns the seconds that are left, counted from now."""
@@ -157,46 +155,44 @@ class acquire_all:
 
 
 class _Group:
-    """The leases of one acquire, with their semaphores, in the order in which they were taken."""
+    """The leases of one acquire, with their indices and semaphores, in the order of the grants."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[Semaphore, Lease]] = []
-        self._by_index: dict[int, Lease] = {}
+        self.taken: list[tuple[int, Semaphore, Lease]] = []
         self._caller = this_caller()
 
     @property
     def leases(self) -> tuple[Lease, ...]:
         """The leases, in the order of `semaphores`."""
-        return tuple(self._by_index[i] for i in range(len(self._by_index)))
+        return tuple(lease for _, _, lease in sorted(self.taken, key=itemgetter(0)))
 
     @property
     def held(self) -> bool:
-        return any(lease.held for _, lease in self.pairs)
+        return any(lease.held for _, _, lease in self.taken)
 
     @property
     def ended(self) -> bool:
-        return all(lease.ended for _, lease in self.pairs)
+        return all(lease.ended for _, _, lease in self.taken)
 
     def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
         """Add a lease. Raise NotAcquired for a Rejection."""
         if isinstance(got, Rejection):
             raise semaphore._error_of(got)
-        self.pairs.append((semaphore, got))
-        self._by_index[index] = got
+        self.taken.append((index, semaphore, got))
 
     def check(self) -> None:
         """Raise LeaseLost if a lease was lost while the others were waited for."""
-        for _, lease in self.pairs:
+        for _, _, lease in self.taken:
             lease.check()
 
     def leave(self, *error: Any) -> None:
         """Release all leases at the end of their block, even if that fails for some of them."""
         with ExitStack() as stack:
-            for semaphore, lease in self.pairs:
+            for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error)
 
     async def aleave(self, *error: Any) -> None:
         """Async version of `leave()`."""
         async with AsyncExitStack() as stack:
-            for semaphore, lease in self.pairs:
+            for _, semaphore, lease in self.taken:
                 stack.push_async_callback(semaphore._aleave, lease, *error)
