@@ -15,7 +15,6 @@ from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..protocol import plans
-from ..protocol.keys import keys_of
 from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import SHARE, Rejection
 from ..protocol.steps import Plan, run_once
@@ -31,10 +30,7 @@ class Acquirer(AcquireOptions):
     """The part of a semaphore that acquires leases. It keeps no reference to them."""
 
     def _take(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Return a lease, which is not yet registered for `release()`, or a Rejection."""
         if not may_wait():
@@ -72,10 +68,7 @@ class Acquirer(AcquireOptions):
         return got if isinstance(got, (Later, Dropped)) else self._settle(terms, got)
 
     async def _atake(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
         self._before()
@@ -137,5 +130,4 @@ class Acquirer(AcquireOptions):
         return quorum_of(using)
 
     def _looking(self) -> Plan:
-        keys = keys_of(conf.current().prefix(self.alias()), self.name, self.key)
-        return run_once("inspect", keys, ("", 1), ATTEMPT, clock())
+        return run_once("inspect", self._keys(), ("", 1), ATTEMPT, clock())

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import conf
 from ..exceptions import NotAcquired, UpgradeRefused
-from ..protocol.keys import keys_of
 from ..protocol.plans import Grant
 from ..protocol.reasons import Rejection
 from ..protocol.scripts import MOST_PERMITS
@@ -36,8 +34,7 @@ class _Leases(ByCaller[weakref.WeakSet[Lease]]):
     def of_name(self, semaphore: Semaphore) -> list[Lease]:
         """Return the leases of the semaphore's name that the current thread or task has taken and
         that were neither released nor detached."""
-        config, alias = conf.current(), semaphore.alias()
-        keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
+        keys, alias = semaphore._keys(), semaphore.alias()
         mine = list(self.get(this_caller(), ()))
         return [lease for lease in mine if not lease.ended and lease._is_of_name(keys, alias)]
 
@@ -110,20 +107,14 @@ class RLock(Lock):
         super().__init__(name, *more, **options)
 
     def _take(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Return the lease that this thread or task has, or else acquire one."""
         again = self._again(permits)
         return self._count(again or super()._take(blocking, blocking_timeout, permits))
 
     async def _atake(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
         again = self._again(permits)

@@ -20,10 +20,9 @@ from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.wire import ATTEMPT, clock, write_label
 from ..logs import logger
-from ..protocol.keys import Policy, Token, check_text, keys_of
+from ..protocol.keys import Keys, Token, check_text, keys_of
 from ..protocol.plans import AcquireRequest, worded
 from ..protocol.scripts import ANY
-from ..protocol.steps import Plan
 from .callers import own_hold
 from .lease_state import LeaseSettings
 
@@ -40,11 +39,6 @@ _random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 def _token() -> str:
     return Token(_random(16).hex())
-
-
-def _learning(alias: str, policy: Policy) -> Callable[[], Plan]:
-    """Return a function that loads the operators' overrides of a key's policy."""
-    return lambda: renewer(alias).housekeeper.heed(policy)
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
@@ -169,6 +163,10 @@ class AcquireOptions:
         """Return the cache alias that this object uses now, or its quorum."""
         return self.using or conf.current().cache
 
+    def _keys(self) -> Keys:
+        """Return the keys of the name that this object uses now."""
+        return keys_of(conf.current().prefix(self.alias()), self.name, self.key)
+
     def _check_permits(self, permits: int) -> None:
         """Raise what an acquire of `permits` would raise before it sends a request."""
         self._limit(self._options(conf.current()), permits)
@@ -220,9 +218,9 @@ class AcquireOptions:
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
         terms = self._lease_settings(config, named, alias)
-        keys, short = terms.keys, wait and seconds < terms.budget
+        policy, short = terms.keys.policy, wait and seconds < terms.budget
         ask = AcquireRequest(
-            keys=keys,
+            keys=terms.keys,
             lease=terms.timeout,
             permits=permits,
             limit=limit,
@@ -236,7 +234,7 @@ class AcquireOptions:
             fair=self.fair,
             max_waiters=self._max_waiters,
             label=label,
-            learn=None if keys.policy is None else _learning(alias, keys.policy),
+            learn=None if policy is None else lambda: renewer(alias).housekeeper.heed(policy),
             waits=_waits(terms, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )
@@ -290,20 +288,14 @@ class AcquireOptions:
         return limit
 
     def _waiting(
-        self,
-        config: conf.Config,
-        named: dict[str, Any],
-        blocking: bool | None,
-        blocking_timeout: float | None,
+        self, config: conf.Config, named: dict[str, Any], blocking: bool | None, own: float | None
     ) -> tuple[bool, float]:
-        """Return True if the caller waits, and the max seconds to wait."""
-        wait = self.blocking if blocking is None else blocking
-        if blocking_timeout is not None:
-            blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
-        layers = blocking_timeout, self.blocking_timeout, named.get("blocking_timeout")
-        given = (float(v) for v in (*layers, config.blocking_timeout) if v is not None)
-        seconds = next(given, math.inf)
-        wait = wait and seconds > 0
+        """Return True if the caller waits, and the max seconds to wait. `own`: of this call."""
+        if own is not None:
+            own = values.not_negative("blocking_timeout", own)
+        layers = own, self.blocking_timeout, named.get("blocking_timeout"), config.blocking_timeout
+        seconds = next((float(given) for given in layers if given is not None), math.inf)
+        wait = (self.blocking if blocking is None else blocking) and seconds > 0
         return wait, seconds if wait else math.inf
 
     def _lease_settings(

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.conf import settings
 
-from .. import conf
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
 from ..exceptions import NotAcquired
-from ..protocol.keys import keys_of
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
 from .acquiring import Acquirer
@@ -303,8 +301,7 @@ class Semaphore(Acquirer):
     def _error_of(self, rejection: Rejection) -> NotAcquired:
         message = f"{self.name!r}: {rejection}"
         if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
-            alias = self.alias()
-            hint = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
+            hint = own_hold(self._keys(), self.alias())
             message += f" ({hint})" if hint else ""
         return NotAcquired(message, rejection.reason, self.name)
 
@@ -371,7 +368,4 @@ class Semaphore(Acquirer):
             )
             transactions.warn_if_racing(f"The lease of {self.name!r}", remedy)
             return False
-        if not transactions.transactions_of(self.release_on_commit):
-            return False
-        transactions.release_when_over(lease, self.release_on_commit)
-        return True
+        return transactions.release_when_over(lease, self.release_on_commit)

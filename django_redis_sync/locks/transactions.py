@@ -50,22 +50,19 @@ def locked_atomic(
         lease.check()
 
 
-def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
+def release_when_over(lease: Lease, using: str | bool) -> bool:
     """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
-    innermost savepoint. If none is open, release it at once.
+    innermost savepoint. Return False if no transaction is open.
 
-    `using`: alias of a database. None or True: when the last of all open transactions ends.
+    `using`: alias of a database, or True: when the last of all open transactions ends.
     """
-    aliases = transactions_of(using)
-    if not aliases:
-        lease.release()
-        return
     # On rollback, Django discards its callbacks, so _Releasing acts when it is discarded. The same
     # happens at the end of a TestCase.
-    left = list(aliases)
-    for alias in aliases:
-        transaction.on_commit(_Releasing(lease, left), using=alias)
-    _pending.leases.add(lease)
+    aliases = transactions_of(using)
+    for alias in list(aliases):
+        transaction.on_commit(_Releasing(lease, aliases), using=alias)
+        _pending.leases.add(lease)
+    return bool(aliases)
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
