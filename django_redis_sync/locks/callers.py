@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 #: A weak reference to a task or a thread.
 Caller = weakref.ref[Any]
-Loop = weakref.ref[asyncio.AbstractEventLoop]
 
 #: Number of leases of a caller, through one object, beyond which lost ones are removed.
 _MAX_OVER = 100
@@ -68,12 +67,6 @@ def this_caller() -> Caller:
     loop = running_loop()
     # Callbacks of the loop don't run in a task.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
-
-
-def this_loop() -> Loop | None:
-    """Return the event loop that runs in this thread, or None."""
-    loop = running_loop()
-    return None if loop is None else weakref.ref(loop)
 
 
 def may_wait() -> bool:
@@ -244,17 +237,20 @@ def own_hold(keys: Keys, alias: Any) -> str:
 
 
 _next_collection = [0.0]
+#: Tasks of ended event loops, for which garbage was collected once.
+_collected: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def collect_if_ended(loop: Loop) -> bool:
-    """Collect garbage if the event loop has ended. Return True if a collection was begun.
+def collect_if_ended(caller: Caller) -> None:
+    """Collect garbage if the caller is a task of an event loop that has ended.
 
-    A task of an ended loop is a reference cycle (task, coroutine, future, callback). Without a
-    garbage collection, its leases would be renewed.
+    Such a task is a reference cycle (task, coroutine, future, callback). Without a garbage
+    collection, its leases would be renewed.
     """
-    living = loop()
-    if (living is not None and not living.is_closed()) or clock() < _next_collection[0]:
-        return False
-    _next_collection[0] = clock() + COLLECT_INTERVAL
-    run_callbacks(gc.collect)
-    return True
+    task = caller()
+    if task is None or isinstance(task, _Thread) or not task.get_loop().is_closed():
+        return
+    if task not in _collected and clock() >= _next_collection[0]:
+        _next_collection[0] = clock() + COLLECT_INTERVAL
+        _collected.add(task)
+        run_callbacks(gc.collect)

@@ -20,7 +20,7 @@ from ..protocol.plans import Grant, counting_loss, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
-from .callers import check_may_wait, collect_if_ended, this_caller, this_loop
+from .callers import check_may_wait, collect_if_ended, this_caller
 from .lease_state import LeaseSettings, LeaseState, Lost
 
 
@@ -42,12 +42,11 @@ class Lease:
     """
 
     # _renewer is the renewer of the process that acquired the lease. A fork must not use it.
-    __slots__ = ("__weakref__", "_caller", "_loop", "_renewer", "_state")
+    __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
-        self._caller, self._loop = this_caller(), this_loop()
-        self._renewer = renewer(terms.alias)
+        self._caller, self._renewer = this_caller(), renewer(terms.alias)
         self._renewer.watch(self, grant.token, terms.keys)
 
     @property
@@ -268,7 +267,7 @@ class Lease:
             try:
                 self.release()
             except Exception as own:
-                self._settle_exit(kind, own, lenient)
+                self._left(kind, own, lenient)
 
     async def _aleave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
         """Async version of `_leave()`."""
@@ -276,7 +275,7 @@ class Lease:
             try:
                 await self.arelease()
             except Exception as own:
-                self._settle_exit(kind, own, lenient)
+                self._left(kind, own, lenient)
 
     # For the lease renewer: see engine.renewal.RenewableLease
 
@@ -305,10 +304,10 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        # Collect garbage right after a renewal, while nearly the whole lease duration is left: a
-        # collection also pauses the renewal thread.
-        elif self._loop is not None and collect_if_ended(self._loop):
-            self._loop = None
+        else:
+            # Right after a renewal, while nearly the whole lease duration is left: a collection
+            # also pauses the renewal thread.
+            collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
         """Release the lease, because the transaction that it was held for has ended."""
@@ -393,7 +392,7 @@ class Lease:
         self._renewer.forget(self.token)
         return handles.of(self._state)
 
-    def _settle_exit(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
+    def _left(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
         """Raise `own` unless the block raised an exception, which is more important."""
         if body is not None:
             logger.error("leaving %r after an exception: %s", self.name, own)

@@ -61,7 +61,7 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
     aliases = transactions_of(using)
     for alias in list(aliases):
         transaction.on_commit(_Releasing(lease, aliases), using=alias)
-        _pending.leases.add(lease)
+        _connected.leases.add(lease)
     return bool(aliases)
 
 
@@ -81,9 +81,12 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 class _Connected(threading.local):
     """The database connections of this thread. Each release needs them, and Django's own list is
-    slow."""
+    slow. `leases`: those that its open transactions will release."""
 
     _known: list[weakref.ref[Any]] | None = None  # None until first use, because of the settings
+
+    def __init__(self) -> None:
+        self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
     def all(self) -> list[Any]:
         if running_loop() is not None:  # each task has other connections
@@ -108,20 +111,10 @@ _connected = _Connected()
 connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
-class _Pending(threading.local):
-    """The leases that the open transactions of this thread will release."""
-
-    def __init__(self) -> None:
-        self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-
-
-_pending = _Pending()
-
-
 def check_not_nested(terms: LeaseSettings) -> None:
     """Raise RuntimeError if the open transaction holds the only permit, so that the caller would
     wait for itself."""
-    for lease in list(_pending.leases):
+    for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
                 f"{lease.name!r} is held until the open transaction ends, so waiting for it inside "
@@ -153,7 +146,7 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
 
 
 def _release_now(lease: Lease) -> None:
-    _pending.leases.discard(lease)
+    _connected.leases.discard(lease)
     try:
         lease._transaction_ended()
     except Exception as error:
