@@ -152,14 +152,13 @@ class Holdings:
     def take_newest(self) -> Any:
         """Remove and return what `newest()` returns."""
         mine = self._of(this_caller())
-        while mine:
-            try:
+        try:
+            while True:
                 item, _ = mine.popitem()  # atomic: another thread gets the next item
-            except KeyError:
-                break
-            if not item.ended:
-                return item
-        return None
+                if not item.ended:
+                    return item
+        except KeyError:
+            return None
 
     # For `with`
 

@@ -82,13 +82,8 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSett
         raise ValueError("unknown version or wrong types")
     name, key = split(quoted)
     config = conf.current()
-    terms = LeaseSettings(
-        keys=keys_of(config.prefix(alias), name, key, config.keep(key)),
-        alias=alias,
-        timeout=values.positive("timeout", timeout, infinite=True),
-        renew=bool(renew),
-        max_hold=values.positive("max_hold", max_hold, infinite=True),
-        min_hold=values.not_negative("min_hold", min_hold),
-        on_lost=on_lost,
-    )
+    keys = keys_of(config.prefix(alias), name, key, config.keep(key))
+    ends = values.lease("timeout", timeout), bool(renew), values.lease("max_hold", max_hold)
+    hold = values.not_negative("min_hold", min_hold)
+    terms = LeaseSettings(keys, alias, *ends, hold, on_lost=on_lost)
     return terms, Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known

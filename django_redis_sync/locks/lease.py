@@ -379,8 +379,7 @@ class Lease:
 
     def _released(self, released: bool) -> None:
         state = self._state
-        if not released or state.over != "released":
-            self._lose_if(state.released(released))
+        self._lose_if(state.released(released))
         held_ms = max(0, int((clock() - state.grant.began) * 1000))
         self._renewer.housekeeper.count(state.terms, "r", held_ms)
 

@@ -202,9 +202,7 @@ class LeaseState(LocalExpiry):
 
     def _last(self) -> float:
         """Return the latest end that renewals in the background can give it."""
-        if self.terms.renew:
-            return self.grant.began + self.terms.max_hold
-        return self._last_end
+        return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
 
     def _aim(self) -> float:
         """Return the latest end that the holder's own renewals in flight request."""
