@@ -19,24 +19,20 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
 class Callers:
-    """Callers of a ReadWriteLock that are started one after the other.
+    """Callers of a ReadWriteLock. Names of readers start with r, those of writers with w.
 
-    `entered`: the callers that got the lock, in order. A caller's name starts with r (read side)
-    or w (write side).
+    `entered`: the callers that got the lock, in order.
     """
 
     def __init__(self, io: Any, view: View, name: str) -> None:
         self.io, self.view, self.name = io, view, name
-        self.entered: list[str] = []
-        self.started: list[Any] = []
-        self.may_leave: set[str] = set()
+        self.entered, self.started, self.may_leave = list[str](), list[Any](), set[str]()
 
     async def start(self, *callers: str) -> None:
         """Start each caller, and wait until it has got the lock or waits for it."""
-        for caller in callers:
-            present = len(self.entered) + self.view.waiting
+        for count, caller in enumerate(callers, 1 + len(self.started)):
             self.started.append(self.io.start(self.hold(caller)))
-            await until(self.io, lambda: len(self.entered) + self.view.waiting > present)  # noqa: B023
+            await until(self.io, lambda: len(self.entered) + self.view.waiting == count)  # noqa: B023
 
     async def hold(self, caller: str) -> None:
         lock = ReadWriteLock(self.name)

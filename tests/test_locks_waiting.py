@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import RequestFactory
 
@@ -140,22 +139,6 @@ def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(monkeypatch: Any
         return await asyncio.wait_for(done, 30)
 
     assert "this thread holds it" in asyncio.run(main())
-
-
-def test_sync_calls_work_on_threads_of_sync_to_async() -> None:
-    def work() -> bool:
-        with Lock("x") as lease:
-            lease.renew()
-            return lease.owned()
-
-    async def main() -> list[bool]:
-        return [await sync_to_async(work)(), await asyncio.to_thread(work)]
-
-    @async_to_sync
-    async def outer() -> bool:
-        return await sync_to_async(work)()  # runs on the main thread
-
-    assert [True] * 3 == [*asyncio.run(main()), outer()]
 
 
 GREENLETS = """
