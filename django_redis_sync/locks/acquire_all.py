@@ -110,7 +110,7 @@ class acquire_all:
             self._held.undo(group)
             with ExitStack() as stack:
                 for _, semaphore, lease in group.taken:
-                    stack.callback(semaphore._undo, lease, error)
+                    stack.callback(semaphore._leave, lease, type(error), undo=True)
             raise
 
     async def _ahold(self, hold: Callable[[_Group], None]) -> tuple[Lease, ...]:
@@ -127,7 +127,7 @@ class acquire_all:
             self._held.undo(group)
             async with AsyncExitStack() as stack:
                 for _, semaphore, lease in group.taken:
-                    stack.push_async_callback(semaphore._aundo, lease, error)
+                    stack.push_async_callback(semaphore._aleave, lease, type(error))
             raise
 
     def _order(self) -> list[int]:

@@ -20,7 +20,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..engine.renewal import renewer
 from ..engine.threads import run_callbacks
-from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..logs import logger
 from ..protocol.keys import Keys
@@ -34,8 +33,6 @@ Caller = weakref.ref[Any]
 _MAX_OVER = 100
 #: Max leases of the process among which those of the caller are searched.
 _MAX_SEARCHED = 100
-#: Min seconds between two garbage collections, because each one stops all threads.
-COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
     "a block ended in another thread or task than it began in, while several blocks with the same "
@@ -235,21 +232,18 @@ def own_hold(keys: Keys, alias: Any) -> str:
     return f"this {who} holds it, and only an RLock may be taken again"
 
 
-_next_collection = [0.0]
-#: Tasks of ended event loops, for which garbage was collected once.
-_collected: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Event loops that have ended, and for which garbage was collected.
+_collected: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def collect_if_ended(caller: Caller) -> None:
-    """Collect garbage if the caller is a task of an event loop that has ended.
+    """Collect garbage, once for each event loop, if the caller is a task of a loop that has ended.
 
     Such a task is a reference cycle (task, coroutine, future, callback). Without a garbage
     collection, its leases would be renewed.
     """
     task = caller()
-    if task is None or isinstance(task, _Thread) or not task.get_loop().is_closed():
-        return
-    if task not in _collected and clock() >= _next_collection[0]:
-        _next_collection[0] = clock() + COLLECT_INTERVAL
-        _collected.add(task)
+    loop = None if task is None or isinstance(task, _Thread) else task.get_loop()
+    if loop is not None and loop.is_closed() and loop not in _collected:
+        _collected.add(loop)
         run_callbacks(gc.collect)

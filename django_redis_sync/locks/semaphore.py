@@ -316,16 +316,6 @@ class Semaphore(Acquirer):
             if not got.ended:
                 got.release_later()
 
-    def _undo(self, lease: Lease, error: BaseException) -> None:
-        """Release a lease, because others could not be acquired with it."""
-        if self._last(lease):
-            lease._leave(type(error))
-
-    async def _aundo(self, lease: Lease, error: BaseException) -> None:
-        """Async version of `_undo()`."""
-        if self._last(lease):
-            await lease._aleave(type(error))
-
     def _mine(self) -> Lease | None:
         return self._held.newest()  # type: ignore[no-any-return]
 
@@ -344,16 +334,13 @@ class Semaphore(Acquirer):
         """Count one release of the lease. Return True if it was the last."""
         return True
 
-    def _leave(
-        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
-        """Release a lease at the end of its block."""
-        if self._last(lease) and not (lease.held and self._deferred(lease)):
+    def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
+        """Release a lease at the end of its block, which raised `kind`. `undo`: because others
+        could not be acquired with it."""
+        if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
             lease._leave(kind, lenient=not self.raise_on_release_error)
 
-    async def _aleave(
-        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
+    async def _aleave(self, lease: Lease, kind: Any, *_: Any) -> None:
         """Async version of `_leave()`."""
         if self._last(lease):
             await lease._aleave(kind, lenient=not self.raise_on_release_error)
