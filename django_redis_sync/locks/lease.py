@@ -21,7 +21,7 @@ from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
 from .callers import check_may_wait, collect_if_ended, this_caller
-from .lease_state import LeaseSettings, LeaseState, Lost
+from .lease_state import LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
@@ -41,7 +41,7 @@ class Lease:
     tasks of the process may use a lease; a forked child may not.
     """
 
-    # _renewer is the renewer of the process that acquired the lease. A fork must not use it.
+    # _renewer: that of the process that acquired the lease. A fork must not use it.
     __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
@@ -193,11 +193,11 @@ class Lease:
         """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
         Redis can't be reached."""
         self._check_may_wait("locked")
-        return bool(self._run(self._state.looking(clock()))[7])
+        return bool(self._run(looking(self._settings.keys, clock()))[7])
 
     async def alocked(self) -> bool:
         """Async version of `locked()`."""
-        return bool((await self._arun(self._state.looking(clock())))[7])
+        return bool((await self._arun(looking(self._settings.keys, clock())))[7])
 
     def downgrade(self) -> None:
         """Turn a writer's lease into a reader's, so that other readers get in.
@@ -217,9 +217,9 @@ class Lease:
 
         This process no longer renews or releases it. The lease expires after `timeout` seconds
         (default: its own timeout) unless it is adopted first. The time held so far counts toward
-        `max_hold` of the adopter. Keep the handle as secret as a session key. Raise LeaseLost if
-        the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
-        for a lease of several servers.
+        `max_hold` of the adopter. Keep the handle secret, as a session key. Raise LeaseLost if the
+        lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError for
+        a lease of several servers.
         """
         return self._detached(self._run(self._renewal(timeout, leaving=True)))
 
@@ -304,9 +304,7 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:
-            # Right after a renewal, while nearly the whole lease duration is left: a collection
-            # also pauses the renewal thread.
+        else:  # now, because nearly the whole lease is left: a collection pauses this thread, too
             collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:

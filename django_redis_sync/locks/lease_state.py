@@ -46,6 +46,11 @@ class LeaseSettings(NamedTuple):
         return 2 * self.attempt
 
 
+def looking(keys: Keys, now: float) -> Plan:
+    """Return a plan that returns the reply of `inspect` for a name."""
+    return run_once("inspect", keys, ("", 1), ATTEMPT, now)
+
+
 class Lost(NamedTuple):
     """The outcome of a step that found the lease lost. `reason`: a text for the error."""
 
@@ -238,10 +243,8 @@ class LeaseState(LocalExpiry):
         The plan returns Lost or None. `leaving`: the lease is being detached, so that renewals in
         the background must not give it a later end.
         """
-        if timeout is not None:
-            timeout = values.positive("timeout", timeout, infinite=True)
+        wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
-        wanted = self.terms.timeout if timeout is None else timeout
         nth = next(self._nth)
         self._aims[nth] = end = now + wanted - plans.TICK
         self._leaving |= leaving
@@ -304,10 +307,6 @@ class LeaseState(LocalExpiry):
     def confirming(self, now: float) -> Plan:
         """Return a plan that returns True if Redis has the lease."""
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
-
-    def looking(self, now: float) -> Plan:
-        """Return a plan that returns the reply of `inspect` for the name."""
-        return run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
 
     # End
 

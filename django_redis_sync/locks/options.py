@@ -1,4 +1,4 @@
-"""Resolve the arguments of a semaphore and the settings into an acquire request.
+"""Resolve the arguments of a semaphore and the settings into an acquire request, and carry it out.
 
 Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. The result is cached
 until the settings change, and objects with equal arguments share it.
@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf, values
-from ..defaults import ENTRY, NAMED, SEMAPHORE
-from ..engine.quorum import Quorum
+from ..defaults import ENTRY, NAMED
+from ..engine import drivers
+from ..engine.quorum import Quorum, quorum_of
 from ..engine.renewal import renewer
+from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock, write_label
+from ..exceptions import WrongKind
 from ..logs import logger
-from ..protocol.keys import Keys, Token, check_text, keys_of
-from ..protocol.plans import AcquireRequest, worded
+from ..protocol import plans
+from ..protocol.keys import Keys, Token, keys_of
+from ..protocol.plans import AcquireRequest, Grant
+from ..protocol.reasons import SHARE, Rejection
 from ..protocol.scripts import ANY
-from .callers import own_hold
+from ..protocol.visits import Dropped, Job, Later, visit
+from . import transactions
+from .callers import check_may_wait, may_wait, own_hold
+from .lease import Lease
 from .lease_state import LeaseSettings
 
 #: Max acquire requests that are cached per set of arguments. The label of each thread differs.
 _MAX_RESOLVED = 64
-
-_ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
-
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
 #: for long. os.getrandom does not, where it exists.
@@ -53,68 +57,13 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
     return waits
 
 
-#: The arguments of `attributes_of`, in order.
-_GIVEN = (
-    *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
-    *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
-)
-#: The checks of the arguments that are not None. A flag may be any value, as in redis-py.
-_CHECKS: dict[str, values.Check] = {
-    "limit": values.whole,
-    **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
-    **dict.fromkeys(("blocking", "renew", "fair", "raise_on_release_error"), values.anything),
-    "key": lambda _, key: check_text("a key", key),
-}
 #: The options of an entry of SEMAPHORES that apply to code.
 _NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 
-@lru_cache(maxsize=512, typed=True)
-def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Return the attributes of a `kind` with these arguments, checked.
-
-    Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
-    of 1.
-    """
-    arguments = dict(zip(_GIVEN, given, strict=True))
-    name = arguments["name"]
-    if not isinstance(name, str):
-        raise TypeError(
-            f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
-            "client. The connection is that of a cache alias, using='...'"
-        )
-    check_text("a name", name)
-    for option, check in _CHECKS.items():
-        if (value := arguments[option]) is not None:
-            arguments[option] = check(option, value)
-    blocking = bool(arguments["blocking"])
-    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
-
-
-def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
-    """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
-
-    `method`: empty for the class. `more`: surplus positional arguments. `options`: the keywords.
-    """
-    call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
-    if more:
-        return TypeError(
-            f"{call} takes a name and options by keyword, not {more[0]!r}: it takes no client. "
-            "The connection is that of a cache alias, using='...'"
-        )
-    options = [option for option in options if method or option not in SEMAPHORE]
-    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
-    if "token" in options:
-        wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
-    return TypeError(f"{call} has no such argument: {wrong}")
-
-
-def _public_name(kind: type) -> str:
-    return getattr(kind, "_public_name", "") or kind.__name__
-
-
-class AcquireOptions:
-    """The base of the public classes: it resolves their arguments and the settings."""
+class Acquirer:
+    """The base of the public classes. It resolves arguments and settings, sends acquire requests,
+    and turns grants into leases. It keeps no reference to them."""
 
     _kind = "p"
     _max_waiters = ANY
@@ -193,7 +142,7 @@ class AcquireOptions:
             terms, ask, seconds = self._build(config, label, blocking, None, 1)
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
-            found = self._usual[place] = config, terms, worded(ask), seconds
+            found = self._usual[place] = config, terms, plans.worded(ask), seconds
         return self._completed(*found[1:])
 
     def _completed(
@@ -323,3 +272,105 @@ class AcquireOptions:
     def _history(self, config: conf.Config) -> int:
         """Return the minutes of history that its scripts write."""
         return config.keep(self.key)
+
+    # Acquire
+
+    def _take(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+    ) -> Lease | Rejection:
+        """Return a lease, which is not yet registered for `release()`, or a Rejection."""
+        if not may_wait():
+            self._check_may_wait("acquire")
+        self._before()
+        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        if self.release_on_commit and ask.wait and ask.limit == 1:
+            transactions.check_not_nested(terms)
+        return self._got(terms, ask)
+
+    def _got(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+        """Carry out an acquire request. Return a lease or a Rejection."""
+        server, start = server_of(terms.alias), clock()
+        got: Grant | Rejection
+        if ask.learn is None:
+            token = ask.tokens()
+            step = plans.asking(ask, token)
+            got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
+        else:
+            got = drivers.drive(plans.acquire(ask, start), server)
+        return self._settle(terms, got)
+
+    def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
+        """Request a permit for a job that a task queue has delivered. Return a lease, or what to do
+        with the job."""
+        self._check_may_wait("acquire")
+        terms, ask = self._terms_and_ask(False, None, 1)
+        named = conf.current().named(self.name)
+        ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
+        got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
+        count = renewer(terms.alias).housekeeper.count
+        count(terms, "v", 0)
+        if isinstance(got, Dropped) and got.why == "copy":
+            count(terms, "d", 0)
+        return got if isinstance(got, (Later, Dropped)) else self._settle(terms, got)
+
+    async def _atake(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+    ) -> Lease | Rejection:
+        """Async version of `_take()`."""
+        self._before()
+        return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
+
+    async def _agot(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+        """Async version of `_got()`."""
+        server = async_server_of(terms.alias)
+        if ask.wait:
+            channel = await server.hub.ready(ask.attempt)
+            ask = ask._replace(channel=channel, words=None)
+        got = await drivers.adrive(plans.acquire(ask, clock()), server)
+        return self._settle(terms, got)
+
+    def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+        """Count the outcome. Return the lease of a grant."""
+        if type(got) is Grant:
+            lease = self._lease(terms, got)
+            count = lease._renewer.housekeeper.count
+            # got.rejected: granted only because of shadow mode.
+            outcome = "s" if got.rejected else "w" if got.waited else "g"
+            count(terms, outcome, int(got.waited * 1000), got.used)
+            if got.rejected == SHARE:
+                count(terms, "b", 0)
+            return lease
+        assert isinstance(got, Rejection)
+        if kind := got.why.counted:
+            count = renewer(terms.alias).housekeeper.count
+            count(terms, kind, 0)
+            if got.reason == SHARE:
+                count(terms, "b", 0)
+        if got.reason == "kind":
+            other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
+            raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
+        return got
+
+    _lease: type[Lease] = Lease
+
+    def _before(self) -> None:
+        """Raise if this caller may not acquire now. Called before the request is sent."""
+
+    # Releases are allowed on an event loop: other callers may wait for them.
+    _check_may_wait = check_may_wait
+
+    def _quorum(self, using: Any) -> Quorum:
+        """Return the quorum of several aliases. Raise ImproperlyConfigured if a majority would not
+        be safe."""
+        if self.limit != 1:
+            raise ImproperlyConfigured(
+                f"{self.name!r} can't have several servers in using, only a Lock can: with "
+                "majorities of three servers, a limit of 2 would have 3 holders, and readers could "
+                "get in beside a writer."
+            )
+        if self.timeout == math.inf:
+            raise ImproperlyConfigured(
+                "A permanent lease can't have several servers in using: it is not renewed, so a "
+                "server that loses it would never get it back."
+            )
+        return quorum_of(using)

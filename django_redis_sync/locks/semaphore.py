@@ -10,13 +10,15 @@ from django.conf import settings
 
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
+from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .acquiring import Acquirer
+from .arguments import attributes_of, wrong_call
 from .callers import Holdings, own_hold
 from .lease import Lease
-from .options import attributes_of, wrong_call
+from .lease_state import looking
+from .options import Acquirer
 from .shares import share_of
 
 if TYPE_CHECKING:
@@ -275,11 +277,12 @@ class Semaphore(Acquirer):
         """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
         Redis can't be reached."""
         self._check_may_wait("locked")
-        return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
+        plan = looking(self._keys(), clock())
+        return bool(drivers.drive(plan, server_of(self.alias()))[7])
 
     async def alocked(self) -> bool:
         """Async version of `locked()`."""
-        plan = self._looking()
+        plan = looking(self._keys(), clock())
         return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
     # Inside
