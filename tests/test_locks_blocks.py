@@ -129,17 +129,6 @@ def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, h
 
 
 @each_shared
-def test_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
-    manager = KINDS[kind][0]()
-    first, second = generator(manager), generator(manager)
-    next(first), next(second)
-    list(first)
-    assert [1] == held()
-    list(second)
-    assert [0] == held()
-
-
-@each_shared
 def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
     kind: str, held: Any, caplog: Any
 ) -> None:
@@ -157,12 +146,17 @@ def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
 
 
 @each_shared
-def test_nested_blocks_over_one_object_release_their_own_leases(kind: str, held: Any) -> None:
+def test_nested_and_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
     manager = KINDS[kind][0]()
     with manager as one, manager as other:
         with manager as third:
             assert [3] == held()
         assert (False, True, True) == (third.held, other.held, one.held)
+    first, second = generator(manager), generator(manager)
+    next(first), next(second)
+    list(first)
+    assert [1] == held()
+    list(second)
     assert [0] == held()
 
 
@@ -248,15 +242,12 @@ def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
     eventually(lambda: sum(ref() is not None for ref in lost) < 450)
 
 
-async def hold(lock: Lock) -> None:
-    lease = await lock.aacquire()
+async def hold(lock: Lock, block: bool) -> None:
+    if block:
+        await lock.__aenter__()
+    else:
+        await lock.aacquire()
     await asyncio.sleep(1000)
-    assert lease is None
-
-
-async def hold_in_a_block(lock: Lock) -> None:
-    async with lock:
-        await asyncio.sleep(1000)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -266,8 +257,9 @@ def test_leases_of_tasks_of_a_closed_loop_are_not_renewed_without_gc(raw: Any) -
     loop = asyncio.new_event_loop()
 
     async def main() -> None:
-        for n, held in enumerate((hold, hold_in_a_block) * 3):
-            asyncio.get_running_loop().create_task(held(Lock(f"x{n}", timeout=1.5, renew=True)))
+        for n in range(6):
+            lock = Lock(f"x{n}", timeout=1.5, renew=True)
+            asyncio.get_running_loop().create_task(hold(lock, block=n % 2 == 0))
         while not all(view.holding for view in views):
             await asyncio.sleep(0.01)
 

@@ -82,23 +82,18 @@ async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io) -> None:
 
 
 def test_rlock_separates_a_task_from_its_thread(view) -> None:
-    lock = RLock("two")
+    lock = RLock("two", blocking=False)
 
     async def main() -> None:
-        assert await lock.aacquire(blocking=False) is None
-
-    with lock:
-        asyncio.run(main())
-
-    async def from_a_task() -> None:
         async with lock:
-            assert await asyncio.to_thread(lock.acquire, blocking=False) is None
-            # Sync code called in a task belongs to the task.
-            assert lock.acquire(blocking=False)
+            assert await asyncio.to_thread(lock.acquire) is None
+            assert lock.acquire(), "sync code called in a task belongs to the task"
             lock.release()
             assert await lock.aowned()
 
-    asyncio.run(from_a_task())
+    with lock:
+        assert asyncio.run(lock.aacquire()) is None
+    asyncio.run(main())
     assert view("two").empty
 
 

@@ -81,6 +81,10 @@ async def test_full_call_raises_waits_or_is_skipped(io, view) -> None:
     assert ["ran"] * 3 == [await io.result(waiting), await call(raises), await call(skips)]
 
 
+async def of_account(account: Any) -> None:
+    pytest.fail("it ran")
+
+
 # The name
 
 
@@ -151,21 +155,13 @@ def test_calls_with_different_arguments_get_different_names(template, one, other
         work(*one, then=one)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, 1.5, b"bytes", object(), ["a"], ("a",), SimpleNamespace(pk=1)],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize("value", [None, 1.5, b"b", object(), ["a"], ("a",), SimpleNamespace(pk=1)])
 @both
 async def test_value_of_an_unsupported_type_is_rejected(io, value: Any) -> None:
-    @synchronize(io, "account:{account}")
-    async def work(account: Any) -> None:
-        pytest.fail("it ran")
-
-    raises = pytest.raises(TypeError, match=r"use str, int, UUID, .*{account\.pk}")
-    with sent() as seen, raises as caught:
+    work = synchronize(io, "account:{account}")(of_account)
+    message = rf"{type(value).__name__} .* use str, int, UUID, .*{{account\.pk}}"
+    with sent() as seen, pytest.raises(TypeError, match=message):
         await call(work, value)
-    assert type(value).__name__ in str(caught.value)
     assert {} == seen.by_name
 
 

@@ -93,29 +93,22 @@ def test_sync_release_works_on_a_running_loop() -> None:
         with Lock("x"), Semaphore("x:2", 3), RLock("x:3"):
             yield
 
-    block = generator()
-    next(block)
-
     async def main() -> None:
         block.close()
         lock = Lock("x", blocking=False)
-        endings: list[Callable[[Any], Any]] = [
-            lambda lease: lease.release(),
-            lambda lease: lock.release(),
-            enter,
-        ]
-        for end in endings:
-            lease = await lock.aacquire()
+        for end in (Lease.release, lambda _: lock.release(), enter):
+            lease: Any = await lock.aacquire()
             end(lease)
-            assert lease is not None and lease.ended
+            assert lease.ended
         lease = await lock.aacquire()
-        assert lease is not None
         adopted = await Lease.afrom_handle(lease.detach())
         adopted.release()
         async with RLock("x") as first:
             with RLock("x") as again:
                 assert again is first
 
+    block = generator()
+    next(block)
     asyncio.run(main())
 
 
@@ -123,12 +116,9 @@ def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(monkeypatch: Any
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     def callback(done: asyncio.Future[str]) -> None:
-        """It doesn't run in a task, so it acquires as its thread."""
-        try:
-            with Lock("x"):
-                enter(Lock("x", blocking=False))
-        except NotAcquired as error:
-            done.set_result(str(error))
+        with pytest.raises(NotAcquired) as caught, Lock("x"):
+            enter(Lock("x", blocking=False))
+        done.set_result(str(caught.value))
 
     async def main() -> str:
         with Lock("x") as lease:
@@ -138,7 +128,7 @@ def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(monkeypatch: Any
         asyncio.get_running_loop().call_soon(callback, done)
         return await asyncio.wait_for(done, 30)
 
-    assert "this thread holds it" in asyncio.run(main())
+    assert "this thread holds it" in asyncio.run(main()), "a callback is not of a task"
 
 
 GREENLETS = """

@@ -433,7 +433,7 @@ FAULTS: dict[int, Row] = {
         at(
             "test_locks_blocks",
             "test_block_releases_what_it_acquired_wherever_it_ends",
-            "test_interleaved_blocks_release_one_permit_each",
+            "test_nested_and_interleaved_blocks_release_one_permit_each",
             "test_ambiguous_blocks_that_end_in_another_thread_release_nothing",
             "test_rlock_is_released_when_its_last_block_ends",
         ),
