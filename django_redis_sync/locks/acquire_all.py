@@ -95,16 +95,16 @@ class acquire_all:
 
     # Inside
 
-    def _hold(self, hold: Callable[[_Group], None]) -> tuple[Lease, ...]:
-        """Acquire all, pass them to `hold`, and return the leases. After any exception, release
-        what was acquired."""
+    def _hold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
+        """Acquire all, register them as a group, and return the leases. After any exception,
+        release what was acquired."""
         group, left = _Group(), self._time_left()
         try:
             for i in self._order():
                 semaphore, permits = self._given[i]
                 group.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
             group.check()
-            hold(group)
+            register(group)
             return group.leases
         except BaseException as error:
             self._held.undo(group)
@@ -113,7 +113,7 @@ class acquire_all:
                     stack.callback(semaphore._leave, lease, type(error), undo=True)
             raise
 
-    async def _ahold(self, hold: Callable[[_Group], None]) -> tuple[Lease, ...]:
+    async def _ahold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
         """Async version of `_hold()`."""
         group, left = _Group(), self._time_left()
         try:
@@ -121,7 +121,7 @@ class acquire_all:
                 semaphore, permits = self._given[i]
                 group.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
             group.check()
-            hold(group)
+            register(group)
             return group.leases
         except BaseException as error:
             self._held.undo(group)

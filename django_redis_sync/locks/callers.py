@@ -129,7 +129,7 @@ class Holdings:
     # For `acquire` and `release`
 
     def add(self, item: Any) -> None:
-        """Add `item` as the newest of its caller."""
+        """Add `item` as the newest of the caller that acquired it."""
         mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
@@ -160,7 +160,7 @@ class Holdings:
     # For `with`
 
     def enter(self, item: Any) -> None:
-        """Begin a `with` block of the item's caller."""
+        """Begin a `with` block of this caller with `item`."""
         self.add(item)
         self._blocks[item._caller] = [*self._blocks.get(item._caller, ()), item]
 
@@ -210,10 +210,12 @@ class Holdings:
         """Remove the open blocks if as many have ended without being identified."""
         if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
-            for caller in [caller for caller, items in self._blocks.items() for _ in items]:
-                self._end(caller)
+            for caller, items in list(self._blocks.items()):
+                for _ in items:
+                    self._end(caller)
 
     def _left_by_hand(self) -> Any:
+        """Return the item of an explicit call of `__exit__`."""
         item = self.take_newest()
         if item is None:
             raise NotAcquired("this thread or task holds nothing through this object")

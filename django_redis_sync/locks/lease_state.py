@@ -60,21 +60,21 @@ class Lost(NamedTuple):
 class LocalExpiry:
     """The earliest possible end of a lease, for any order in which its renewals are executed.
 
-    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    Threads share it without a lock: each method reads or writes the ends in one atomic step.
     """
 
     # The server ignores a renewal with a lower number than the last one. So only the answer with
     # the highest number counts. A renewal above it may be executed at any time. Then the lease
     # lasts at least for its duration since it was sent. The earliest end is the local expiry.
-    __slots__ = ("_table",)
+    __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
         #: By number: the end, and True if it is from an answer.
-        self._table = {nth: (until, True)}
+        self._ends = {nth: (until, True)}
 
     @property
     def until(self) -> float:
-        ends = self._table.copy()
+        ends = self._ends.copy()
         if len(ends) == 1:
             return next(iter(ends.values()))[0]
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
@@ -82,16 +82,16 @@ class LocalExpiry:
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         """Record a renewal by `lease` seconds that is about to be sent."""
-        self._table[nth] = (now + lease - plans.TICK, False)
+        self._ends[nth] = (now + lease - plans.TICK, False)
 
     def answered(self, nth: int, until: float) -> None:
         """Record the answer to a renewal."""
-        self._table[nth] = (until, True)
-        ends = self._table.copy()
+        self._ends[nth] = (until, True)
+        ends = self._ends.copy()
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
         for nth in ends:
             if nth < newest:
-                self._table.pop(nth, None)
+                self._ends.pop(nth, None)
 
 
 class LeaseState(LocalExpiry):
@@ -119,7 +119,7 @@ class LeaseState(LocalExpiry):
         self.over = self.closed = ""
         self.answer: bool | None = None
         self._not_lost_yet = [True]
-        self._nth, self._table = itertools.count(renewals + 1), {renewals: (grant.until, True)}
+        self._nth, self._ends = itertools.count(renewals + 1), {renewals: (grant.until, True)}
         self._aims: dict[int, float] = {}
         self._last_end, self._leaving, self._scheduled = grant.ends, False, now
         # What `_schedule`, which takes more time, computes for a lease without renewals.
