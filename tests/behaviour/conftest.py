@@ -7,11 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from devtools.servers import RedisServer
 from django_redis_sync.engine import renewal
 
+from .watching import View
+
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def view(raw: redis.Redis) -> Callable[[str], View]:
+    """Return a function that returns the View of a name on the shared server."""
+    return lambda name: View(raw, name)
 
 
 @pytest.fixture
