@@ -56,7 +56,7 @@ class Settings:
         bool, Option(True, "False admits all requests. Locks and semaphores in code still work.")
     ]
     cache: Annotated[
-        str, values.alias, Option("default", "The cache alias whose Redis connection is used.")
+        str, values.alias, Option("default", "The cache alias with the Redis connection.")
     ]
     key_prefix: Annotated[
         str | None,

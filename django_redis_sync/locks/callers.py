@@ -230,8 +230,8 @@ def own_hold(keys: Keys, alias: Any) -> str:
         for lease in renewer(alias).newest(keys, _MAX_SEARCHED)
     ):
         return ""
-    who = "thread" if isinstance(caller(), _Thread) else "task"
-    return f"this {who} holds it, and only an RLock may be taken again"
+    kind = "thread" if isinstance(caller(), _Thread) else "task"
+    return f"this {kind} holds it, and only an RLock may be taken again"
 
 
 #: Event loops that have ended, and for which garbage was collected.

@@ -88,7 +88,7 @@ def _headers(request: Any) -> dict[str, Any]:
 
 @cache
 def _delayed_by_broker(app: Any) -> bool:
-    """Return True for quorum queues of RabbitMQ, whose delays are whole seconds."""
+    """Return True for quorum queues of RabbitMQ, which delay by whole seconds."""
     driver = app.connection_for_write().transport.driver_type
     return driver == "amqp" and bool(detect_quorum_queues(app, driver)[0])
 
@@ -107,7 +107,7 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of tasks that are lost if their worker dies before it sends them again."""
+    """Return the names of tasks that are lost if a worker dies before it sends them again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

@@ -153,7 +153,7 @@ def _release_now(lease: Lease) -> None:
         logger.error("releasing %r at the end of a transaction: %s", lease.name, error)
 
 
-#: Packages whose frames a warning skips, to find the project's code.
+#: A warning skips the frames of these packages, to find the project's code.
 _INSIDE = (__name__.split(".")[0], "contextlib")
 #: The subjects that were logged without DEBUG. Max entries, because names may contain arguments.
 _logged: set[str] = set()
