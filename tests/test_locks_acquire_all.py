@@ -39,7 +39,7 @@ async def test_acquire_all_acquires_in_sorted_order_and_returns_the_order_given(
     assert 5 == len(await io.do(several, "acquire"))
     await io.do(several, "release")
     assert all(view(name).empty for name in "abc")
-    with pytest.raises(NotAcquired, match="holds nothing through this acquire_all"):
+    with pytest.raises(NotAcquired, match="holds nothing through this object"):
         await io.do(several, "release")
 
 

@@ -73,11 +73,11 @@ class acquire_all:
 
         Raise NotAcquired if there are none, and LeaseLost if any of them was lost.
         """
-        self._newest().leave(None, None, None)
+        self._held.take().leave(None)
 
     async def arelease(self) -> None:
         """Async version of `release()`."""
-        await self._newest().aleave(None, None, None)
+        await self._held.take().aleave(None)
 
     def __enter__(self) -> tuple[Lease, ...]:
         return self._hold(self._held.enter)
@@ -146,12 +146,6 @@ class acquire_all:
             return lambda: None
         deadline = clock() + self._seconds
         return lambda: max(0.0, deadline - clock())
-
-    def _newest(self) -> _Group:
-        group = self._held.take_newest()
-        if group is None:
-            raise NotAcquired("this thread or task holds nothing through this acquire_all")
-        return group  # type: ignore[no-any-return]
 
 
 class _Group:

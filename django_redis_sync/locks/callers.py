@@ -157,6 +157,13 @@ class Holdings:
         except KeyError:
             return None
 
+    def take(self) -> Any:
+        """Do the same, and raise NotAcquired instead of returning None."""
+        item = self.take_newest()
+        if item is None:
+            raise NotAcquired("this thread or task holds nothing through this object")
+        return item
+
     # For `with`
 
     def enter(self, item: Any) -> None:
@@ -176,7 +183,7 @@ class Holdings:
         if caller not in self._blocks:
             blocks = list(self._blocks.values())
             if not blocks:
-                return self._left_by_hand()
+                return self.take()
             if any(item is not blocks[0][0] for items in blocks for item in items):
                 logger.error(_UNIDENTIFIED)
                 self._unidentified += 1
@@ -213,13 +220,6 @@ class Holdings:
             for caller, items in list(self._blocks.items()):
                 for _ in items:
                     self._end(caller)
-
-    def _left_by_hand(self) -> Any:
-        """Return the item of an explicit call of `__exit__`."""
-        item = self.take_newest()
-        if item is None:
-            raise NotAcquired("this thread or task holds nothing through this object")
-        return item
 
 
 def own_hold(keys: Keys, alias: Any) -> str:

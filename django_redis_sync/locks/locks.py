@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.exceptions import ImproperlyConfigured
 
 from ..exceptions import NotAcquired, UpgradeRefused
-from ..protocol.plans import Grant
+from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import Rejection
 from ..protocol.scripts import MOST_PERMITS
 from .callers import ByCaller, this_caller
@@ -184,10 +184,11 @@ class _Readers(Semaphore):
             self._leases.add(lease)
         return lease
 
-    def _before(self) -> None:
+    def _terms_and_ask(self, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
         mine = self._leases.of_name(self)
         if any(lease.held and lease.permits != self._permits for lease in mine):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
+        return super()._terms_and_ask(*arguments)
 
 
 class _Writers(_Readers):

@@ -29,7 +29,7 @@ from ..protocol.reasons import SHARE, Rejection
 from ..protocol.scripts import ANY
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
-from .callers import check_may_wait, may_wait, own_hold
+from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
@@ -279,9 +279,7 @@ class Acquirer:
         self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Return a lease, which is not yet registered for `release()`, or a Rejection."""
-        if not may_wait():
-            self._check_may_wait("acquire")
-        self._before()
+        self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
             transactions.check_not_nested(terms)
@@ -317,7 +315,6 @@ class Acquirer:
         self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
-        self._before()
         return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
 
     async def _agot(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
@@ -352,9 +349,6 @@ class Acquirer:
         return got
 
     _lease: type[Lease] = Lease
-
-    def _before(self) -> None:
-        """Raise if this caller may not acquire now. Called before the request is sent."""
 
     # Releases are allowed on an event loop: other callers may wait for them.
     _check_may_wait = check_may_wait
