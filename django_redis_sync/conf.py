@@ -15,8 +15,6 @@ from django.utils.crypto import salted_hmac
 
 from . import defaults
 from .logs import logger
-from .values import not_negative as not_negative
-from .values import positive as positive
 from .values import unknown
 from .values import whole as whole
 
@@ -29,10 +27,8 @@ _NOT_INSTALLED = (
     "manage.py locks are missing"
 )
 
-_PLACES = {
-    **dict.fromkeys(defaults.ENTRY, "an entry of SEMAPHORES or ENDPOINTS"),
-    **dict.fromkeys(defaults.REQUESTS, "REQUESTS"),
-}
+_PLACES = dict.fromkeys(defaults.ENTRY, "an entry of SEMAPHORES or ENDPOINTS")
+_PLACES |= dict.fromkeys(defaults.REQUESTS, "REQUESTS")
 _TABLE = "Their table is django_redis_sync/defaults.py, and the page Settings of the documentation."
 
 
@@ -76,15 +72,12 @@ def current() -> Config:
     """Return the current configuration. Raise ImproperlyConfigured if a key or value is wrong."""
     if apps.ready and not apps.is_installed(__package__):
         logger.warning(_NOT_INSTALLED)
-    given = getattr(settings, SETTING, {})
     keys = {
         name.upper(): row._replace(name=name.upper()) for name, row in defaults.SETTINGS.items()
     }
-    reject_unknown(SETTING, given, keys)
-    values = _filled(SETTING, given, keys)
-    requests = values["REQUESTS"]
-    reject_unknown(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
-    values["REQUESTS"] = _filled(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
+    values = _filled(SETTING, getattr(settings, SETTING, {}), keys)
+    requests = _filled(f"{SETTING}['REQUESTS']", values["REQUESTS"], defaults.REQUESTS)
+    values["REQUESTS"] = requests
     return Config(**{key.lower(): value for key, value in values.items()})
 
 
@@ -92,6 +85,7 @@ def _filled(
     where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
 ) -> dict[str, Any]:
     """Return the given options, checked, with defaults for the others."""
+    reject_unknown(where, given, rows)
     try:
         return {name: row.checked(given.get(name, row.default)) for name, row in rows.items()}
     except (TypeError, ValueError) as error:

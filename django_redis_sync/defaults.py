@@ -1,7 +1,8 @@
 """The table of all options: type, check, default, and purpose.
 
-Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. For a bool
-or a Literal, the check is implied. The class determines where the option may be given:
+Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. Without a
+check, a bool is checked, and another type may have any value. The class determines where the option
+may be given:
 
 - `Settings`: in REDIS_SYNC, in upper case.
 - `Shared`: in code and for requests.
@@ -22,20 +23,10 @@ from dataclasses import dataclass
 from datetime import date
 from enum import Enum
 from types import MappingProxyType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypedDict,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 from uuid import UUID
 
 from . import values
-from .values import Check
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -47,7 +38,6 @@ class Option(NamedTuple):
     why: str
 
 
-Judge = Callable[[Any], bool | Awaitable[bool]]
 Limit = int | Callable[[Any], int | Awaitable[int]] | None
 #: The share that code gives. For requests, see RequestShare.
 Share = str | int | UUID | date | Enum | None
@@ -63,11 +53,10 @@ class Settings:
     """The keys of REDIS_SYNC, in lower case."""
 
     enabled: Annotated[
-        bool,
-        Option(True, "False admits all requests. Locks and semaphores in code still work."),
+        bool, Option(True, "False admits all requests. Locks and semaphores in code still work.")
     ]
     cache: Annotated[
-        str, values.alias, Option("default", "The cache alias whose Redis connection is used.")
+        str, values.alias, Option("default", "The cache alias with the Redis connection.")
     ]
     key_prefix: Annotated[
         str | None,
@@ -109,18 +98,12 @@ class Settings:
     stats_hours: Annotated[
         float,
         values.hours,
-        Option(
-            24,
-            "Hours of history: per minute for the last two hours, before per 15 minutes.",
-        ),
+        Option(24, "Hours of history: per minute for the last two hours, before per 15 minutes."),
     ]
     async_client: Annotated[
         str | None,
         values.text,
-        Option(
-            None,
-            "Path of a callable alias -> redis.asyncio client. None: made from CACHES.",
-        ),
+        Option(None, "Path of a callable alias -> redis.asyncio client. None: made from CACHES."),
     ]
     error_responses: Annotated[
         bool,
@@ -160,19 +143,16 @@ class Named(Shared, total=False):
 class SemaphoreOptions(Named, total=False):
     blocking: Annotated[bool, Option(True, "False: don't wait, as with blocking_timeout=0.")]
     renew: Annotated[
-        bool | None,
-        Option(None, "Whether to renew the lease. None: only if no timeout is given."),
+        bool | None, Option(None, "Whether to renew the lease. None: only if no timeout is given.")
     ]
     fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     using: Annotated[
         str | Sequence[str] | None,
-        values.anything,
         Option(None, "A cache alias. For Lock, a list is a quorum. None: CACHE."),
     ]
     label: Annotated[str | None, values.text, Option(None, "A text that operators see.")]
     on_lost: Annotated[
         Callable[[Any], Any] | None,
-        values.anything,
         Option(None, "Called with the lease when it is lost, on another thread."),
     ]
     thread_local: Annotated[
@@ -183,28 +163,19 @@ class SemaphoreOptions(Named, total=False):
     ]
     release_on_commit: Annotated[
         bool | str,
-        values.anything,
+        values.flag_or_alias,
         Option(False, "Release when the open transaction ends. A str: that database's."),
     ]
-    sleep: Annotated[
-        float | None,
-        values.anything,
-        Option(None, "Ignored. redis-py's Lock has it."),
-    ]
+    sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has it.")]
     key: Annotated[
-        str | None,
-        values.text,
-        Option(None, "A semaphore of its own, as a policy has per user."),
+        str | None, values.text, Option(None, "A semaphore of its own, as a policy has per user.")
     ]
     share: Annotated[
         Share,
-        values.anything,
         Option(None, "The share of the name that takes the permits. Shares take turns."),
     ]
     share_limit: Annotated[
-        int | None,
-        values.whole,
-        Option(None, "Max permits of one share. None: no limit."),
+        int | None, values.whole, Option(None, "Max permits of one share. None: no limit.")
     ]
 
 
@@ -215,7 +186,7 @@ class RequestOptions(Shared, total=False):
         Option(None, "HTTP methods that count; GET includes HEAD. None: all that reach the view."),
     ]
     when: Annotated[
-        str | Judge | None,
+        str | Callable[[Any], bool | Awaitable[bool]] | None,
         values.function,
         Option(None, "A callable request -> bool, or its path: True if the request counts."),
     ]
@@ -225,9 +196,7 @@ class RequestOptions(Shared, total=False):
         Option(0, "Seconds that a request may wait; it occupies a worker. 0: don't wait."),
     ]
     max_waiters: Annotated[
-        int,
-        values.count,
-        Option(100, "Max requests that wait for the same name and key."),
+        int, values.count, Option(100, "Max requests that wait for the same name and key.")
     ]
     max_hold: Annotated[
         float | None,
@@ -237,6 +206,7 @@ class RequestOptions(Shared, total=False):
     fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     on_outage: Annotated[
         Literal["local", "open", "closed"],
+        values.one_of("local", "open", "closed"),
         Option(
             "local", "While Redis is down: local limits each process, open admits all, closed none."
         ),
@@ -248,19 +218,16 @@ class RequestOptions(Shared, total=False):
     ]
     on_full: Annotated[
         Literal["response", "raise"],
+        values.one_of("response", "raise"),
         Option("response", "Whether a rejected request gets a response or raises NotAcquired."),
     ]
     response: Annotated[
         str | Callable[[Any, Any], Any] | None,
         values.function,
-        Option(
-            None,
-            "A callable (request, rejection) -> response, or its path.",
-        ),
+        Option(None, "A callable (request, rejection) -> response, or its path."),
     ]
     enforce: Annotated[
-        bool,
-        Option(True, "False: shadow mode, which only counts the requests to reject."),
+        bool, Option(True, "False: shadow mode, which only counts the requests to reject.")
     ]
     trusted_proxies: Annotated[
         int,
@@ -270,9 +237,7 @@ class RequestOptions(Shared, total=False):
     ipv6_prefix: Annotated[
         int,
         values.prefix,
-        Option(
-            64, "Bits of an IPv6 address that identify a client: 64; 56 or 48 for some networks."
-        ),
+        Option(64, "Bits of an IPv6 address that identify a client. Some networks need 56 or 48."),
     ]
 
 
@@ -297,8 +262,7 @@ class PolicyOptions(RequestOptions, total=False):
         Limit,
         values.limit,
         Option(
-            None,
-            "Max permits of each share: an int, or a callable request -> int. None: no limit.",
+            None, "Max permits of each share: an int, or a callable request -> int. None: no limit."
         ),
     ]
     using: Annotated[str | None, values.alias, Option(None, "A cache alias. None: CACHE.")]
@@ -306,9 +270,7 @@ class PolicyOptions(RequestOptions, total=False):
 
 class Entry(PolicyOptions, total=False):
     limit: Annotated[
-        Limit,
-        values.limit,
-        Option(None, "Permits: an int, or a callable request -> int."),
+        Limit, values.limit, Option(None, "Permits: an int, or a callable request -> int.")
     ]
 
 
@@ -342,7 +304,7 @@ class Row(NamedTuple):
     kind: Any
     default: Any
     why: str
-    check: Check
+    check: values.Check
 
     def checked(self, value: Any) -> Any:
         """Return a value in the form that is stored. Raise TypeError or ValueError if it is
@@ -358,14 +320,12 @@ class Row(NamedTuple):
 
 def table(options: Any) -> Mapping[str, Row]:
     """Return the options of a class of this module, by name."""
-    hints = get_type_hints(options, include_extras=True)
-    return MappingProxyType({name: _row(name, *get_args(hint)) for name, hint in hints.items()})
-
-
-def _row(name: str, kind: Any, *extras: Any) -> Row:
-    option = extras[-1]
-    implied = values.one_of(*get_args(kind)) if get_origin(kind) is Literal else values.flag
-    return Row(name, kind, option.default, option.why, extras[0] if extras[1:] else implied)
+    rows = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        kind, *checks, option = get_args(hint)
+        implied = values.flag if kind in (bool, bool | None) else values.anything
+        rows[name] = Row(name, kind, option.default, option.why, *(checks or [implied]))
+    return MappingProxyType(rows)
 
 
 SETTINGS = table(Settings)

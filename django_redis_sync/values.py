@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from threading import TIMEOUT_MAX
 from types import MappingProxyType
 from typing import Any
@@ -17,8 +18,6 @@ Check = Callable[[str, Any], Any]
 
 #: Max permits of a name.
 MOST_PERMITS = 2**31 - 1
-#: Words that a policy's key can be, instead of a callable.
-KEYS = ("user", "ip")
 
 
 # Seconds
@@ -47,9 +46,8 @@ def _seconds(what: str, value: object) -> float:
     return value
 
 
-def lease(what: str, value: object) -> float:
-    """Return `value` as a lease duration in seconds; inf is permanent."""
-    return positive(what, value, infinite=True)
+#: A lease duration in seconds; inf is permanent.
+lease = partial(positive, infinite=True)
 
 
 def hours(what: str, value: object) -> float:
@@ -70,17 +68,18 @@ def ending(what: str, value: object) -> float:
 # Numbers
 
 
-def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
-    """Return `value` as an int from 1 to `most`."""
-    number = _int(what, value)
-    if not 1 <= number <= most:
-        raise ValueError(f"{what} must be from 1 to {most}, not {value}")
-    return number
+def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) -> int:
+    """Return `value`: an int from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least} to {most}, not {value}")
+    return value
 
 
-def count(what: str, value: object) -> int:
-    """Return `value` as an int, 0 or more."""
-    return 0 if value == 0 and type(value) is int else whole(what, value)
+count, status = partial(whole, least=0), partial(whole, least=400, most=599)
+#: A number of bits of an IPv6 address.
+prefix = partial(whole, most=128)
 
 
 def waiting(what: str, value: object) -> int | str:
@@ -88,28 +87,9 @@ def waiting(what: str, value: object) -> int | str:
     return "auto" if value == "auto" else count(what, value)
 
 
-def prefix(what: str, value: object) -> int:
-    """Return `value` as a number of bits of an IPv6 address."""
-    return whole(what, value, 128)
-
-
 def limit(what: str, value: Any) -> Any:
     """Return `value`: an int from 1, or a callable that returns one."""
     return value if callable(value) else whole(what, value)
-
-
-def status(what: str, value: object) -> int:
-    """Return `value`: an HTTP status from 400 to 599."""
-    number = _int(what, value)
-    if not 400 <= number <= 599:
-        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
-    return number
-
-
-def _int(what: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    return value
 
 
 # Words
@@ -119,19 +99,20 @@ def anything(what: str, value: Any) -> Any:
     return value
 
 
-def _of(kind: type, words: str) -> Check:
+def _of(words: str, *kinds: type) -> Check:
     """Return a check for the type of a value."""
 
     def check(what: str, value: Any) -> Any:
-        if not isinstance(value, kind):
+        if not isinstance(value, kinds):
             raise TypeError(f"{what} must be {words}, not {value!r}")
         return value
 
     return check
 
 
-flag, text = _of(bool, "True or False"), _of(str, "a str")
-alias, mapping = _of(str, "one cache alias"), _of(Mapping, "a dict")
+flag, text = _of("True or False", bool), _of("a str", str)
+alias, mapping = _of("one cache alias", str), _of("a dict", Mapping)
+flag_or_alias = _of("a bool or a database's alias", bool, str)
 
 
 def methods(what: str, value: object) -> frozenset[str]:
@@ -159,24 +140,20 @@ def one_of(*words: str) -> Check:
 # Callables
 
 
-def key(what: str, value: Any) -> Any:
-    """Return `value`: a word of KEYS, a callable, or a callable's dotted path."""
-    if callable(value):
-        return value
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be None, a str or callable, not {type(value).__name__}")
-    if value not in KEYS and "." not in value:
-        raise ValueError(
-            f"{what} must be None, 'user', 'ip', a callable or its path, not {value!r}"
-        )
-    return value
+def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
+    """Return a check that the value is a callable, the dotted path of one, or one of `words`."""
+
+    def check(what: str, value: Any) -> Any:
+        if callable(value) or value in words or (isinstance(value, str) and "." in value):
+            return value
+        error = ValueError if words and isinstance(value, str) else TypeError
+        raise error(f"{what} must be {choices}, not {value!r}")
+
+    return check
 
 
-def function(what: str, value: Any) -> Any:
-    """Return `value`: a callable, or its dotted path."""
-    if callable(value) or (isinstance(value, str) and "." in value):
-        return value
-    raise TypeError(f"{what} must be a callable or its path, not {value!r}")
+key = _callable("None, 'user', 'ip', a callable or its path", ("user", "ip"))
+function = _callable("a callable or its path")
 
 
 # Names of options
@@ -193,10 +170,10 @@ ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-NOWHERE: Mapping[str, str] = MappingProxyType({})
 
-
-def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = NOWHERE) -> str:
+def unknown(
+    given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Return which of `given` are not options, with likely spellings, or "" if all are options.
 
     `places`: the options of other places, with their places.

@@ -146,6 +146,14 @@ def raw(redis_url: str, clean_redis: None) -> redis.Redis:
 
 
 @pytest.fixture
+def view(raw: redis.Redis) -> Callable[[str], Any]:
+    """Return a function that returns the `View` of a name on the server."""
+    from tests.behaviour.watching import View
+
+    return lambda name: View(raw, name)
+
+
+@pytest.fixture
 def rejections() -> Iterator[list[dict[str, Any]]]:
     """The arguments of each signal `acquire_rejected`."""
     from django_redis_sync.signals import acquire_rejected

@@ -14,12 +14,15 @@ import redis
 from devtools.servers import RedisServer
 from tests.celery_site.site import Site, rabbitmq, site_with_redis
 
+from .behaviour.watching import View
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.promise(33),
     pytest.mark.skipif(redis.VERSION < (6, 1), reason="Celery on Redis needs redis-py 6.1"),
 ]
 deep = pytest.mark.deep
+HALF_SECOND = "for n in range({}): limited.delay(n, 0.5)"
 
 
 @pytest.fixture
@@ -33,125 +36,110 @@ def site(both: tuple[Site, RedisServer]) -> Site:
     return both[0]
 
 
-def children(worker: Any) -> list[int]:
-    """Return the process ids of a worker's pool."""
+def kill_child(worker: Any) -> None:
+    """Kill a process of a worker's pool."""
     path = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
-    return [int(pid) for pid in path.read_text().split()]
+    os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
 
 
-def displacement(begun: list[int]) -> list[int]:
-    """Return by how many places each job began too early or too late."""
-    return [abs(place - job) for place, job in enumerate(dict.fromkeys(begun))]
+def wait_for(site: Site, word: str, count: int, seconds: float = 60) -> None:
+    """Wait until `count` jobs have begun or ended."""
+    site.until(lambda: len(site.effects.jobs(word)) >= count, seconds)
+
+
+def check_order(site: Site, jobs: int, displacement: int) -> None:
+    """Check that each job began once, at most `displacement` places too early or too late."""
+    begun = site.effects.jobs("begin")
+    assert [*range(jobs)] == sorted(begun)
+    moved = max(abs(place - job) for place, job in enumerate(begun))
+    assert moved <= displacement, begun
 
 
 def test_full_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
-    site.send("for n in range(16): limited.delay(n, 0.5)\nfor n in range(8): free.delay(n)")
-    site.start(4)
+    site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
+    site.start()
     site.ended(range(16))
-    begun = site.effects.jobs("begin")
-    assert sorted(begun) == list(range(16))
-    assert site.effects.most_at_once() == 2
-    assert max(displacement(begun)) <= 6
+    check_order(site, 16, displacement=6)
+    assert 2 == site.effects.most_at_once()
     # The tasks without a limit ran beside the first limited tasks, although they were sent later.
     begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
     assert begins.index("begin free") < 8
 
 
-RESULTS = """
-import json
-from celery import chain, chord, group
-got = {
-    "retries": [r.get(timeout=40) for r in [limited.delay(n) for n in range(4)]],
-    "chain": chain(limited.s(10), limited.s(0.1)).apply_async().get(timeout=40),
-    "chord": chord(limited.si(n) for n in range(20, 24))(total.s()).get(timeout=40),
-    "flaky": [r.get(timeout=60) for r in [flaky.delay(n) for n in range(30, 33)]],
-    "max_retries=0": [r.get(timeout=40) for r in [of_tenant.delay(1, n) for n in range(40, 43)]],
-    "helper": with_helper.delay().get(timeout=40),
-    "link": limited.apply_async((61,), link=free.si(62)).get(timeout=40),
-    "eta": limited.apply_async((63,), countdown=0.5).get(timeout=40),
-    "group": group(limited.s(n) for n in range(64, 67))().get(timeout=40),
-    "replace": replaced.delay(70).get(timeout=40),
-    "direct": [direct(1), direct.run(2), direct.apply((3,)).get()],
-    "options": limited.apply_async((50,), expires=60, priority=3, time_limit=30).get(timeout=40),
-}
-print(json.dumps(got))
-"""
+#: Code that sends tasks and waits for their results, and the results.
+RESULTS = [
+    ("[r.get() for r in [limited.delay(n) for n in range(4)]]", [0, 1, 2, 3]),
+    ("chain(limited.s(10), limited.s(0.1)).apply_async().get()", 10),
+    ("chord(limited.si(n) for n in range(20, 24))(total.s()).get()", 20 + 21 + 22 + 23),
+    ("[r.get() for r in [flaky.delay(n) for n in range(30, 33)]]", [30, 31, 32]),
+    ("[r.get() for r in [of_tenant.delay(1, n) for n in range(40, 43)]]", [40, 41, 42]),
+    ("limited.apply_async((61,), link=free.si(62)).get()", 61),
+    ("limited.apply_async((63,), countdown=0.5).get()", 63),
+    ("group(limited.s(n) for n in range(64, 67))().get()", [64, 65, 66]),
+    ("replaced.delay(70).get()", 70),
+    ("[direct(1), direct.run(2), direct.apply((3,)).get()]", [1, 2, 3]),
+    ("limited.apply_async((50,), expires=60, priority=3, time_limit=30).get()", 50),
+    ("with_helper.delay().get()[:44]", 'helper has on_full="retry" and is not the bo'),
+]
 
 
 def test_retries_chains_chords_and_options_work_with_on_full_retry(site: Site) -> None:
-    site.start(4)
-    got = json.loads(site.send(RESULTS))
-    assert got.pop("helper").startswith('helper has on_full="retry" and is not the body of a')
-    assert got == {
-        "retries": [0, 1, 2, 3],
-        "chain": 10,
-        "chord": 20 + 21 + 22 + 23,
-        "flaky": [30, 31, 32],
-        "max_retries=0": [40, 41, 42],
-        "direct": [1, 2, 3],
-        "link": 61,
-        "eta": 63,
-        "group": [64, 65, 66],
-        "replace": 70,
-        "options": 50,
-    }
-    assert site.effects.jobs("begin").count(30) == 3
-    assert site.effects.beside_themselves() == []
+    site.start()
+    codes = [code.replace("get()", "get(timeout=60)") for code, _ in RESULTS]
+    sends = f"from celery import *\nimport json\nprint(json.dumps([{', '.join(codes)}]))"
+    assert [result for _, result in RESULTS] == json.loads(site.send(sends))
+    assert 3 == site.effects.jobs("begin").count(30)
+    assert 1 == site.effects.most_at_once(of_one_job=True)
 
 
 @deep
 def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redis.Redis) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
-    site.start(4)
-    (stats,) = [f"{os.environ['DJANGO_REDIS_SYNC_TEST_PREFIX']}:{{exports}}:stats"]
+    site.start()
+    stats = View(raw, "exports").keys.stats
 
     def dropped() -> int:
         return sum(int(n) for field, n in raw.hgetall(stats).items() if field.endswith(b":d"))
 
     site.until(lambda: dropped() == 2)
-    assert len(site.effects.jobs("begin")) == len(site.effects.jobs("end")) == 1
+    assert 1 == len(site.effects.jobs("begin")) == len(site.effects.jobs("end"))
 
 
 @deep
-def test_killed_child_and_killed_worker_lose_no_job(both: tuple[Site, RedisServer]) -> None:
-    site, _ = both
-    site.environment["CELERY_SITE_CONF"] = json.dumps(
-        {"broker_transport_options": {"visibility_timeout": 5}}
-    )
-    site.send("for n in range(12): limited.delay(n, 0.5)")
+def test_killed_child_and_killed_worker_lose_no_job(site: Site) -> None:
+    options = {"broker_transport_options": {"visibility_timeout": 5}}
+    site.environment["CELERY_SITE_CONF"] = json.dumps(options)
+    site.send(HALF_SECOND.format(12))
     first, second = site.start(3), site.start(3)
-    site.until(lambda: len(site.effects.jobs("begin")) >= 2)
-    os.kill(children(first)[0], signal.SIGKILL)
-    site.until(lambda: len(site.effects.jobs("begin")) >= 5)
+    wait_for(site, "begin", 2)
+    kill_child(first)
+    wait_for(site, "begin", 5)
     os.killpg(second.pid, signal.SIGKILL)
     site.start(3)
     site.ended(range(12), 110)
 
 
 @deep
-def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(
-    site: Site, raw: redis.Redis
-) -> None:
-    site.send("for n in range(16): limited.delay(n, 0.5)")
-    site.start(4)
-    site.until(lambda: len(site.effects.jobs("end")) >= 4)
+def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(site: Site, raw: Any) -> None:
+    site.send(HALF_SECOND.format(16))
+    site.start()
+    wait_for(site, "end", 4)
     raw.flushdb()
     site.ended(range(16))
-    assert sorted(site.effects.jobs("begin")) == list(range(16))
-    assert max(displacement(site.effects.jobs("begin"))) <= 8
+    check_order(site, 16, displacement=8)
 
 
 @deep
 def test_worker_keeps_the_limit_while_the_broker_is_down(both: tuple[Site, RedisServer]) -> None:
     site, broker = both
     site.send("for n in range(8): limited.delay(n, 1)")
-    site.start(4)
-    site.until(lambda: len(site.effects.jobs("begin")) >= 2)
+    site.start()
+    wait_for(site, "begin", 2)
     broker.stop()
     time.sleep(4)
     broker.restart()
     site.send("pass")
-    site.until(lambda: len(site.effects.jobs("end")) >= 2, 30)
+    wait_for(site, "end", 2, 30)
     assert site.effects.most_at_once() <= 2
 
 
@@ -161,8 +149,8 @@ def test_thread_and_gevent_pools_keep_the_limit(site: Site, pool: str) -> None:
     site.send("for n in range(12): limited.delay(n, 0.3)")
     site.start(8, pool)
     site.ended(range(12))
-    assert site.effects.most_at_once() == 2
-    assert sorted(site.effects.jobs("begin")) == list(range(12))
+    check_order(site, 12, displacement=12)
+    assert 2 == site.effects.most_at_once()
 
 
 @deep
@@ -173,10 +161,10 @@ def test_rabbitmq_keeps_the_limit_and_loses_no_job(
     with rabbitmq(tmp_path) as broker, RedisServer() as results:
         site = Site(broker, results.url, tmp_path, task_default_queue_type=queue_type)
         try:
-            site.start(4)
-            site.send("for n in range(12): limited.delay(n, 0.5)")
-            site.until(lambda: len(site.effects.jobs("begin")) >= 4, 90)
-            os.kill(children(site.workers[0])[0], signal.SIGKILL)
+            worker = site.start()
+            site.send(HALF_SECOND.format(12))
+            wait_for(site, "begin", 4, 90)
+            kill_child(worker)
             site.ended(range(12), 90)
         finally:
             site.stop()

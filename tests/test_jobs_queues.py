@@ -1,4 +1,4 @@
-"""on_full="retry" in one process: its errors, its check, and the recipes for other task queues."""
+"""on_full="retry" in one process: its errors, its check, what operators see, and other queues."""
 
 from __future__ import annotations
 
@@ -12,54 +12,80 @@ from django_redis_sync import Semaphore, synchronized
 from django_redis_sync.checks import check_tasks
 from django_redis_sync.locks.jobs import JobQueue, NotSent
 from tests.support import worker_processes
+from tests.support.commands import locks
+
+from .behaviour.both import eventually
 
 pytestmark = pytest.mark.promise(33)
 
 
-@pytest.mark.parametrize("options", [{"blocking_timeout": 1}, {"blocking": False}])
-def test_on_full_retry_rejects_blocking_options(options: Any) -> None:
-    with pytest.raises(ValueError, match=r'on_full="retry" never waits: leave out blocking'):
-        synchronized("x", on_full="retry", **options)
+class Queue:
+    """A task queue whose messages the test delivers itself."""
+
+    def __init__(self) -> None:
+        self.now: Any = None
+        self.sent: list[Any] = []
+        self.queue = JobQueue(lambda: self.now, self.again, lambda: "dropped")
+
+    def again(self, seconds: float, note: list[Any]) -> str:
+        assert seconds >= 0.05
+        self.sent.append(note)
+        return "later"
+
+    def deliver(self, function: Any, number: str, *args: Any, note: Any = None) -> Any:
+        self.now = (("tasks.export", number), note)
+        return function(*args)
 
 
-def test_on_full_retry_rejects_a_quorum() -> None:
-    with pytest.raises(ValueError, match="a quorum has no queue"):
-        synchronized("x", on_full="retry", using=["a", "b", "c"])
+@pytest.fixture
+def jobs(raw: redis.Redis) -> Queue:
+    return Queue()
 
 
-def test_on_full_retry_rejects_async_tasks() -> None:
+def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: Any) -> Any:
+    return synchronized(name, limit, on_full=jobs.queue, **options)(lambda tenant="": "ran")
+
+
+def shown(*words: str) -> Any:
+    """Return what `locks status` shows of the only name, as JSON."""
+    (name,) = json.loads(locks("status", *words, "--format", "json"))["names"]
+    return name
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"blocking_timeout": 1}, ValueError, "never waits: leave out blocking_timeout"),
+        ({"blocking": False}, ValueError, "never waits: leave out blocking"),
+        ({"using": ["a", "b", "c"]}, ValueError, "a quorum has no queue"),
+        ({}, TypeError, r'task is async: on_full="retry" is for sync tasks'),
+    ],
+)
+def test_on_full_retry_rejects_what_it_cannot_do(options: Any, error: Any, message: str) -> None:
     async def task() -> None: ...
 
-    with pytest.raises(TypeError, match="is for sync tasks"):
-        synchronized("x", on_full="retry")(task)
+    with pytest.raises(error, match=message):
+        synchronized("x", on_full="retry", **options)(task)
 
 
-def test_on_full_retry_raises_when_a_plain_function_is_called() -> None:
-    pytest.importorskip("celery", reason="Celery is missing: pip install celery")
-
-    @synchronized("x", on_full="retry")
-    def helper() -> None: ...
-
-    with pytest.raises(TypeError, match="is not the body of a Celery task"):
-        helper()
-
-
-def test_check_reports_tasks_that_can_be_lost() -> None:
+def test_celery_tasks_that_can_be_lost_and_other_functions_are_reported() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
-    def task(**options: Any) -> None:
-        @app.task(shared=False, **options)  # otherwise later apps have the task, too
-        @synchronized("x", on_full="retry")
-        def body() -> None: ...
+    def body() -> None: ...
 
-        app.tasks.register(body)
-
-    task(name="safe", acks_late=True, reject_on_worker_lost=True)
-    task(name="unsafe", acks_late=True)
+    for name, safe in (("safe", True), ("unsafe", False)):
+        # shared=False: otherwise later apps have the task, too
+        task = app.task(shared=False, name=name, acks_late=True, reject_on_worker_lost=safe)
+        app.tasks.register(task(synchronized("x", on_full="retry")(body)))
     (found,) = check_tasks()
     before.set_current()
     assert ("redis_sync.W026", True) == (found.id, found.msg.startswith("unsafe: "))
+    with pytest.raises(TypeError, match="is not the body of a Celery task"):
+        synchronized("x", on_full="retry")(body)()
 
 
 def test_celery_is_imported_only_for_on_full_retry() -> None:
@@ -72,37 +98,75 @@ def test_celery_is_imported_only_for_on_full_retry() -> None:
     assert "[]\n" == worker_processes.run("-c", code).stdout
 
 
+# What operators see and do
+
+
+def test_waiting_job_is_shown_and_dropped_by_clear(jobs: Queue) -> None:
+    export = export_task(jobs)
+    with Semaphore("exports", 1):
+        assert "later" == jobs.deliver(export, "0123456789")
+        assert "tasks.export[01234567]" in locks("status", "exports")
+        (waiter,) = shown("exports")["waiters"]
+        assert (1, True, "tasks.export[01234567]") == (
+            *(waiter["sendings"], waiter["alive"], waiter["label"]),
+        )
+        assert waiter["next_try"] > waiter["since"]
+        locks("clear", "exports", "--holder", waiter["id"], "--no-input")
+        assert 0 == shown("exports")["waiting"]
+    assert "dropped" == jobs.deliver(export, "0123456789", note=jobs.sent[-1])
+    assert "ran" == jobs.deliver(export, "2")
+
+
+def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
+    export = export_task(jobs, limit=2, share="{tenant}", share_limit=1)
+    with Semaphore("exports", 2, share="a", share_limit=1):
+        for number in "01":
+            jobs.deliver(export, number, "a")
+        with Semaphore("exports", 2, share="c"):
+            jobs.deliver(export, "2", "b")
+            found = shown("exports")["shares"]
+    assert {("a", 1, 2), ("b", 0, 1), ("c", 1, 0)} == {
+        (share["share"], share["in_use"], share["waiting"]) for share in found
+    }
+
+
+@pytest.mark.parametrize("name", ["exports", "exports:{tenant}"])
+def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, name: str) -> None:
+    export = export_task(jobs, name)
+    with Semaphore(name.format(tenant="acme"), 1):
+        jobs.deliver(export, "1", "acme")
+        for _ in range(2):
+            jobs.deliver(export, "1", "acme", note=jobs.sent[-1])
+        assert "dropped" == jobs.deliver(export, "1", "acme", note=jobs.sent[0])
+        eventually(lambda: shown()["ever"]["job_delivered"] == 4)
+        assert 1 == shown()["ever"]["job_copy_dropped"]
+
+
+# Other task queues
+
+
 def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redis) -> None:
     holder = Semaphore("x", 1).acquire()
     assert holder is not None
 
     def again(seconds: float, note: list[Any]) -> Any:
-        assert seconds >= 0.05
         holder.release()
         raise NotSent
 
-    @synchronized("x", on_full=JobQueue(lambda: (("task", "1"), None), again))
-    def task() -> str:
-        return "ran"
-
+    task = synchronized("x", on_full=JobQueue(lambda: (("task", "1"), None), again))(lambda: "ran")
     assert "ran" == task()
 
 
-# Recipes of docs/task-queues.md
-
-
 def test_dramatiq_recipe(raw: redis.Redis) -> None:
+    """As in docs/task-queues.md."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker
     from dramatiq.middleware import CurrentMessage
 
-    broker = StubBroker(middleware=[CurrentMessage()])
-    ran: list[int] = []
+    broker, ran = StubBroker(middleware=[CurrentMessage()]), list[int]()
 
     def delivery() -> Any:
         message = CurrentMessage.get_current_message()
-        if message is None:
-            return None
         return (message.actor_name, message.message_id), message.options.get("redis_sync")
 
     def again(seconds: float, note: list[Any]) -> None:
@@ -121,43 +185,9 @@ def test_dramatiq_recipe(raw: redis.Redis) -> None:
             export.send(1)
             export.send(2)
             broker.queues["default"].join()
-            assert ran == []
+            assert [] == ran
         broker.join("default", timeout=20_000)
         worker.join()
-        assert sorted(ran) == [1, 2]
+        assert [1, 2] == sorted(ran)
     finally:
         worker.stop()
-
-
-def test_huey_recipe(raw: redis.Redis) -> None:
-    huey = pytest.importorskip("huey", reason="Huey is missing: pip install huey")
-    from huey.exceptions import RetryTask
-
-    queue, ran = huey.MemoryHuey(), list[int]()
-    notes: dict[str, Any] = {}
-    current: list[Any] = []
-
-    def delivery() -> Any:
-        if not current:
-            return None
-        return (current[0].name, current[0].id), json.loads(notes.get(current[0].id, "null"))
-
-    def again(seconds: float, note: list[Any]) -> None:
-        notes[current[0].id] = json.dumps(note)
-        raise RetryTask(delay=seconds)
-
-    @queue.pre_execute()
-    def remember(task: Any) -> None:
-        current[:] = [task]
-
-    @queue.task(retries=1)
-    @synchronized("x", on_full=JobQueue(delivery, again))
-    def export(pk: int) -> None:
-        ran.append(pk)
-
-    export(1)
-    with Semaphore("x", 1):
-        queue.execute(queue.dequeue())
-    assert ran == []
-    ((_, note),) = [(id, json.loads(text)) for id, text in notes.items()]
-    assert note[0] == 1

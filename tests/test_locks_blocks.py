@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
-import unittest
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
+import django_redis_sync
 from django_redis_sync import (
     Lease,
     LeaseLost,
@@ -24,31 +23,28 @@ from django_redis_sync import (
     Semaphore,
     acquire_all,
 )
-from tests.behaviour.both import eventually
 
+from .behaviour.both import Async, Sync, eventually
 from .behaviour.watching import View
+from .support.interrupting import before_returns, inside_ours, interruptions
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
-
-#: Every kind of context manager, with the names that it holds inside its block.
-KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "lock": (lambda: Lock("x"), ("x",)),
-    "semaphore": (lambda: Semaphore("x", 9), ("x",)),
-    "for all threads": (lambda: Semaphore("x", 9, thread_local=False), ("x",)),
-    "rlock": (lambda: RLock("x"), ("x",)),
-    "readers": (lambda: ReadWriteLock("x").read, ("x",)),
-    "writer": (lambda: ReadWriteLock("x").write, ("x",)),
-    "several": (lambda: acquire_all([Lock("x"), Semaphore("y", 9)]), ("x", "y")),
+#: Every kind of context manager, and the number of its names: x and y.
+KINDS: dict[str, tuple[Callable[[], Any], int]] = {
+    "lock": (lambda: Lock("x"), 1),
+    "semaphore": (lambda: Semaphore("x", 9), 1),
+    "for all threads": (lambda: Semaphore("x", 9, thread_local=False), 1),
+    "rlock": (lambda: RLock("x"), 1),
+    "readers": (lambda: ReadWriteLock("x").read, 1),
+    "writer": (lambda: ReadWriteLock("x").write, 1),
+    "several": (lambda: acquire_all([Lock("x"), Semaphore("y", 9)]), 2),
 }
-SHARED = ("semaphore", "for all threads", "readers")
-
-each = pytest.mark.parametrize("kind", KINDS)
-each_shared = pytest.mark.parametrize("kind", SHARED)
+each_shared = pytest.mark.parametrize("kind", ("semaphore", "for all threads", "readers"))
 
 
 @pytest.fixture
-def held(raw: redis.Redis) -> Callable[..., list[int]]:
-    return lambda *names: [View(raw, name).holding for name in names]
+def held(raw: Any) -> Callable[..., list[int]]:
+    """Return a function that returns the numbers of leases of the names x and y."""
+    return lambda names=1: [View(raw, name).holding for name in "xy"[:names]]
 
 
 def elsewhere(call: Callable[..., Any], *args: Any) -> Any:
@@ -66,43 +62,75 @@ async def async_generator(manager: Any) -> AsyncIterator[Any]:
         yield entered
 
 
-@each
-def test_block_in_a_generator_releases_when_another_thread_finishes_it(
-    kind: str, held: Any
-) -> None:
-    make, names = KINDS[kind]
-    block = generator(make())
+# Ways to begin and end a block. They call `inside` in it.
+
+
+def finished_by_another_thread(manager: Any, inside: Any) -> None:
+    block = generator(manager)
     next(block)
-    assert [1] * len(names) == held(*names)
+    inside()
     elsewhere(list, block)
-    assert [0] * len(names) == held(*names)
 
 
-@each
-def test_block_in_a_generator_releases_when_another_thread_closes_it(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-    block = elsewhere(generator, make())
+def closed_after_its_thread_ended(manager: Any, inside: Any) -> None:
+    block = elsewhere(generator, manager)
     elsewhere(next, block)
+    inside()
     block.close()
-    assert [0] * len(names) == held(*names)
 
 
-@each_shared
-def test_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
-    """Each end of a block releases the newest lease of the thread."""
-    manager = KINDS[kind][0]()
-    first, second = generator(manager), generator(manager)
-    next(first)
-    next(second)
-    list(first)
-    assert [1] == held("x")
-    list(second)
-    assert [0] == held("x")
+def closed_by_the_loop_after_a_break(manager: Any, inside: Any) -> None:
+    async def main() -> None:
+        async for _ in async_generator(manager):
+            inside()
+            break
+
+    asyncio.run(main())
+
+
+def ended_by_another_task(manager: Any, inside: Any) -> None:
+    async def main() -> None:
+        block: Any = async_generator(manager)
+        await asyncio.create_task(anext(block))
+        inside()
+        await asyncio.create_task(block.aclose())
+
+    asyncio.run(main())
+
+
+def ended_by_hand(manager: Any, inside: Any) -> None:
+    manager.__enter__()
+    inside()
+    manager.__exit__(None, None, None)
+    with pytest.raises(NotAcquired, match="holds nothing"):
+        manager.__exit__(None, None, None)
+
+
+def ended_by_hand_in_another_thread(manager: Any, inside: Any) -> None:
+    manager.__enter__()
+    inside()
+    elsewhere(manager.__exit__, None, None, None)
+
+
+WAYS = (
+    *(finished_by_another_thread, closed_after_its_thread_ended, ended_by_another_task),
+    *(closed_by_the_loop_after_a_break, ended_by_hand, ended_by_hand_in_another_thread),
+)
+
+
+@pytest.mark.promise(16)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, held: Any) -> None:
+    make, names = KINDS[kind]
+    inside = list[list[int]]()
+    way(make(), lambda: inside.append(held(names)))
+    assert ([[1] * names], [0] * names) == (inside, held(names))
 
 
 @each_shared
 def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
-    kind: str, held: Any, caplog: pytest.LogCaptureFixture
+    kind: str, held: Any, caplog: Any
 ) -> None:
     manager = KINDS[kind][0]()
     first, second = generator(manager), generator(manager)
@@ -114,56 +142,43 @@ def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
     elsewhere(list, second)
     del first, second, leases
     eventually(lambda: [None, None] == [reference() for reference in references])
-    assert [2] == held("x"), "the leases stay in Redis until they expire"
-
-
-def test_block_with_a_lost_lease_releases_no_other_lease(held: Any, raw: redis.Redis) -> None:
-    semaphore = Semaphore("x", 9)
-    with semaphore as outer:
-        with pytest.raises(LeaseLost), semaphore as inner:
-            raw.delete(*View(raw, "x").left())
-            with pytest.raises(LeaseLost):
-                inner.renew()
-        assert not inner.held and not outer.ended
-        with pytest.raises(LeaseLost):
-            outer.renew()
-        semaphore.raise_on_release_error = False
-
-
-@pytest.mark.parametrize("ends", ["released", "detached"])
-def test_block_with_an_ended_lease_releases_no_other_lease(ends: str, held: Any) -> None:
-    semaphore = Semaphore("x", 9)
-    with semaphore as outer:
-        with semaphore as inner:
-            if ends == "released":
-                semaphore.release()
-            else:
-                inner.detach()
-            assert inner.ended and outer.held
-        assert outer.held, "the inner block released the lease of the outer one"
-    assert not outer.held
-
-
-def test_downgraded_block_releases_its_own_lease(held: Any) -> None:
-    lock = ReadWriteLock("x")
-    with lock.read as other:
-        pass
-    with lock.write as lease:
-        lock.downgrade()
-        assert lease.held and not other.held
-        assert elsewhere(lock.read.acquire)
-        assert [2] == held("x")
-    assert not lease.held and [1] == held("x")
+    assert [2] == held(), "the leases stay in Redis until they expire"
 
 
 @each_shared
-def test_nested_blocks_over_one_object_release_their_own_leases(kind: str, held: Any) -> None:
+def test_nested_and_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
     manager = KINDS[kind][0]()
     with manager as one, manager as other:
         with manager as third:
-            assert [3] == held("x")
-        assert not third.held and other.held and one.held
-    assert [0] == held("x")
+            assert [3] == held()
+        assert (False, True, True) == (third.held, other.held, one.held)
+    first, second = generator(manager), generator(manager)
+    next(first), next(second)
+    list(first)
+    assert [1] == held()
+    list(second)
+    assert [0] == held()
+
+
+@pytest.mark.parametrize("end", ["release", "detach", "lose"])
+def test_block_with_an_ended_lease_releases_no_other_lease(end: str, raw: Any) -> None:
+    semaphore = Semaphore("x", 9)
+    with semaphore as outer:
+        block = generator(semaphore)
+        inner = next(block)
+        if end == "release":
+            semaphore.release()
+        elif end == "detach":
+            inner.detach()
+        else:
+            raw.zrem(View(raw, "x").keys.leases, inner.token)
+            with pytest.raises(LeaseLost):
+                inner.renew()
+            with pytest.raises(LeaseLost):
+                next(block)
+        assert [] == list(block)
+        assert outer.held and not inner.held, "the inner block released the lease of the outer one"
+    assert not outer.held
 
 
 def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
@@ -176,177 +191,159 @@ def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
         assert lease.held
     assert lease.held
     elsewhere(list, second)
-    assert [0] == held("x")
+    assert [0] == held()
     with lock as again:
         assert again is not lease
 
 
-@each
-def test_block_in_an_async_generator_releases_when_the_loop_closes_it(kind: str, held: Any) -> None:
-    """After a `break`, the loop closes the generator in a task of its own."""
-    make, names = KINDS[kind]
-
-    async def main() -> None:
-        async for _ in async_generator(make()):
-            break
-        for _ in range(200):
-            gc.collect()
-            await asyncio.sleep(0.01)
-            if [0] * len(names) == held(*names):
-                return
-        raise AssertionError("still held")
-
-    asyncio.run(main())
+# References: the lease renewer would renew a lease that is referenced forever
 
 
-@each
-def test_async_block_releases_when_it_ends_in_another_task(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-
-    async def main() -> None:
-        block = async_generator(make())
-        await asyncio.create_task(anext(block))  # type: ignore[arg-type]
-        assert [1] * len(names) == held(*names)
-        await asyncio.create_task(block.aclose())  # type: ignore[attr-defined]
-        assert [0] * len(names) == held(*names)
-
-    asyncio.run(main())
+def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any]:
+    lease = semaphore.acquire()
+    if release:
+        lease.release()  # type: ignore[union-attr]
+    return weakref.ref(lease)  # type: ignore[arg-type]
 
 
-@each
-def test_enter_context_of_a_test_case_releases_after_the_test(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-
-    class Case(unittest.TestCase):
-        def runTest(self) -> None:
-            if hasattr(self, "enterContext"):
-                self.enterContext(make())
-                assert [1] * len(names) == held(*names)
-
-    assert unittest.TextTestRunner(stream=io.StringIO()).run(Case()).wasSuccessful()
-    assert [0] * len(names) == held(*names)
-
-
-# Explicit calls of __enter__ and __exit__
-
-
-@each
-def test_explicit_exit_releases_an_explicit_enter(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-    manager = make()
-    manager.__enter__()
-    assert [1] * len(names) == held(*names)
-    manager.__exit__(None, None, None)
-    assert [0] * len(names) == held(*names)
-    with pytest.raises(NotAcquired, match="holds nothing"):
-        manager.__exit__(None, None, None)
-
-
-@each
-def test_explicit_exit_in_another_thread_releases_the_only_lease(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-    manager = make()
-    manager.__enter__()
-    elsewhere(manager.__exit__, None, None, None)
-    assert [0] * len(names) == held(*names)
-
-
-class Overriding(Semaphore):
-    """Overrides `__enter__` and `__exit__`. Its `__enter__` acquires another lock."""
-
-    def __enter__(self) -> Lease:
-        with Lock("note"):
-            return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-
-
-def test_blocks_of_a_subclass_that_overrides_enter_and_exit_release(held: Any) -> None:
-    semaphore = Overriding("x", 9)
-    with semaphore as one:
-        with semaphore as other:
-            assert [0, 2] == held("note", "x")
-        assert one.held and not other.held
-    assert [0] == held("x")
-
-
-# Leases that remain
-
-
-def test_block_that_raises_not_acquired_holds_nothing(held: Any) -> None:
-    lock, other = Lock("x", blocking=False), Lock("x")
-    with other:
-        block = generator(lock)
-        with pytest.raises(NotAcquired):
-            next(block)
-    assert [0] == held("x")
-    with lock:
-        assert [1] == held("x")
-    assert [0] == held("x")
-
-
-def test_lease_is_collected_when_nothing_can_release_it(held: Any) -> None:
-    """Otherwise the lease renewer would renew it forever."""
-    lock = Lock("x")
-    lease = lock.__enter__()
-    reference = weakref.ref(lease)
-    del lock, lease
-    assert reference() is None
-
-
-@pytest.mark.parametrize("thread_local", [True, False])
-def test_leases_released_by_their_own_method_do_not_pile_up(thread_local: bool) -> None:
-    """For example, a dispatcher acquires the leases, and its workers release them."""
-    semaphore = Semaphore("x", 10_000, thread_local=thread_local)
-    oldest = semaphore.acquire()
-    references: list[weakref.ref[Lease]] = []
-    for _ in range(1000):
-        lease = semaphore.acquire()
-        assert lease is not None
-        references.append(weakref.ref(lease))
-        lease.release()
-        del lease
-    assert sum(ref() is not None for ref in references) < 250
-    semaphore.release()
-    assert oldest is not None and not oldest.held
-
-
-def test_lost_leases_do_not_pile_up() -> None:
-    semaphore = Semaphore("x", 10_000, timeout=0.01)
-    references = []
-    for _ in range(600):
-        lease = semaphore.acquire()
-        assert lease is not None
-        references.append(weakref.ref(lease))
-        del lease
-    # Pending `on_lost` callbacks keep references to their leases.
-    eventually(lambda: sum(ref() is not None for ref in references) < 450)
-
-
-def test_leases_of_a_thread_are_collected_after_it_ends() -> None:
-    lock = Lock("x")
-    reference = elsewhere(lambda: weakref.ref(lock.acquire()))
+def test_lease_is_collected_when_its_object_thread_or_task_ends(held: Any) -> None:
+    reference = reference_to(Lock("x"))
+    assert reference() is None, "the lease outlives its object"
+    lock = Lock("y")
+    reference = elsewhere(reference_to, lock)
     eventually(lambda: reference() is None)
 
-
-def test_leases_of_a_task_are_collected_after_it_ends() -> None:
-    async def take() -> Any:
-        return weakref.ref(await lock.aacquire())  # type: ignore[arg-type]
+    async def areference_to(semaphore: Semaphore) -> weakref.ref[Any]:
+        return weakref.ref(await semaphore.aacquire())  # type: ignore[arg-type]
 
     async def main() -> None:
-        reference = await asyncio.create_task(take())
+        reference = await asyncio.create_task(areference_to(semaphore))
         await asyncio.sleep(0)
         assert reference() is None, "the lease outlives its task"
 
-    lock = Lock("x")
+    semaphore = Semaphore("z", 9)
     asyncio.run(main())
 
 
-def test_semaphore_releases_all_its_held_leases() -> None:
-    semaphore = Semaphore("x", 10_000)
-    leases = [semaphore.acquire() for _ in range(350)]
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
+    """For example, a dispatcher acquires the leases, and its workers release them."""
+    semaphore = Semaphore("x", 10_000, thread_local=thread_local)
+    leases: list[Any] = [semaphore.acquire() for _ in range(350)]
+    released = [reference_to(semaphore, release=True) for _ in range(1000)]
+    assert sum(ref() is not None for ref in released) < 250
     for lease in reversed(leases):
-        assert lease is not None and lease.held
+        assert lease.held
         semaphore.release()
         assert not lease.held
+    short = Semaphore("y", 10_000, timeout=0.01, thread_local=thread_local)
+    lost = [reference_to(short) for _ in range(600)]
+    # Pending `on_lost` callbacks keep references to their leases.
+    eventually(lambda: sum(ref() is not None for ref in lost) < 450)
+
+
+async def hold(lock: Lock, block: bool) -> None:
+    if block:
+        await lock.__aenter__()
+    else:
+        await lock.aacquire()
+    await asyncio.sleep(1000)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_leases_of_tasks_of_a_closed_loop_are_not_renewed_without_gc(raw: Any) -> None:
+    views = [View(raw, f"x{n}") for n in range(6)]
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        for n in range(6):
+            lock = Lock(f"x{n}", timeout=1.5, renew=True)
+            asyncio.get_running_loop().create_task(hold(lock, block=n % 2 == 0))
+        while not all(view.holding for view in views):
+            await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        kept = asyncio.run(Lock("kept", timeout=4, renew=True).aacquire())
+        loop.run_until_complete(main())
+        loop.close()
+        del loop
+        eventually(lambda: all(view.empty for view in views))
+        assert kept is not None
+        eventually(View(raw, "kept").renewals())
+    finally:
+        gc.enable()
+    kept.release()
+    # The next loop drops the resources of a closed loop, and asyncio warns about their sockets.
+    asyncio.run(Lock("x").alocked())
+    gc.collect()
+
+
+# Interruptions, for example by the exception of a signal handler
+
+
+async def acquire(io: Any, semaphore: Any, inside: list[str]) -> None:
+    await io.do(semaphore, "acquire")
+    inside.append("acquired")
+
+
+async def enter_block(io: Any, semaphore: Any, inside: list[str]) -> None:
+    async with io.entered(semaphore):
+        inside.append("in the block")
+
+
+FOLDER = Path(django_redis_sync.__file__).parent / "locks"
+#: The files with the code of an acquire, except the one that prepares the request.
+FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "options.py"]
+
+
+@pytest.fixture
+def run_async() -> Iterator[Callable[..., None]]:
+    """Return a function that runs coroutines on one event loop. A new one for each takes long."""
+    loop = asyncio.new_event_loop()
+    yield loop.run_until_complete
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def all_released() -> bool:
+    """Return True if no lease exists that was not released. Such a lease would be renewed."""
+    for generation in (1, 2):  # a full collection is slow, and seldom needed
+        gc.collect(generation)
+        if all(each.ended for each in gc.get_objects() if issubclass(type(each), Lease)):
+            return True
+    return False
+
+
+@pytest.mark.promise(6)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("io", [Sync(), Async()], ids=repr)
+@pytest.mark.parametrize("take", [acquire, enter_block])
+@pytest.mark.parametrize("kind", ["lock", "for all threads", "rlock", "several"])
+def test_interrupted_acquire_leaves_no_lease_behind(
+    kind: str, take: Any, io: Any, raw: Any, run_async: Any
+) -> None:
+    semaphore, run = KINDS[kind][0](), io.run if repr(io) == "sync" else run_async
+    inside, count = list[str](), 0
+    attempts = interruptions(
+        lambda: run(take(io, semaphore, inside)),
+        *FILES,
+        where=before_returns if kind == "several" else inside_ours,
+        after=("__init__",),  # of the lease
+    )
+    for where in attempts:
+        if inside:  # the acquire has ended; interrupted releases have another test
+            break
+        count += 1
+        print(where)
+        eventually(all_released)
+        with pytest.raises(NotAcquired):
+            semaphore.release()
+            pytest.fail(f"a lease is stored after {where}")
+        raw.flushdb()  # a lease that was granted but not stored would end only when it expires
+    assert count > 10, "too few interruptions"

@@ -1,16 +1,25 @@
-"""Leases and errors: repr, pickling, callbacks, and counted outcomes."""
+"""Options of locks and leases, handles, errors, and what a lost lease does."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import copy  # noqa: F401 - for `eval`
+import gc
+import json
+import math
 import pickle
+import re
 import threading
-from collections.abc import Iterator
+import weakref
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
+from django.test import RequestFactory, override_settings
 
 from django_redis_sync import (
     Lease,
@@ -21,127 +30,228 @@ from django_redis_sync import (
     RLock,
     Semaphore,
     Unavailable,
+    acquire_all,
+    semaphore_required,
     synchronized,
 )
-from django_redis_sync.engine import drivers
-from django_redis_sync.engine.housekeeping import Housekeeper
-from django_redis_sync.locks import transactions
+from django_redis_sync.exceptions import ForeignValue, UpgradeRefused
 from django_redis_sync.signals import lease_lost
-from django_redis_sync.testing import without_redis
-from tests.behaviour.both import both, until
-from tests.behaviour.watching import View
+from django_redis_sync.testing import filled
+
+from .behaviour.both import both, until
+from .behaviour.watching import View
+from .support.caches import OTHER
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
 
 
-@pytest.fixture
-def in_memory() -> Iterator[None]:
-    with without_redis():
-        yield
+def contents(handle: str) -> Any:
+    """Return the values in a handle. They include the options of the lease."""
+    return json.loads(base64.urlsafe_b64decode(handle))
 
 
-# Objects
+def options_of(semaphore: Semaphore) -> dict[str, Any]:
+    lease = semaphore.acquire()
+    assert lease is not None
+    # Before `detach`, which makes the lease last for `timeout` again.
+    remaining, values = lease.remaining, contents(lease.detach())
+    assert values[6] - 2 < remaining <= values[6], "the lease has another duration than its handle"
+    values[8] = round(values[8], -1)  # what is left of max_hold
+    return dict(zip(("timeout", "renew", "max_hold", "min_hold"), values[6:10], strict=True))
 
 
+OWN = {"timeout": 60, "max_hold": 600, "min_hold": 6}
+NAMED = {"timeout": 50, "max_hold": 500, "min_hold": 5}
+
+
+@pytest.mark.promise(30)
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("given", "entry", "expected"),
     [
-        (Semaphore("a", 3), "Semaphore('a', 3)"),
-        (Lock("a"), "Lock('a')"),
-        (RLock("a"), "RLock('a')"),
-        (ReadWriteLock("a"), "ReadWriteLock('a')"),
-        (ReadWriteLock("a").read, "ReadWriteLock('a').read"),
-        (ReadWriteLock("a").write, "ReadWriteLock('a').write"),
+        ({}, {}, {"timeout": 40, "renew": True, "max_hold": 400, "min_hold": 0}),
+        ({}, NAMED, {**NAMED, "renew": False}),
+        (OWN, NAMED, {**OWN, "renew": False}),
+        ({}, {"min_hold": 5}, {"timeout": 40, "renew": True, "max_hold": 400, "min_hold": 5}),
+        ({"renew": False}, {}, {"timeout": 40, "renew": False}),
+        ({"timeout": 10}, {}, {"timeout": 10, "renew": False}),
+        ({"timeout": 10, "renew": True}, {}, {"timeout": 10, "renew": True}),
+        ({"max_hold": 10}, {}, {"timeout": 10, "max_hold": 10, "renew": True}),  # it ends then
     ],
-    ids=repr,
+    ids=str,
 )
-def test_repr_is_the_constructor_expression(made: Any, expected: str) -> None:
-    assert expected == repr(made)
+def test_argument_overrides_semaphores_which_override_the_defaults(
+    settings: Any, given: Any, entry: Any, expected: Any
+) -> None:
+    entry, general = {"limit": 5, **entry}, {"TIMEOUT": 40, "MAX_HOLD": 400}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **general, "SEMAPHORES": {"x": entry}}
+    found = options_of(Semaphore("x", **given))
+    assert expected == {option: found[option] for option in expected}
+    for limit, semaphore in ((5, Semaphore("x")), (6, Semaphore("x", 6, **given))):
+        with pytest.raises(ValueError, match=f"7 permits can never fit a limit of {limit}"):
+            semaphore.acquire(permits=7)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.0, 1e30, threading.TIMEOUT_MAX, math.inf])
 @both
-async def test_status_of_a_key_differs_from_the_status_of_its_policy(io, in_memory) -> None:
-    of_key, policy = Semaphore("exports", 3, key="7"), Semaphore("exports", 3)
-    async with io.entered(of_key):
-        status = await io.do(of_key, "status")
-        assert (1, "7") == (status.in_use, status.key)
-        assert 0 == (await io.do(policy, "status")).in_use
-        assert await io.do(of_key, "locked") and not await io.do(policy, "locked")
+async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
+    io, settings, view, seconds: float
+) -> None:
+    """A caller that waits too long blocks the test, and one that does not wait gets nothing."""
+    other = 0 if seconds else 1e6
+    entries = {"x": {"blocking_timeout": other}, "y": {"blocking_timeout": seconds}}
+    general = {"BLOCKING_TIMEOUT": other, "SEMAPHORES": entries}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **general}
+    for lock, arguments in (
+        (Lock("x", blocking_timeout=seconds), ()),
+        (Lock("x", blocking_timeout=other), (None, seconds)),
+        (Lock("x", blocking=False, blocking_timeout=seconds), (True,)),
+        (Lock("y"), ()),
+    ):
+        lease = await io.do(lock, "acquire")
+        assert await io.do(lock, "acquire", False) is await io.do(lock, "acquire", None, 0) is None
+        waiting = io.start(io.do(lock, "acquire", *arguments))
+        if seconds:
+            await until(io, lambda: view(lock.name).waiting)  # noqa: B023
+        else:
+            assert await io.result(waiting) is None
+        await io.do(lease, "release")
+        if seconds:
+            await io.do(await io.result(waiting), "release")
 
 
-# Errors
+def test_objects_with_equal_arguments_do_not_share_name_label_or_callback() -> None:
+    locks = Lock("a", label="mine", on_lost=print), Lock("a"), Lock("b"), Lock("a", key="k")
+    for lock, name, label in zip(locks, ("a", "a", "b", "a@k"), ("mine", *[None] * 3), strict=True):
+        with lock as lease:
+            assert (name, label) == (lease.name, lock.status().holders[0].label.get("label"))
+    assert [print, None, None, None] == [lock.on_lost for lock in locks]
 
 
-@pytest.mark.parametrize("kind", [NotAcquired, LeaseLost, Unavailable])
-def test_error_repr_shows_its_message(kind: Any) -> None:
-    assert f"[{kind.__name__}('no more')]" == str([kind("no more")])
+def test_changed_attribute_of_an_object_changes_no_other_object() -> None:
+    class Hard(Lock):
+        def __init__(self, name: str, seconds: float) -> None:
+            super().__init__(name)
+            self.timeout = seconds
+
+    used = Lock("used")
+    made = [Hard("a", 5), Hard("b", 6), used]
+    assert [5, 6, 30] == [options_of(each)["timeout"] for each in made]
+    used.timeout, used.key = 7, "k"
+    assert 7 == options_of(used)["timeout"]
+
+
+def test_callback_is_collected_with_its_object() -> None:
+    lock = Lock("a", on_lost=lambda lease: None)
+    reference = weakref.ref(lock.on_lost)
+    with lock:
+        pass
+    del lock
+    gc.collect()
+    assert reference() is None
+
+
+def test_objects_with_ever_new_names_use_bounded_memory() -> None:
+    class Name(str):
+        """A str that can be referred to weakly."""
+
+    references = [weakref.ref(Lock(Name(f"name {number}")).name) for number in range(2000)]
+    assert sum(ref() is not None for ref in references) <= 600
+
+
+# Mistakes
+
+
+KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
+
+
+@pytest.mark.promise(29)
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        *((f"{kind}(object(), 'x')", f"{kind}() .*using='") for kind in KINDS),
+        *((f"{kind}('x', 3, object())", f"{kind}() .*using='") for kind in KINDS),
+        *((f"{kind}('x', expire=6)", f"{kind}() .* expire (write timeout)") for kind in KINDS),
+        *((f"{kind}('x', timout=6)", f"{kind}() .* timout (did you mean") for kind in KINDS),
+        ("RLock('x', thread_local=False)", "thread_local can't be False"),
+        ("Lock('x', auto_renewal=True)", "auto_renewal (write renew)"),
+        ("Lock('x', client=object())", "client (write using)"),
+        ("Lock('x').acquire(timeout=5)", "Lock.acquire() .* timeout (write blocking_timeout)"),
+        ("Lock('x').aacquire(block=5).send(None)", "Lock.aacquire() .* block (write blocking)"),
+        ("ReadWriteLock('x').read.acquire(block=5)", "ReadWriteLock.acquire() .* block (write"),
+        # Equal to values that are right:
+        ("Semaphore('x', True)", "limit must be an int, not bool"),
+        ("Semaphore('x', 1.0)", "limit must be an int, not float"),
+        ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not bool"),
+        ("Semaphore('x', 1, release_on_commit=1)", "release_on_commit must be a bool or"),
+        ("pickle.dumps(Lock('x'))", "pass the name, or a lease's handle"),
+        ("copy.deepcopy(Lock('x'))", "pass the name, or a lease's handle"),
+        *((f"Lock('x', blocking_timeout={n})", f"0 or .* math.inf, not {n}") for n in (-1, -0.1)),
+        *(
+            (f"Lock('x').acquire(None, -math.{n})", f"0 or .* math.inf, not -?{n}")
+            for n in ("inf", "nan")
+        ),
+    ],
+)
+def test_wrong_call_names_the_class_and_what_to_write_instead(code: str, text: str) -> None:
+    with Semaphore("x", 1, timeout=1, release_on_commit=True):
+        pass
+    with pytest.raises((TypeError, ValueError), match=re.sub("[()]", r"\\\g<0>", text)) as caught:
+        eval(code)
+    assert "__init__" not in str(caught.value)
+
+
+@pytest.mark.promise(29)
+def test_missing_limit_and_misspelled_name_are_reported_at_once(settings: Any) -> None:
+    message = r"Semaphore\('exports', limit\).*SEMAPHORES.*exports"
+    with pytest.raises(ImproperlyConfigured, match=message):
+        Semaphore("exports")
+    with override_settings(REDIS_SYNC={"SEMAPHORES": {"exports": {"limit": 2}}}):
+        made = Semaphore("exports")
+        with pytest.raises(AssertionError, match="did you mean 'exports'"):
+            filled("exprots", 3).__enter__()
+    with pytest.raises(ImproperlyConfigured, match=message):
+        made.acquire()
 
 
 @pytest.mark.parametrize("error", [NotAcquired("no more", "full", "a"), LeaseLost("no more", "a")])
-def test_error_can_be_pickled(error: Any) -> None:
-    other = pickle.loads(pickle.dumps(error))
-    assert "no more" == str(error) == str(other)
-    assert ("no more",) == error.args == other.args
-    assert "a" == error.lock_name == other.lock_name
-    assert getattr(error, "reason", "") == getattr(other, "reason", "")
+def test_error_shows_its_message_and_can_be_pickled(error: Any) -> None:
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert f"[{type(error).__name__}('no more')]" == str([each])
+        assert ("no more", ("no more",), "a") == (str(each), each.args, each.lock_name)
+        assert getattr(error, "reason", None) == getattr(each, "reason", None)
+    assert "Unavailable('no more')" == repr(Unavailable("no more"))
+
+
+@pytest.mark.parametrize("code", ["Semaphore('a', 3)", *(f"{kind}('a')" for kind in KINDS[:3])])
+def test_repr_is_the_constructor_expression(code: str) -> None:
+    assert code == repr(eval(code))
+    assert "ReadWriteLock('a').read" == repr(ReadWriteLock("a").read)
 
 
 # Leases
 
 
-def test_lease_repr_shows_the_seconds_left_or_how_it_ended(in_memory) -> None:
-    lease = Lock("a", timeout=12.3).acquire()
-    assert lease
+@both
+async def test_lease_shows_its_time_and_how_it_ended(io) -> None:
+    lease = await io.do(Lock("a", timeout=12), "acquire")
     head = f"<Lease 'a' {lease.token[:8]}"
-    assert repr(lease) in (f"{head} 12.3 s left>", f"{head} 12.2 s left>")
-    lease.release()
+    assert re.fullmatch(rf"{head} 1[0-2]\.\d s left>", repr(lease)), lease
+    assert datetime.fromtimestamp(lease.fence / 1e6, tz=timezone.utc) == lease.acquired_at
+    await io.do(lease, "release")
     assert f"{head} released>" == repr(lease)
 
 
-def test_acquired_at_is_the_time_of_the_fence(in_memory) -> None:
-    with Lock("a") as lease:
-        assert datetime.fromtimestamp(lease.fence / 1e6, tz=timezone.utc) == lease.acquired_at
-
-
 @both
-async def test_downgraded_lease_is_adopted_as_a_reader(io, in_memory) -> None:
-    lock = ReadWriteLock("rows")
-    async with io.entered(lock.write) as lease:
-        assert await io.do(lock, "downgrade") is lease
-        handle = await io.do(lease, "detach")
-    adopted = await io.do(Lease, "from_handle", handle)
-    assert 1 == adopted.permits
-    with pytest.raises(TypeError, match="only a writer's"):
-        await io.do(adopted, "downgrade")
-    await io.do(adopted, "release")
-
-
-@both
-async def test_downgrade_can_be_retried_after_unavailable(io, in_memory, monkeypatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise Unavailable("down")
-
-    lock = ReadWriteLock("rows")
-    lease = await io.do(lock.write, "acquire")
-    with monkeypatch.context() as patch:
-        for driver in ("drive", "adrive"):
-            patch.setattr(drivers, driver, fail)
-        with pytest.raises(Unavailable):
-            await io.do(lock, "downgrade")
-    assert lease is await io.do(lock, "downgrade")
-    with pytest.raises(NotAcquired):
-        await io.do(lock.write, "release")
-    await io.do(lock.read, "release")
-    assert not lease.held
-
-
-@both
-async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, raw, caplog) -> None:
-    called, received = list[Any](), list[Any]()
+async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, view, caplog) -> None:
+    former, called, received = list[Any](), list[Any](), list[Any]()
 
     def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:
         received.append((sender, lease, reason))
 
-    lease = await io.do(Lock("a", on_lost=called.append), "acquire")
-    View(raw, "a").clear()
+    detached = await io.do(Lock("a", on_lost=former.append), "acquire")
+    handle = await io.do(detached, "detach")
+    lease = await io.do(Lease, "from_handle", handle, on_lost=called.append)
+    view("a").clear()
     lease_lost.connect(receive)
     try:
         for _ in range(2):
@@ -151,83 +261,96 @@ async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, raw, cap
     finally:
         lease_lost.disconnect(receive)
     reason = "Redis no longer has it"
-    assert ([lease], [(Lease, lease, reason)]) == (called, received)
+    assert ([], [lease], [(Lease, lease, reason)]) == (former, called, received)
     assert 1 == caplog.text.count("lost a lease of 'a'")
     assert f"<Lease 'a' {lease.token[:8]} {reason}>" == repr(lease)
 
 
 @both
-async def test_lost_adopted_lease_calls_only_the_callback_of_its_adopter(io, raw) -> None:
-    former, adopter = list[Any](), list[Any]()
-    lease = await io.do(Lock("a", on_lost=former.append), "acquire")
-    adopted = await io.do(
-        Lease, "from_handle", await io.do(lease, "detach"), on_lost=adopter.append
+async def test_downgrade_can_be_retried_and_its_lease_is_adopted_as_a_readers(io, view) -> None:
+    lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
+    lease = await io.do(lock.write, "acquire")
+    view("rows").client.rename(leases, f"{leases}:away")
+    view("rows").client.set(leases, "another program's value")
+    with pytest.raises(ForeignValue):
+        await io.do(lock, "downgrade")
+    view("rows").client.rename(f"{leases}:away", leases)
+    assert lease is await io.do(lock, "downgrade")
+    with pytest.raises(NotAcquired):
+        await io.do(lock.write, "release")
+    adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
+    assert 1 == adopted.permits
+    with pytest.raises(TypeError, match="only a writer's"):
+        await io.do(adopted, "downgrade")
+    await io.do(adopted, "release")
+
+
+# Handles
+
+
+def test_handle_restores_the_lease_with_the_longest_name() -> None:
+    longest = "%" * 200
+    semaphore = Semaphore(
+        longest, 9, key=longest, timeout=12.5, renew=True, max_hold=60, min_hold=7
     )
-    View(raw, "a").clear()
-    with pytest.raises(LeaseLost):
-        await io.do(adopted, "renew")
-    await until(io, lambda: adopter)
-    assert ([], [adopted]) == (former, adopter)
+    lease = semaphore.acquire(permits=3)
+    assert lease is not None
+    handle = lease.detach()
+    adopted = Lease.from_handle(handle)
+    for name in ("name", "token", "fence", "permits"):
+        assert getattr(lease, name) == getattr(adopted, name), name
+    again = contents(adopted.detach())
+    assert contents(handle)[:8] == again[:8]
+    assert 7 == again[9] and 55 < again[8] < 60
 
 
-# Functions
-
-
-def test_synchronized_holds_until_a_returned_coroutine_has_ended(in_memory) -> None:
-    held: list[bool] = []
-
-    @synchronized("a")
-    def start() -> Any:
-        async def body() -> str:
-            held.append(await Lock("a").alocked())
-            return "done"
-
-        return body()
-
-    async def main() -> Any:
-        return await found
-
-    found = start()
-    assert Lock("a").locked()
-    assert "done" == asyncio.run(main())
-    assert ([True], False) == (held, Lock("a").locked())
-
-
-# Counted outcomes
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((0, 2), (1, 7), (2, None), (3, "a b"), (3, "a" * 65), (4, "x"), (5, "3")),
+        *((6, -1), (6, "3"), (8, "3"), (9, -1), (9, "3"), (11, "9")),
+    ],
+)
+def test_handle_with_a_wrong_value_is_rejected(place: int, value: Any) -> None:
+    lease = Lock("a").acquire()
+    assert lease is not None
+    values = contents(lease.detach())
+    values[place] = value
+    with pytest.raises(ValueError, match="not the handle of a lease"):
+        Lease.from_handle(base64.urlsafe_b64encode(json.dumps(values).encode()).decode())
 
 
 @both
-async def test_each_outcome_is_counted_once(io, in_memory, monkeypatch) -> None:
-    kinds, held = list[str](), list[int]()
+async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
+    io, second, raw: redis.Redis
+) -> None:
+    def make(kind: Any, *limit: int, **options: Any) -> Any:
+        return kind("aliased", *limit, **options, **OTHER)
 
-    def count(_: Any, terms: Any, kind: str, ms: int, *more: Any) -> None:
-        kinds.append(kind)
-        held.extend([ms] * (kind == "r"))
-
-    monkeypatch.setattr(Housekeeper, "count", count)
-    async with io.entered(Lock("a")):
-        await io.sleep(0.01)
-        assert await io.do(Lock("a", blocking=False), "acquire") is None
-        assert await io.do(Lock("a"), "acquire", blocking_timeout=0.01) is None
-    assert ["g", "n", "t", "r"] == kinds
-    assert 10 <= held[0] < 10_000, "a hold is counted in milliseconds"
-
-
-# Dropped transactions
-
-
-def test_lease_of_a_dropped_transaction_is_released_on_another_thread(monkeypatch) -> None:
-    """The garbage collector can run on any thread, at any bytecode instruction."""
-    called, released = list[Any](), list[str]()
-    monkeypatch.setattr(transactions, "run_callbacks", called.append)
-    lease: Any = SimpleNamespace(name="a", release=lambda: released.append("a"))
-    here = threading.get_ident()
-    transactions._release(lease, here, ["default"])
-    assert (["a"], []) == (released, called)
-    transactions._release(lease, here + 1, ["default"])
-    assert (["a"], 1) == (released, len(called))
-    left = ["default", "other"]
-    transactions._release(lease, here, left)
-    assert ["a"] == released, "the last of several transactions releases"
-    transactions._release(lease, here, left)
-    assert ["a", "a"] == released
+    client = caches["other"].client.get_client()  # type: ignore[attr-defined]
+    async with io.entered(make(Lock)) as lease:
+        with pytest.raises(NotAcquired, match=r"\(this (thread|task) holds it"):
+            await io.entered(make(Lock, blocking=False)).__aenter__()
+        assert await io.do(lease, "owned") and await io.do(make(Lock), "locked")
+        assert not await io.do(Lock("aliased"), "locked")
+        waiting = io.start(io.do(make(Lock), "acquire"))
+        await until(io, lambda: View(client, "aliased", "second:sync").waiting)
+    adopted = await io.do(Lease, "from_handle", await io.do(await io.result(waiting), "detach"))
+    await io.do(adopted, "release")
+    async with io.entered(make(RLock)), io.entered(make(RLock, blocking_timeout=1)):
+        assert await io.do(make(RLock), "owned")
+    async with io.entered(make(ReadWriteLock).write) as lease:
+        await io.do(lease, "downgrade")
+        with pytest.raises(UpgradeRefused):
+            await io.do(make(ReadWriteLock).write, "acquire", blocking=False)
+    async with io.entered(acquire_all([make(Lock), make(Semaphore, 2, key="7")])):
+        assert 1 == (await io.do(make(Semaphore, 2, key="7"), "status")).in_use
+        assert not await io.do(Semaphore("aliased", 2, key="7"), "locked")
+    if repr(io) == "sync":
+        make(synchronized)(lambda: None)()
+        limited = make(semaphore_required, limit=2)
+        view = limited(lambda request: HttpResponse(make(Semaphore, 2).status().in_use))
+        assert b"1" == view(RequestFactory().get("/")).content
+    found = [key.decode() for key in client.scan_iter()]
+    assert found and all(key.startswith("second:sync:") for key in found), found
+    assert [] == [key for key in raw.scan_iter() if b"aliased" in key]

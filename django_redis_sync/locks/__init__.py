@@ -5,8 +5,8 @@ lock counts. An acquire goes through these files, from top to bottom:
 
 - `semaphore`: the public methods of a Semaphore, and its `with` blocks. `locks` has Lock, RLock and
   ReadWriteLock, which are semaphores with other rules.
-- `acquiring`: sends the acquire request and turns a grant into a lease.
-- `options`: resolves arguments and settings into an acquire request.
+- `options`: resolves arguments and settings into an acquire request, sends it, and turns a grant
+  into a lease. `arguments` checks what the caller gave.
 - `engine.drivers`, `protocol.plans`, `engine.server`: carry the request out.
 - `lease`: the Lease that it returns. `lease_state` decides when it ends and when it is renewed,
   without I/O; the lease renewer (`engine.renewal`) renews it in the background.

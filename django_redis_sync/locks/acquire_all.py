@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
+from operator import itemgetter
 from typing import Any, NoReturn
 
-from .. import conf
+from .. import values
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import Rejection
-from .callers import Holdings
+from .callers import Holdings, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
 
@@ -48,110 +49,96 @@ class acquire_all:
         if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
             raise TypeError("acquire_all takes semaphores and locks, at least one")
         if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+            blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
         self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
         self._held = Holdings()
-        self._places()
+        self._order()
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases, or None if any of them was not available in time."""
-        taken = _Taken()
         try:
-            self._take(taken)
-            self._held.add(taken)
-            return taken.leases
+            return self._hold(self._held.add)
         except NotAcquired:
             return None
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """Async version of `acquire()`."""
-        taken = _Taken()
         try:
-            await self._atake(taken)
-            self._held.add(taken)
-            return taken.leases
+            return await self._ahold(self._held.add)
         except NotAcquired:
             return None
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
 
     def release(self) -> None:
         """Release the leases that this thread or task acquired last.
 
         Raise NotAcquired if there are none, and LeaseLost if any of them was lost.
         """
-        self._newest().leave(None, None, None)
+        self._held.take().leave(None)
 
     async def arelease(self) -> None:
         """Async version of `release()`."""
-        await self._newest().aleave(None, None, None)
+        await self._held.take().aleave(None)
 
     def __enter__(self) -> tuple[Lease, ...]:
-        taken = _Taken()
-        try:
-            self._take(taken)
-            self._held.enter(taken)
-            return taken.leases
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
+        return self._hold(self._held.enter)
 
     async def __aenter__(self) -> tuple[Lease, ...]:
-        taken = _Taken()
-        try:
-            await self._atake(taken)
-            self._held.enter(taken)
-            return taken.leases
-        except BaseException:
-            self._undo_interrupted(taken)
-            raise
+        return await self._ahold(self._held.enter)
 
     def __exit__(self, *error: Any) -> None:
-        if (taken := self._held.leave()) is not None:
-            taken.leave(*error)
+        if (group := self._held.leave()) is not None:
+            group.leave(*error)
 
     async def __aexit__(self, *error: Any) -> None:
-        if (taken := self._held.leave()) is not None:
-            await taken.aleave(*error)
+        if (group := self._held.leave()) is not None:
+            await group.aleave(*error)
 
     # Inside
 
-    def _take(self, taken: _Taken) -> None:
-        order, left = self._order(), self._time_left()
-        with ExitStack() as stack:
-            stack.push(taken.undo)
-            for i, semaphore, permits in order:
-                taken.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
-            taken.check()
-            stack.pop_all()
+    def _hold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
+        """Acquire all, register them as a group, and return the leases. After any exception,
+        release what was acquired."""
+        group, left = _Group(), self._time_left()
+        try:
+            for i in self._order():
+                semaphore, permits = self._given[i]
+                group.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
+            group.check()
+            register(group)
+            return group.leases
+        except BaseException as error:
+            self._held.undo(group)
+            with ExitStack() as stack:
+                for _, semaphore, lease in group.taken:
+                    stack.callback(semaphore._leave, lease, type(error), undo=True)
+            raise
 
-    async def _atake(self, taken: _Taken) -> None:
-        order, left = self._order(), self._time_left()
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(taken.aundo)
-            for i, semaphore, permits in order:
-                taken.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
-            taken.check()
-            stack.pop_all()
+    async def _ahold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
+        """Async version of `_hold()`."""
+        group, left = _Group(), self._time_left()
+        try:
+            for i in self._order():
+                semaphore, permits = self._given[i]
+                group.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
+            group.check()
+            register(group)
+            return group.leases
+        except BaseException as error:
+            self._held.undo(group)
+            async with AsyncExitStack() as stack:
+                for _, semaphore, lease in group.taken:
+                    stack.push_async_callback(semaphore._aleave, lease, type(error))
+            raise
 
-    def _places(self) -> list[tuple[str, str, str]]:
+    def _order(self) -> list[int]:
+        """Return the indices of the semaphores in the order in which to acquire them. Raise
+        ValueError if a name is given twice, or for a wrong number of permits."""
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
             raise ValueError("acquire_all takes each name once: give a number of permits instead")
-        return places
-
-    def _order(self) -> list[tuple[int, Semaphore, int]]:
-        """Return index, semaphore, and permits, in the order in which to acquire them. Raise
-        ValueError for a wrong number of permits."""
-        places = self._places()
         for semaphore, permits in self._given:
             semaphore._check_permits(permits)
-        indices = sorted(range(len(places)), key=lambda i: places[i])
-        return [(i, *self._given[i]) for i in indices]
+        return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
         """Return a function that returns the seconds that are left, counted from now."""
@@ -160,73 +147,46 @@ class acquire_all:
         deadline = clock() + self._seconds
         return lambda: max(0.0, deadline - clock())
 
-    def _newest(self) -> _Taken:
-        taken = self._held.take_newest()
-        if taken is None:
-            raise NotAcquired("this thread or task holds nothing through this acquire_all")
-        return taken  # type: ignore[no-any-return]
 
-    def _undo_interrupted(self, taken: _Taken) -> None:
-        self._held.undo(taken)
-        while taken.pairs:
-            semaphore, lease = taken.pairs.pop()
-            semaphore._undo_interrupted(lease)
-
-
-class _Taken:
-    """The leases of one acquire, with their semaphores, in the order in which they were taken."""
+class _Group:
+    """The leases of one acquire, with their indices and semaphores, in the order of the grants."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[Semaphore, Lease]] = []
-        self._by_index: dict[int, Lease] = {}
+        self.taken: list[tuple[int, Semaphore, Lease]] = []
+        self._caller = this_caller()
 
     @property
     def leases(self) -> tuple[Lease, ...]:
         """The leases, in the order of `semaphores`."""
-        return tuple(self._by_index[i] for i in range(len(self._by_index)))
+        return tuple(lease for _, _, lease in sorted(self.taken, key=itemgetter(0)))
 
     @property
     def held(self) -> bool:
-        return any(lease.held for _, lease in self.pairs)
+        return any(lease.held for _, _, lease in self.taken)
 
     @property
     def ended(self) -> bool:
-        return all(lease.ended for _, lease in self.pairs)
+        return all(lease.ended for _, _, lease in self.taken)
 
     def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
         """Add a lease. Raise NotAcquired for a Rejection."""
         if isinstance(got, Rejection):
             raise semaphore._error_of(got)
-        self.pairs.append((semaphore, got))
-        self._by_index[index] = got
+        self.taken.append((index, semaphore, got))
 
     def check(self) -> None:
         """Raise LeaseLost if a lease was lost while the others were waited for."""
-        for _, lease in self.pairs:
+        for _, _, lease in self.taken:
             lease.check()
-
-    def undo(self, *error: Any) -> None:
-        """Release all leases, because an exception is being raised."""
-        while self.pairs:
-            semaphore, lease = self.pairs.pop()
-            if semaphore._last(lease):
-                lease.__exit__(*error)
-
-    async def aundo(self, *error: Any) -> None:
-        """Async version of `undo()`."""
-        while self.pairs:
-            semaphore, lease = self.pairs.pop()
-            if semaphore._last(lease):
-                await lease.__aexit__(*error)
 
     def leave(self, *error: Any) -> None:
         """Release all leases at the end of their block, even if that fails for some of them."""
         with ExitStack() as stack:
-            for semaphore, lease in self.pairs:
+            for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error)
 
     async def aleave(self, *error: Any) -> None:
         """Async version of `leave()`."""
         async with AsyncExitStack() as stack:
-            for semaphore, lease in self.pairs:
+            for _, semaphore, lease in self.taken:
                 stack.push_async_callback(semaphore._aleave, lease, *error)

@@ -14,13 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..engine.renewal import renewer
 from ..engine.threads import run_callbacks
-from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..logs import logger
 from ..protocol.keys import Keys
@@ -29,14 +28,11 @@ T = TypeVar("T")
 
 #: A weak reference to a task or a thread.
 Caller = weakref.ref[Any]
-Loop = weakref.ref[asyncio.AbstractEventLoop]
 
 #: Number of leases of a caller, through one object, beyond which lost ones are removed.
 _MAX_OVER = 100
 #: Max leases of the process among which those of the caller are searched.
 _MAX_SEARCHED = 100
-#: Min seconds between two garbage collections, because each one stops all threads.
-COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
     "a block ended in another thread or task than it began in, while several blocks with the same "
@@ -70,54 +66,46 @@ def this_caller() -> Caller:
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
 
 
-def this_loop() -> Loop | None:
-    """Return the event loop that runs in this thread, or None."""
-    loop = running_loop()
-    return None if loop is None else weakref.ref(loop)
-
-
 def may_wait() -> bool:
     """Return True if sync code may wait in this thread: no event loop runs in it, or
     DJANGO_ALLOW_ASYNC_UNSAFE is set, which allows it as in Django's ORM."""
     return running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
 
 
-def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
-    """Return the error for sync code that would wait on an event loop. `instead`: code to write."""
-    return SynchronousOnlyOperation(
-        f"{what} waits for Redis and would stop this event loop, forever if one of its tasks "
-        f"holds the lock. Write {instead}, or call sync code with sync_to_async."
-    )
+def check_may_wait(of: Any, method: str) -> None:
+    """Raise SynchronousOnlyOperation if sync code would wait for `method` on an event loop."""
+    if not may_wait():
+        block = f"`async with {of!r}` or " if method == "acquire" else ""
+        raise SynchronousOnlyOperation(
+            f"{method} of {of!r} in sync code waits for Redis and would stop this event loop, "
+            f"forever if one of its tasks holds the lock. Write {block}`await ….a{method}()`, or "
+            "call sync code with sync_to_async."
+        )
 
 
-class ByCaller(Generic[T]):
+class ByCaller(dict[Caller, T]):
     """A T for each thread and task, made on first use, and removed when its caller ends."""
 
-    # Not a threading.local per object: many objects are used once, and making one is expensive.
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._found: _Found[T] = _Found()
-
-    def of(self, caller: Caller) -> T | None:
-        """Return the T of a caller, or None if it has none."""
-        return self._found.get(caller)
-
-    def mine(self) -> T:
-        """Return the T of the thread or task that runs this."""
-        key = this_caller()
-        mine = self._found.get(key)
-        if mine is None and (caller := key()) is not None:
-            # The callback is implemented in C: an exception raised by a signal handler would be
-            # lost in a Python function called here. The proxy avoids a reference cycle.
-            ended = weakref.ref(caller, partial(operator.delitem, weakref.proxy(self._found)))
-            mine = self._found.setdefault(ended, self._make())
-        return mine  # type: ignore[return-value]
-
-
-class _Found(dict[Caller, T]):
-    """A dict that can be referred to weakly."""
-
     __slots__ = ("__weakref__",)
+
+    # Not a threading.local per object: many objects are used once, and making one is expensive.
+    def at(self, caller: Caller, make: Callable[[], T]) -> T:
+        """Return the T of a caller. If there is none, return `make()`, and store it for as long as
+        the caller exists."""
+        found = self.get(caller)
+        if found is None:
+            found = make()
+            if (living := caller()) is not None:
+                # The callback is implemented in C: an exception raised by a signal handler would be
+                # lost in a Python function called here. The proxy avoids a reference cycle.
+                ended = partial(operator.delitem, weakref.proxy(self))
+                return self.setdefault(weakref.ref(living, ended), found)
+        return found
+
+
+_anyone = _Thread()
+#: The caller of all leases of objects with thread_local=False. It never ends.
+_ANYONE: Caller = weakref.ref(_anyone)
 
 
 class Holdings:
@@ -128,12 +116,12 @@ class Holdings:
     another block. The items are leases; those of `acquire_all` are its groups of leases.
     """
 
-    # Invariant: _blocks has a list for each caller with open blocks, newest last. It may exist
-    # longer than the caller: a generator may begin in one thread and end in another.
+    # Invariant: _blocks has the open blocks of each caller that has some, newest last. An entry may
+    # exist longer than the caller: a generator may begin in one thread and end in another.
     def __init__(self, shared: bool = False) -> None:
-        self._leases: ByCaller[dict[Any, None]] = ByCaller(dict)
-        # The leases of all callers, with thread_local=False. A dict, for its atomic operations.
-        self._shared: dict[Any, None] | None = {} if shared else None
+        # The leases are the keys of a dict, for its atomic operations.
+        self._leases: ByCaller[dict[Any, None]] = ByCaller()
+        self._shared = shared
         self._blocks: dict[Caller, list[Any]] = {}
         #: Blocks that ended and could not be identified.
         self._unidentified = 0
@@ -141,8 +129,8 @@ class Holdings:
     # For `acquire` and `release`
 
     def add(self, item: Any) -> None:
-        """Add `item` as the newest of this caller."""
-        mine = self._leases.mine() if self._shared is None else self._shared
+        """Add `item` as the newest of the caller that acquired it."""
+        mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
             for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even lost ones, for `release`
@@ -151,7 +139,7 @@ class Holdings:
 
     def discard(self, item: Any) -> None:
         """Remove `item`, so that `release` no longer finds it."""
-        self._of(this_caller()).pop(item, None)
+        self._of(item._caller).pop(item, None)
 
     def newest(self) -> Any:
         """Return the newest item of this caller that was not released or detached, or None."""
@@ -161,21 +149,27 @@ class Holdings:
     def take_newest(self) -> Any:
         """Remove and return what `newest()` returns."""
         mine = self._of(this_caller())
-        while mine:
-            try:
+        try:
+            while True:
                 item, _ = mine.popitem()  # atomic: another thread gets the next item
-            except KeyError:
-                break
-            if not item.ended:
-                return item
-        return None
+                if not item.ended:
+                    return item
+        except KeyError:
+            return None
+
+    def take(self) -> Any:
+        """Do the same, and raise NotAcquired instead of returning None."""
+        item = self.take_newest()
+        if item is None:
+            raise NotAcquired("this thread or task holds nothing through this object")
+        return item
 
     # For `with`
 
     def enter(self, item: Any) -> None:
         """Begin a `with` block of this caller with `item`."""
         self.add(item)
-        self._blocks.setdefault(this_caller(), []).append(item)
+        self._blocks[item._caller] = [*self._blocks.get(item._caller, ()), item]
 
     def leave(self) -> Any:
         """End the newest block of this caller and return its item.
@@ -187,84 +181,71 @@ class Holdings:
         """
         caller = this_caller()
         if caller not in self._blocks:
-            blocks = [(c, item) for c, items in list(self._blocks.items()) for item in items]
+            blocks = list(self._blocks.values())
             if not blocks:
-                return self._left_by_hand()
-            caller, first = blocks[0]
-            if any(item is not first for _, item in blocks):
+                return self.take()
+            if any(item is not blocks[0][0] for items in blocks for item in items):
                 logger.error(_UNIDENTIFIED)
                 self._unidentified += 1
                 self._forget_unidentified()
                 return None
+            caller = next(iter(self._blocks))
         item = self._end(caller)
-        self._forget_unidentified()
+        if self._unidentified:
+            self._forget_unidentified()
         return item
 
     def undo(self, item: Any) -> None:
         """Remove `item`, because its acquire or block was interrupted."""
-        caller = this_caller()
         self.discard(item)
-        blocks = self._blocks.get(caller)
-        if blocks and blocks[-1] is item:
-            self._end(caller)
-        elif not blocks:
-            self._blocks.pop(caller, None)
+        if self._blocks.get(item._caller, [None])[-1] is item:
+            self._end(item._caller)
 
     # Inside
 
     def _of(self, caller: Caller) -> dict[Any, None]:
-        return self._leases.of(caller) or {} if self._shared is None else self._shared
+        return self._leases.at(_ANYONE if self._shared else caller, dict)
 
     def _end(self, caller: Caller) -> Any:
-        blocks = self._blocks[caller]
-        item = blocks.pop()
-        if not blocks:
-            del self._blocks[caller]
+        *others, item = self._blocks.pop(caller)
+        if others:
+            self._blocks[caller] = others
         self._of(caller).pop(item, None)
         return item
 
     def _forget_unidentified(self) -> None:
         """Remove the open blocks if as many have ended without being identified."""
-        if self._unidentified and self._unidentified >= sum(map(len, self._blocks.values())):
+        if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
-            for caller, blocks in list(self._blocks.items()):
-                for _ in list(blocks):
+            for caller, items in list(self._blocks.items()):
+                for _ in items:
                     self._end(caller)
-
-    def _left_by_hand(self) -> Any:
-        item = self.take_newest()
-        if item is None:
-            raise NotAcquired("this thread or task holds nothing through this object")
-        return item
 
 
 def own_hold(keys: Keys, alias: Any) -> str:
     """Return a hint if this thread or task holds a lease of the name, else an empty string."""
     caller = this_caller()
-    if not any(lease._is_of(caller) for lease in renewer(alias).newest(keys, _MAX_SEARCHED)):
+    if not any(
+        lease._caller == caller and lease.held
+        for lease in renewer(alias).newest(keys, _MAX_SEARCHED)
+    ):
         return ""
-    who = "thread" if isinstance(caller(), _Thread) else "task"
-    return f"this {who} holds it, and only an RLock may be taken again"
+    kind = "thread" if isinstance(caller(), _Thread) else "task"
+    return f"this {kind} holds it, and only an RLock may be taken again"
 
 
-def warn_of_own_hold(keys: Keys, alias: Any) -> None:
-    """Log a warning if the caller waits for a lease that it holds itself."""
-    if hint := own_hold(keys, alias):
-        logger.warning("%r waits for itself: %s", keys.display, hint)
+#: Event loops that have ended, and for which garbage was collected.
+_collected: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
-_next_collection = [0.0]
+def collect_if_ended(caller: Caller) -> None:
+    """Collect garbage, once for each event loop, if the caller is a task of a loop that has ended.
 
-
-def collect_if_ended(loop: Loop) -> bool:
-    """Collect garbage if the event loop has ended. Return True if a collection was begun.
-
-    A task of an ended loop is a reference cycle (task, coroutine, future, callback). Without a
-    garbage collection, its leases would be renewed.
+    Such a task is a reference cycle (task, coroutine, future, callback). Without a garbage
+    collection, its leases would be renewed.
     """
-    living = loop()
-    if (living is not None and not living.is_closed()) or clock() < _next_collection[0]:
-        return False
-    _next_collection[0] = clock() + COLLECT_INTERVAL
-    run_callbacks(gc.collect)
-    return True
+    task = caller()
+    loop = None if task is None or isinstance(task, _Thread) else task.get_loop()
+    if loop is not None and loop.is_closed() and loop not in _collected:
+        _collected.add(loop)
+        run_callbacks(gc.collect)

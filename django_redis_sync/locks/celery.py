@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
@@ -34,8 +35,12 @@ def queue_of(function: Callable[..., Any]) -> JobQueue:
     def delivery() -> tuple[tuple[str, ...], Any] | None:
         task = current_task._get_current_object() if current_task else None
         if task is None or not _is_body(function, task):
-            _check_is_a_body(function)
-            return None
+            if any(_is_body(function, each) for each in current_app.tasks.values()):
+                return None
+            raise TypeError(
+                f'{function.__qualname__} has on_full="retry" and is not the body of a Celery '
+                "task. Put @synchronized right below the task's decorator, or leave out on_full"
+            )
         request = task.request
         if request.called_directly or request.is_eager or getattr(request, _LET_IN, False):
             return None
@@ -81,13 +86,11 @@ def _headers(request: Any) -> dict[str, Any]:
     return headers
 
 
+@cache
 def _delayed_by_broker(app: Any) -> bool:
-    """Return True for quorum queues of RabbitMQ, whose delays are whole seconds."""
-    found = app.__dict__.get("_redis_sync_delays")
-    if found is None:
-        driver = app.connection_for_write().transport.driver_type
-        found = app._redis_sync_delays = driver == "amqp" and detect_quorum_queues(app, driver)[0]
-    return bool(found)
+    """Return True for quorum queues of RabbitMQ, which delay by whole seconds."""
+    driver = app.connection_for_write().transport.driver_type
+    return driver == "amqp" and bool(detect_quorum_queues(app, driver)[0])
 
 
 def _is_body(function: Callable[..., Any], task: Any) -> bool:
@@ -104,19 +107,10 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of tasks that are lost if their worker dies before it sends them again."""
+    """Return the names of tasks that are lost if a worker dies before it sends them again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()
         if not (task.acks_late and task.reject_on_worker_lost)
         if any(getattr(body, RETRIES, False) for body in _bodies(task))
     )
-
-
-def _check_is_a_body(function: Callable[..., Any]) -> None:
-    """Raise TypeError unless `function` is the body of a task."""
-    if not any(_is_body(function, task) for task in current_app.tasks.values()):
-        raise TypeError(
-            f'{function.__qualname__} has on_full="retry" and is not the body of a Celery task. '
-            "Put @synchronized right below the task's decorator, or leave out on_full"
-        )

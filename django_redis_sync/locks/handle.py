@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .. import conf
+from .. import conf, values
 from ..engine.quorum import Quorum
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
@@ -32,17 +32,12 @@ def check(terms: LeaseSettings) -> None:
 
 
 def of(state: LeaseState) -> str:
-    """Detach a lease and return its handle."""
-    grant = state.grant._replace(permits=state.permits)
-    return write(state.terms, grant, state.detached(), clock() - grant.began)
-
-
-def write(terms: LeaseSettings, grant: Grant, known: int, held: float = 0.0) -> str:
-    """Return a handle. `known`: a number that no renewal of its owner exceeds. `held`: seconds
-    since the grant, which count toward `max_hold` of the adopter."""
-    terms = terms._replace(max_hold=max(_MIN_HOLD_LEFT, terms.max_hold - held))
-    values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
-    values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered, known]
+    """Detach a lease and return its handle. The seconds since the grant count toward `max_hold` of
+    the adopter."""
+    terms, grant, known = state.terms, state.grant, state.detached()
+    max_hold = max(_MIN_HOLD_LEFT, terms.max_hold - (clock() - grant.began))
+    values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), state.permits]
+    values += [terms.timeout, terms.renew, max_hold, terms.min_hold, grant.unanswered, known]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
@@ -64,15 +59,9 @@ class Adoption:
         terms, start = self.terms, clock()
         # Random and above `known`, so that Redis rejects the second of two adopters.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
+        times = terms.budget, terms.attempt, start
         until = yield from plans.renew(
-            terms.keys,
-            self.grant,
-            terms.timeout,
-            nth,
-            terms.budget,
-            terms.attempt,
-            start,
-            self.known,
+            terms.keys, self.grant, terms.timeout, nth, *times, self.known
         )
         if until is None:
             name = terms.keys.display
@@ -83,24 +72,18 @@ class Adoption:
 def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:
     if len(handle) > _MAX_LENGTH:
         raise ValueError("too long")
-    values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
-    version, alias, quoted, token, fence, permits, *rest = values
-    timeout, renew, max_hold, min_hold, unanswered, known = rest
-    if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
-        raise ValueError("unknown version")
-    if not (token.isalnum() and len(token) <= 64):
-        raise ValueError("no token")
-    if not (isinstance(permits, int) and isinstance(known, int)):
-        raise ValueError("no numbers")
+    version, alias, quoted, token, fence, permits, *rest, unanswered, known = json.loads(
+        base64.urlsafe_b64decode(handle.encode("ascii"))
+    )
+    timeout, renew, max_hold, min_hold = rest
+    texts, numbers = (alias, quoted, token, fence), (permits, known)
+    typed = all(isinstance(v, str) for v in texts) and all(isinstance(v, int) for v in numbers)
+    if version != 1 or not (typed and token.isalnum() and len(token) <= 64):
+        raise ValueError("unknown version or wrong types")
     name, key = split(quoted)
     config = conf.current()
-    terms = LeaseSettings(
-        keys=keys_of(config.prefix(alias), name, key, config.keep(key)),
-        alias=alias,
-        timeout=conf.positive("timeout", timeout, infinite=True),
-        renew=bool(renew),
-        max_hold=conf.positive("max_hold", max_hold, infinite=True),
-        min_hold=conf.not_negative("min_hold", min_hold),
-        on_lost=on_lost,
-    )
+    keys = keys_of(config.prefix(alias), name, key, config.keep(key))
+    ends = values.lease("timeout", timeout), bool(renew), values.lease("max_hold", max_hold)
+    hold = values.not_negative("min_hold", min_hold)
+    terms = LeaseSettings(keys, alias, *ends, hold, on_lost=on_lost)
     return terms, Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known

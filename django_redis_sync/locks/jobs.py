@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from .. import conf
@@ -33,11 +34,6 @@ class NotSent(Exception):
     """Raised by `JobQueue.again` if the queue did not take the job."""
 
 
-def _interrupted(error: BaseException) -> bool:
-    """Return True for what stops a worker, such as SystemExit."""
-    return not isinstance(error, Exception)
-
-
 class JobQueue(NamedTuple):
     """The interface to a task queue that delivers the job which calls a function.
 
@@ -49,13 +45,14 @@ class JobQueue(NamedTuple):
       short list of str and int. Return or raise what ends this delivery. Raise NotSent if the queue
       did not accept the job; then this worker waits.
     - `drop()`: return or raise what ends the delivery of a copy of a job.
-    - `unfinished(error)`: return True if the queue delivers a job again after `error`.
+    - `unfinished(error)`: return True if the queue delivers a job again after `error`, by default
+      after what stops a worker, such as SystemExit.
     """
 
     delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
     again: Callable[[float, list[Any]], Any]
     drop: Callable[[], Any] = lambda: None
-    unfinished: Callable[[BaseException], bool] = _interrupted
+    unfinished: Callable[[BaseException], bool] = lambda error: not isinstance(error, Exception)
 
 
 def guarded(
@@ -102,15 +99,14 @@ def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any])
 
 
 def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any]) -> Any:
-    try:
-        result = body()
-    except BaseException as error:
-        if queue.unfinished(error):
-            lease._state.not_done()
-        guard._leave(lease, type(error), error, error.__traceback__)
-        raise
-    guard._leave(lease, None, None, None)
-    return result
+    with ExitStack() as stack:
+        stack.push(functools.partial(guard._leave, lease))
+        try:
+            return body()
+        except BaseException as error:
+            if queue.unfinished(error):
+                lease._state.not_done()
+            raise
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:

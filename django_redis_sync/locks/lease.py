@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import drivers
 from ..engine.renewal import renewer
-from ..engine.server import AsyncServer, Server, async_server_of, server_of
+from ..engine.server import async_server_of, server_of
 from ..engine.threads import run_callbacks
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
@@ -20,8 +20,8 @@ from ..protocol.plans import Grant, counting_loss, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
-from .callers import Caller, collect_if_ended, may_wait, this_caller, this_loop, waits_here
-from .lease_state import LeaseSettings, LeaseState, Lost
+from .callers import check_may_wait, collect_if_ended, this_caller
+from .lease_state import LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
@@ -41,13 +41,12 @@ class Lease:
     tasks of the process may use a lease; a forked child may not.
     """
 
-    # _renewer is the renewer of the process that acquired the lease. A fork must not use it.
-    __slots__ = ("__weakref__", "_caller", "_loop", "_renewer", "_state")
+    # _renewer: that of the process that acquired the lease. A fork must not use it.
+    __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
-        self._caller, self._loop = this_caller(), this_loop()
-        self._renewer = renewer(terms.alias)
+        self._caller, self._renewer = this_caller(), renewer(terms.alias)
         self._renewer.watch(self, grant.token, terms.keys)
 
     @property
@@ -114,11 +113,11 @@ class Lease:
         Raise LeaseLost if the lease was lost or ended, and Unavailable if Redis can't be reached.
         """
         self._check_may_wait("renew")
-        self._renewed(drivers.drive(self._renewal(timeout), self._server()))
+        self._renewed(self._run(self._renewal(timeout)))
 
     async def arenew(self, timeout: float | None = None) -> None:
         """Async version of `renew()`."""
-        self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
+        self._renewed(await self._arun(self._renewal(timeout)))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add `additional_time` seconds to the time left. With `replace_ttl`, replace the time
@@ -165,8 +164,7 @@ class Lease:
         self._end()
         state = self._state
         try:
-            plan = state.releasing(clock())
-            released = await drivers.adrive(plan, self._aserver(), to_the_end=True)
+            released = await self._arun(state.releasing(clock()), to_the_end=True)
         except BaseException:
             if state.answer is None:
                 self._release_in_background()
@@ -185,24 +183,21 @@ class Lease:
         """Return True if Redis confirms that the lease is held. Raise Unavailable if Redis can't be
         reached."""
         self._check_may_wait("owned")
-        plan = self._state.confirming(clock())
-        return self._state.ours and bool(drivers.drive(plan, self._server()))
+        return self._state.ours and bool(self._run(self._state.confirming(clock())))
 
     async def aowned(self) -> bool:
         """Async version of `owned()`."""
-        plan = self._state.confirming(clock())
-        return self._state.ours and bool(await drivers.adrive(plan, self._aserver()))
+        return self._state.ours and bool(await self._arun(self._state.confirming(clock())))
 
     def locked(self) -> bool:
         """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
         Redis can't be reached."""
         self._check_may_wait("locked")
-        return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
+        return bool(self._run(looking(self._settings.keys, clock()))[7])
 
     async def alocked(self) -> bool:
         """Async version of `locked()`."""
-        plan = self._state.looking(clock())
-        return bool((await drivers.adrive(plan, self._aserver()))[7])
+        return bool((await self._arun(looking(self._settings.keys, clock())))[7])
 
     def downgrade(self) -> None:
         """Turn a writer's lease into a reader's, so that other readers get in.
@@ -211,33 +206,26 @@ class Lease:
         Unavailable if Redis can't be reached; then the call may be repeated.
         """
         self._check_may_wait("downgrade")
-        done = drivers.drive(self._state.sharing(clock()), self._server())
-        self._lose_if(self._state.shared(done))
+        self._lose_if(self._state.shared(self._run(self._state.sharing(clock()))))
 
     async def adowngrade(self) -> None:
         """Async version of `downgrade()`."""
-        done = await drivers.adrive(self._state.sharing(clock()), self._aserver())
-        self._lose_if(self._state.shared(done))
+        self._lose_if(self._state.shared(await self._arun(self._state.sharing(clock()))))
 
     def detach(self, timeout: float | None = None) -> str:
         """Return a handle with which another process can adopt the lease.
 
         This process no longer renews or releases it. The lease expires after `timeout` seconds
         (default: its own timeout) unless it is adopted first. The time held so far counts toward
-        `max_hold` of the adopter. Keep the handle as secret as a session key. Raise LeaseLost if
-        the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
-        for a lease of several servers.
+        `max_hold` of the adopter. Keep the handle secret, as a session key. Raise LeaseLost if the
+        lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError for
+        a lease of several servers.
         """
-        handles.check(self._state.terms)
-        self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
-        return self._handle()
+        return self._detached(self._run(self._renewal(timeout, leaving=True)))
 
     async def adetach(self, timeout: float | None = None) -> str:
         """Async version of `detach()`."""
-        handles.check(self._state.terms)
-        plan = self._renewal(timeout, leaving=True)
-        self._renewed(await drivers.adrive(plan, self._aserver()))
-        return self._handle()
+        return self._detached(await self._arun(self._renewal(timeout, leaving=True)))
 
     @classmethod
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
@@ -247,8 +235,7 @@ class Lease:
         or was adopted before, ValueError if `handle` is malformed, and Unavailable if Redis can't
         be reached.
         """
-        if not may_wait():
-            raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
+        check_may_wait("Lease", "from_handle")
         adoption = handles.Adoption(handle, on_lost)
         return cls._adopted(drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
@@ -265,21 +252,30 @@ class Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if self._leaving():
-            try:
-                self.release()
-            except Exception as own:
-                self._settle_exit(kind, own)
+        self._leave(kind)
 
     async def __aenter__(self) -> Lease:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if self._leaving():
+        await self._aleave(kind)
+
+    def _leave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
+        """Release the lease at the end of a block, which raised `kind`. `lenient`: only log that
+        the lease was lost."""
+        if self._state.to_be_released:
+            try:
+                self.release()
+            except Exception as own:
+                self._left(kind, own, lenient)
+
+    async def _aleave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
+        """Async version of `_leave()`."""
+        if self._state.to_be_released:
             try:
                 await self.arelease()
             except Exception as own:
-                self._settle_exit(kind, own)
+                self._left(kind, own, lenient)
 
     # For the lease renewer: see engine.renewal.RenewableLease
 
@@ -308,10 +304,12 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        # Collect garbage right after a renewal, while nearly the whole lease duration is left: a
-        # collection also pauses the renewal thread.
-        elif self._loop is not None and collect_if_ended(self._loop):
-            self._loop = None
+        else:  # now, because nearly the whole lease is left: a collection pauses this thread, too
+            collect_if_ended(self._caller)
+
+    def _transaction_ended(self) -> None:
+        """Release the lease, because the transaction that it was held for has ended."""
+        self.release()
 
     def _log_lost(self, reason: str) -> None:
         logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
@@ -322,10 +320,6 @@ class Lease:
         """Return True if the lease is of this process, and of that name on that alias."""
         mine = self._state.terms
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
-
-    def _is_of(self, caller: Caller) -> bool:
-        """Return True if that thread or task acquired the lease, and if it is held."""
-        return self._caller == caller and self.held
 
     @classmethod
     def _adopted(cls, of: tuple[LeaseSettings, Grant, int]) -> Lease:
@@ -340,8 +334,7 @@ class Lease:
         self._renewer.forget(self.token)
         on_lost = state.terms.on_lost
         callbacks = [] if on_lost is None else [partial(on_lost, self)]
-        signal = partial(lease_lost.send_robust, Lease, lease=self, reason=reason)
-        run_callbacks(signal, *callbacks)
+        run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *callbacks)
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
@@ -354,19 +347,19 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    def _check_may_wait(self, method: str) -> None:
-        """Raise SynchronousOnlyOperation on an event loop. Releasing and detaching are allowed
-        there, because other callers may wait for them."""
-        if not may_wait():
-            raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
+    # Releasing and detaching are allowed on an event loop: other callers may wait for them.
+    _check_may_wait = check_may_wait
 
-    def _server(self) -> Server:
-        return server_of(self._state.terms.alias)
+    def _run(self, plan: Plan) -> Any:
+        return drivers.drive(plan, server_of(self._state.terms.alias))
 
-    def _aserver(self) -> AsyncServer:
-        return async_server_of(self._state.terms.alias)
+    async def _arun(self, plan: Plan, to_the_end: bool = False) -> Any:
+        server = async_server_of(self._state.terms.alias)
+        return await drivers.adrive(plan, server, to_the_end=to_the_end)
 
     def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
+        if leaving:
+            handles.check(self._state.terms)
         plan = self._state.renewal(timeout, clock(), leaving)
         self._renewer.moved(self, self.token)  # the local expiry may be earlier now
         return plan
@@ -384,25 +377,23 @@ class Lease:
 
     def _released(self, released: bool) -> None:
         state = self._state
-        if not released or state.over != "released":
-            self._lose_if(state.released(released))
+        self._lose_if(state.released(released))
         held_ms = max(0, int((clock() - state.grant.began) * 1000))
         self._renewer.housekeeper.count(state.terms, "r", held_ms)
 
     def _release_in_background(self) -> None:
         self._renewer.later(self._state.giving_back())
 
-    def _handle(self) -> str:
+    def _detached(self, lost: Lost | None) -> str:
+        self._renewed(lost)
         self._renewer.forget(self.token)
         return handles.of(self._state)
 
-    def _leaving(self) -> bool:
-        """Return True if the end of a block has to release the lease. It must not in a forked
-        child, and not if the lease was released before."""
-        return self._state.at_home and not self._state.closed
-
-    def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:
+    def _left(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
         """Raise `own` unless the block raised an exception, which is more important."""
-        if body is None:
+        if body is not None:
+            logger.error("leaving %r after an exception: %s", self.name, own)
+        elif lenient and isinstance(own, LeaseLost):
+            logger.warning("leaving %r: %s", self.name, own)
+        else:
             raise own
-        logger.error("leaving %r after an exception: %s", self.name, own)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import conf
+from .. import values
 from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
@@ -46,37 +46,21 @@ class LeaseSettings(NamedTuple):
         return 2 * self.attempt
 
 
+def looking(keys: Keys, now: float) -> Plan:
+    """Return a plan that returns the reply of `inspect` for a name."""
+    return run_once("inspect", keys, ("", 1), ATTEMPT, now)
+
+
 class Lost(NamedTuple):
     """The outcome of a step that found the lease lost. `reason`: a text for the error."""
 
     reason: str
 
 
-class _RenewalState:
-    """The renewals of a lease, and the local expiry that they give it.
-
-    `aims`: ends that the holder's own renewals in flight request, by number. `ends`: end of a lease
-    that is not renewed in the background. `margin`: the safety margin in seconds. `leaving`: True
-    while the lease is being detached.
-    """
-
-    __slots__ = ("aims", "ends", "expiry", "leaving", "margin", "nth")
-
-    def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int) -> None:
-        self.nth, self.expiry = itertools.count(renewals + 1), LocalExpiry(grant.until, renewals)
-        self.aims: dict[int, float] = {}
-        self.ends, self.leaving = grant.ends, False
-        self.margin = _margin(terms, grant.until - grant.began)
-
-
-def _margin(terms: LeaseSettings, left: float) -> float:
-    return min(0.25, _MARGIN_PART * min(terms.timeout, left)) if terms.renew else 0.0
-
-
 class LocalExpiry:
     """The earliest possible end of a lease, for any order in which its renewals are executed.
 
-    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    Threads share it without a lock: each method reads or writes the ends in one atomic step.
     """
 
     # The server ignores a renewal with a lower number than the last one. So only the answer with
@@ -110,7 +94,7 @@ class LocalExpiry:
                 self._ends.pop(nth, None)
 
 
-class LeaseState:
+class LeaseState(LocalExpiry):
     """The local expiry of a lease, and its schedule. `now`: this process's clock, in seconds.
 
     Methods that find the lease lost return Lost. Methods for the holder raise LeaseLost if it was
@@ -120,43 +104,28 @@ class LeaseState:
     # Invariants: `over` is "" while the lease is held, else the reason why it is not. `closed` is
     # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
     # the lease next, at most `deadline`; only the renewer and renewals change it. The first thread
-    # that finds the lease lost empties _not_lost_yet, in one atomic step. _progress is made on
-    # first use, because most leases are released before that.
+    # that finds the lease lost empties _not_lost_yet, in one atomic step.
+    # _nth: numbers of renewals. _aims: by number, the ends that the holder's own renewals in flight
+    # request. _last_end: the end of a lease that is not renewed in the background. _leaving: True
+    # while the lease is being detached. _scheduled: when `due` was computed.
     __slots__ = (
-        "_made",
-        "_not_lost_yet",
-        "_renewals",
-        "_writes",
-        "answer",
-        "closed",
-        "due",
-        "grant",
-        "over",
-        "permits",
-        "pid",
-        "terms",
+        *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
+        *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
     )
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int, now: float) -> None:
         self.terms, self.grant, self.pid = terms, grant, os.getpid()
-        self.permits, self._renewals = grant.permits, renewals
+        self.permits, self._writes = grant.permits, grant.permits == 0
         self.over = self.closed = ""
         self.answer: bool | None = None
-        self._writes = self.permits == 0
-        until = grant.until
-        # What _look computes for a lease without renewals.
-        ends_so = not terms.renew and grant.ends <= until
-        self.due = until if ends_so else now + (until - now) / _RENEWALS
         self._not_lost_yet = [True]
-        self._made: dict[None, _RenewalState] = {}
-
-    @property
-    def _progress(self) -> _RenewalState:
-        found = self._made.get(None)
-        if found is None:
-            made = _RenewalState(self.terms, self.grant, self._renewals)
-            found = self._made.setdefault(None, made)
-        return found
+        self._nth, self._ends = itertools.count(renewals + 1), {renewals: (grant.until, True)}
+        self._aims: dict[int, float] = {}
+        self._last_end, self._leaving, self._scheduled = grant.ends, False, now
+        # What `_schedule`, which takes more time, computes for a lease without renewals.
+        self.due = now + (grant.until - now) / _RENEWALS
+        if not terms.renew and grant.ends <= grant.until:
+            self.due = grant.until
 
     # Local expiry
 
@@ -171,10 +140,10 @@ class LeaseState:
         return not self.over and self.at_home
 
     @property
-    def until(self) -> float:
-        """The local expiry: at most the end in Redis, even with renewals in flight."""
-        found = self._made.get(None)
-        return self.grant.until if found is None else found.expiry.until
+    def to_be_released(self) -> bool:
+        """True if the end of a block has to release the lease. It must not in a forked child, and
+        not if the lease was released before."""
+        return self.at_home and not self.closed
 
     def remaining(self, now: float) -> float:
         """Return the seconds for which the lease is certainly still held."""
@@ -201,7 +170,7 @@ class LeaseState:
     def deadline(self) -> float:
         """The time at which the lease counts as lost unless it is renewed: the safety margin before
         its end."""
-        return self.until - self._progress.margin if not self.over else math.inf
+        return self.until - self._margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
         """Return the renewal to send now, Lost, or None."""
@@ -211,13 +180,13 @@ class LeaseState:
         until, wanted = self.until, self._wanted(now)
         if now >= until:
             return Lost("it was not renewed in time" if wanted > 0 else "it expired")
-        if until - now <= self._progress.margin:
+        if until - now <= self._margin:
             return Lost("it could not be renewed")
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + plans.TICK, next(self._progress.nth), self.terms
-        self._progress.expiry.asked(nth, lease, now)
+        lease, nth, terms = wanted + plans.TICK, next(self._nth), self.terms
+        self.asked(nth, lease, now)
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
     def renewal_done(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
@@ -227,42 +196,44 @@ class LeaseState:
         if isinstance(answer, Failure):
             # Try again soon, but check the lease exactly at its deadline.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
-            self.due = min(now + pause, max(now, self.until - self._progress.margin))
+            self.due = min(now + pause, max(now, self.until - self._margin))
             return None
         until = plans.renewed(answer)
         if until is None:
             return Lost(_GONE)
-        self._progress.expiry.answered(plans.number_of(step), until)
+        self.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
 
     def _last(self) -> float:
         """Return the latest end that renewals in the background can give it."""
-        if self.terms.renew:
-            return self.grant.began + self.terms.max_hold
-        return self._progress.ends
+        return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
 
     def _aim(self) -> float:
         """Return the latest end that the holder's own renewals in flight request."""
-        return max(list(self._progress.aims.values()), default=-math.inf)
+        return max(list(self._aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
         """Return the duration in seconds for a renewal in the background."""
         left, aim = self._last() - now, self._aim() - now
-        if self._progress.leaving:
+        if self._leaving:
             return aim
         # At least what the holder's own renewal requests, because this one has a higher number.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
-        """Set when the renewer checks the lease next."""
-        self._look(self.until, max(self._last(), self._aim()), now)
+        """Set when to check the lease next."""
+        until, self._scheduled = self.until, now
+        renewable = until < max(self._last(), self._aim())
+        self.due = now + (until - now) / _RENEWALS if renewable else until - self._margin
 
-    def _look(self, until: float, last: float, now: float) -> None:
-        """Set when to check a lease that ends at `until`, and that may be renewed up to `last`."""
-        left = until - now
-        self._progress.margin = margin = _margin(self.terms, left)
-        self.due = now + left / _RENEWALS if until < last else until - margin
+    @property
+    def _margin(self) -> float:
+        """Seconds before the local expiry at which the lease is lost unless it is renewed."""
+        if not self.terms.renew:
+            return 0.0
+        left = self.until - self._scheduled
+        return min(0.25, _MARGIN_PART * min(self.terms.timeout, left))
 
     # Actions of the holder
 
@@ -272,17 +243,15 @@ class LeaseState:
         The plan returns Lost or None. `leaving`: the lease is being detached, so that renewals in
         the background must not give it a later end.
         """
-        if timeout is not None:
-            timeout = conf.positive("timeout", timeout, infinite=True)
+        wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
-        wanted = self.terms.timeout if timeout is None else timeout
-        nth = next(self._progress.nth)
-        self._progress.aims[nth] = end = now + wanted - plans.TICK
-        self._progress.leaving |= leaving
+        nth = next(self._nth)
+        self._aims[nth] = end = now + wanted - plans.TICK
+        self._leaving |= leaving
         # A shorter lease may take effect on the server before there is an answer, or without one.
-        self._progress.expiry.asked(nth, wanted, now)
+        self.asked(nth, wanted, now)
         if not self.terms.renew:
-            self._progress.ends = min(self._progress.ends, end)
+            self._last_end = min(self._last_end, end)
         self._schedule(now)
         return self._renewing(nth, wanted, now, leaving)
 
@@ -295,18 +264,18 @@ class LeaseState:
                 )
                 if until is None:
                     return Lost(_GONE)
-                self._progress.expiry.answered(nth, until)
+                self.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._progress.nth)  # another thread's renewal has shortened it
-                self._progress.expiry.asked(nth, lease, now)
+                nth = next(self._nth)  # another thread's renewal has shortened it
+                self.asked(nth, lease, now)
         except BaseException:
-            self._progress.leaving &= not leaving
+            self._leaving &= not leaving
             raise
         finally:
-            self._progress.aims.pop(aim, None)
+            self._aims.pop(aim, None)
         if not terms.renew:
-            self._progress.ends = self.until
+            self._last_end = self.until
         return None
 
     def renewed(self, now: float) -> None:
@@ -318,7 +287,7 @@ class LeaseState:
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
         """Return the duration in seconds that adds `additional_time` to the time left, or replaces
         the time left."""
-        extra = conf.positive("additional_time", additional_time)
+        extra = values.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
     def sharing(self, now: float) -> Plan:
@@ -338,10 +307,6 @@ class LeaseState:
     def confirming(self, now: float) -> Plan:
         """Return a plan that returns True if Redis has the lease."""
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
-
-    def looking(self, now: float) -> Plan:
-        """Return a plan that returns the reply of `inspect` for the name."""
-        return run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
 
     # End
 
@@ -372,7 +337,7 @@ class LeaseState:
         """Mark the lease as detached. Return a number above those of its renewals."""
         self.over = self.closed = "detached"
         self.due = math.inf
-        return next(self._progress.nth)
+        return next(self._nth)
 
     def not_done(self) -> None:
         """Let the release not mark the job as done."""

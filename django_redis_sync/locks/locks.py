@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import conf
 from ..exceptions import NotAcquired, UpgradeRefused
-from ..protocol.keys import keys_of
-from ..protocol.plans import Grant
+from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import Rejection
 from ..protocol.scripts import MOST_PERMITS
-from .callers import ByCaller
+from .callers import ByCaller, this_caller
 from .lease import Lease
 from .lease_state import LeaseSettings
 from .semaphore import Semaphore
@@ -23,29 +21,22 @@ if TYPE_CHECKING:
 
     from ..defaults import SemaphoreOptions
 
-#: By lease, an entry for each time that it is taken: 0, 1, 2 ...
-Taken = weakref.WeakKeyDictionary[Lease, list[int]]
 
-
-class _Callers(ByCaller[Taken]):
-    """The number of times that each thread or task has taken a lease, through any object.
+class _Leases(ByCaller[weakref.WeakSet[Lease]]):
+    """The leases that each thread or task has taken, through any object.
 
     Leases are referenced weakly: a lease that no code can release any more is not renewed.
     """
 
-    def __init__(self) -> None:
-        super().__init__(weakref.WeakKeyDictionary)
+    def add(self, lease: Lease) -> None:
+        self.at(lease._caller, weakref.WeakSet).add(lease)
 
     def of_name(self, semaphore: Semaphore) -> list[Lease]:
         """Return the leases of the semaphore's name that the current thread or task has taken and
         that were neither released nor detached."""
-        config, alias = conf.current(), semaphore.alias()
-        keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
-        return [
-            lease
-            for lease in list(self.mine())
-            if not lease.ended and lease._is_of_name(keys, alias)
-        ]
+        keys, alias = semaphore._keys(), semaphore.alias()
+        mine = list(self.get(this_caller(), ()))
+        return [lease for lease in mine if not lease.ended and lease._is_of_name(keys, alias)]
 
 
 class Lock(Semaphore):
@@ -70,6 +61,26 @@ class Lock(Semaphore):
         return f"{type(self).__name__}({self.name!r})"
 
 
+class _ReentrantLease(Lease):
+    """The lease of an RLock.
+
+    `times`: an entry for each time that it is taken: 0, 1, 2 … `deferred`: True if the open
+    transaction releases the lease when it ends.
+    """
+
+    __slots__ = ("deferred", "times")
+
+    def __init__(self, *arguments: Any) -> None:
+        self.times, self.deferred = list[int](), False
+        super().__init__(*arguments)
+
+    def _transaction_ended(self) -> None:
+        """Release the lease, unless it was taken again and is in use."""
+        self.deferred = False
+        if not self.times:
+            self.release()
+
+
 class RLock(Lock):
     """A lock that its holder, a thread or task, may take again, through any object of the name.
 
@@ -87,11 +98,8 @@ class RLock(Lock):
                 ...
     """
 
-    # Invariant: if the open transaction will release a lease (release_on_commit), its entry is
-    # empty until it is taken again.
-    _taken = _Callers()
-    #: By lease, the table of the thread or task that took it. A block may end in another one.
-    _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
+    _lease = _ReentrantLease
+    _leases = _Leases()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         if not options.get("thread_local", True):
@@ -99,29 +107,24 @@ class RLock(Lock):
         super().__init__(name, *more, **options)
 
     def _take(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Return the lease that this thread or task has, or else acquire one."""
         again = self._again(permits)
         return self._count(again or super()._take(blocking, blocking_timeout, permits))
 
     async def _atake(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
         again = self._again(permits)
         return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
 
-    def _mine(self, deferred: bool = False) -> Lease | None:
-        """Return the lease of this thread or task, taken through any object, or None."""
-        taken, mine = self._taken.mine(), self._taken.of_name(self)
-        return next((lease for lease in mine if deferred or taken[lease]), None)
+    def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
+        """Return the lease of this thread or task, taken through any object, or None. `deferred`:
+        also a lease that only the open transaction will release."""
+        mine: list[Any] = self._leases.of_name(self)
+        return next((lease for lease in mine if deferred or lease.times), None)
 
     def _again(self, permits: int) -> Lease | None:
         lease = self._mine(deferred=True) if permits == 1 else None
@@ -130,15 +133,13 @@ class RLock(Lock):
         return lease
 
     def _count(self, got: Lease | Rejection) -> Lease | Rejection:
-        if isinstance(got, Lease):
-            self._owners[got] = mine = self._taken.mine()
-            times = mine.setdefault(got, [])
-            times.append(len(times))
+        if isinstance(got, _ReentrantLease):
+            self._leases.add(got)
+            got.times.append(len(got.times))
         return got
 
-    def _last(self, lease: Lease) -> bool:
-        times = self._owners[lease].get(lease)
-        if not times or times.pop() == 0:
+    def _last(self, lease: Any) -> bool:
+        if not lease.times or lease.times.pop() == 0:
             return True
         self._held.add(lease)  # the block that ends may have had the only reference
         return False
@@ -148,49 +149,23 @@ class RLock(Lock):
         if lease is None:
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
-        if not keep and len(self._taken.mine()[lease]) == 1:
+        if not keep and len(lease.times) == 1:
             self._held.discard(lease)  # the last release: no reference is needed any more
         return lease
 
-    def _deferred(self, lease: Lease) -> bool:
-        later = _Later(lease, self._owners[lease])
-        if lease not in _LATER and not super()._deferred(later):  # type: ignore[arg-type]
-            return False
-        _LATER.add(lease)
-        return True
+    def _deferred(self, lease: Any) -> bool:
+        lease.deferred = lease.deferred or super()._deferred(lease)
+        return bool(lease.deferred)
 
 
-#: Leases that an open transaction releases when it ends.
-_LATER: weakref.WeakSet[Lease] = weakref.WeakSet()
-
-
-class _Later:
-    """Releases a lease when a transaction ends, unless the lease was taken again and is in use."""
-
-    def __init__(self, lease: Lease, taken: Taken) -> None:
-        self.name, self._lease, self._taken = lease.name, lease, taken
-        self._is_of_name = lease._is_of_name
-
-    @property
-    def held(self) -> bool:
-        return self._lease.held
-
-    def release(self) -> None:
-        _LATER.discard(self._lease)
-        if not self._taken.get(self._lease):
-            self._lease.release()
-
-
-class _Side(Semaphore):
-    """The read or the write side of a ReadWriteLock."""
+class _Readers(Semaphore):
+    """The read side of a ReadWriteLock: many readers at the same time, but not beside a writer."""
 
     _kind, _public_name = "w", "ReadWriteLock"
-    _permits: int
-    #: Its name; the permits of the other side; why a holder of that side can't take this one.
-    _word: str
-    _other: int
-    _conflict: str
-    _taken = _Callers()
+    _leases = _Leases()
+    #: Its name, its permits, and why a holder of the other side can't take this one.
+    _word, _permits = "read", 1
+    _conflict = "writes; downgrade() turns it into a reader"
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         super().__init__(name, MOST_PERMITS, *more, **options)
@@ -206,26 +181,20 @@ class _Side(Semaphore):
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
         lease = super()._settle(terms, got)
         if isinstance(lease, Lease):
-            self._taken.mine()[lease] = [0]
+            self._leases.add(lease)
         return lease
 
-    def _before(self) -> None:
-        mine = self._taken.of_name(self)
-        if any(lease.held and lease.permits == self._other for lease in mine):
+    def _terms_and_ask(self, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
+        mine = self._leases.of_name(self)
+        if any(lease.held and lease.permits != self._permits for lease in mine):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
+        return super()._terms_and_ask(*arguments)
 
 
-class _Readers(_Side):
-    """The read side: many readers at the same time, but not beside a writer."""
-
-    _permits, _word, _other = 1, "read", 0
-    _conflict = "writes; downgrade() turns it into a reader"
-
-
-class _Writers(_Side):
+class _Writers(_Readers):
     """The write side: one writer at a time, and no readers beside it."""
 
-    _permits, _word, _other = 0, "write", 1
+    _word, _permits = "write", 0
     _conflict = "reads; it must release before it can write"
 
 

@@ -1,4 +1,4 @@
-"""Resolve the arguments of a semaphore and the settings into an acquire request.
+"""Resolve the arguments of a semaphore and the settings into an acquire request, and carry it out.
 
 Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. The result is cached
 until the settings change, and objects with equal arguments share it.
@@ -6,53 +6,43 @@ until the settings change, and objects with equal arguments share it.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf, values
-from ..defaults import NAMED, SEMAPHORE
-from ..engine.quorum import Quorum
+from ..defaults import ENTRY, NAMED
+from ..engine import drivers
+from ..engine.quorum import Quorum, quorum_of
 from ..engine.renewal import renewer
+from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock, write_label
-from ..protocol.keys import Policy, Token, check_text, keys_of
-from ..protocol.plans import AcquireRequest, worded
-from ..protocol.scripts import ANY, MOST_PERMITS
-from ..protocol.steps import Plan
-from .callers import warn_of_own_hold
+from ..exceptions import WrongKind
+from ..logs import logger
+from ..protocol import plans
+from ..protocol.keys import Keys, Token, keys_of
+from ..protocol.plans import AcquireRequest, Grant
+from ..protocol.reasons import SHARE, Rejection
+from ..protocol.scripts import ANY
+from ..protocol.visits import Dropped, Job, Later, visit
+from . import transactions
+from .callers import check_may_wait, own_hold
+from .lease import Lease
 from .lease_state import LeaseSettings
 
 #: Max acquire requests that are cached per set of arguments. The label of each thread differs.
 _MAX_RESOLVED = 64
 
-_ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
-
-
-def _source() -> Callable[[int], bytes]:
-    """Return a source of random bytes. os.getrandom is preferred: os.urandom releases the GIL, and
-    then another thread may keep the GIL for long."""
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
-        os.getrandom(1)
-        return os.getrandom
-    return os.urandom
-
-
-_random = _source()
+#: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
+#: for long. os.getrandom does not, where it exists.
+_random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 
 def _token() -> str:
     return Token(_random(16).hex())
-
-
-def _learning(alias: str, policy: Policy) -> Callable[[], Plan]:
-    """Return a function that loads the operators' overrides of a key's policy."""
-    return lambda: renewer(alias).housekeeper.heed(policy)
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
@@ -61,94 +51,19 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
-        if begins and may_be_own:
-            warn_of_own_hold(settings.keys, settings.alias)
+        if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
+            logger.warning("%r waits for itself: %s", settings.keys.display, hint)
 
     return waits
 
 
-def _label(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
-    return value
+#: The options of an entry of SEMAPHORES that apply to code.
+_NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 
-def _database(what: str, value: Any) -> bool | str:
-    if not isinstance(value, (bool, str)):
-        given = type(value).__name__
-        raise TypeError(f"{what} must be a bool or a database's alias, not {given}")
-    return value
-
-
-#: The arguments of `attributes_of`, in order.
-_GIVEN = (
-    *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
-    *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
-)
-#: The checks of the arguments that are not None.
-_CHECKS: dict[str, values.Check] = {
-    "key": lambda _, key: check_text("a key", key),
-    "label": _label,
-    "limit": values.whole,
-    "timeout": values.lease,
-    "blocking_timeout": values.not_negative,
-    "max_hold": values.positive,
-    "min_hold": values.positive,
-    "share_limit": values.whole,
-    "release_on_commit": _database,
-}
-
-
-@lru_cache(maxsize=512, typed=True)
-def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Return the attributes of a `kind` with these arguments, checked.
-
-    Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
-    of 1.
-    """
-    arguments = dict(zip(_GIVEN, given, strict=True))
-    name = arguments["name"]
-    if not isinstance(name, str):
-        raise TypeError(
-            f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
-            "client. The connection is that of a cache alias, using='...'"
-        )
-    check_text("a name", name)
-    for option, check in _CHECKS.items():
-        if (value := arguments[option]) is not None:
-            arguments[option] = check(option, value)
-    blocking = bool(arguments["blocking"])
-    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
-
-
-def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
-    """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
-
-    `method`: empty for the class. `more`: surplus positional arguments. `options`: the keywords.
-    """
-    call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
-    if more:
-        return TypeError(
-            f"{call} takes a name and options by keyword, not {more[0]!r}: it takes no client. "
-            "The connection is that of a cache alias, using='...'"
-        )
-    options = [option for option in options if method or option not in SEMAPHORE]
-    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
-    if "token" in options:
-        wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
-    return TypeError(f"{call} has no such argument: {wrong}")
-
-
-def _public_name(kind: type) -> str:
-    return getattr(kind, "_public_name", "") or kind.__name__
-
-
-def _within(ask: AcquireRequest, seconds: float) -> AcquireRequest:
-    return ask._replace(give_up_at=clock() + seconds)
-
-
-class AcquireOptions:
-    """The base of the public classes: it resolves their arguments and the settings."""
+class Acquirer:
+    """The base of the public classes. It resolves arguments and settings, sends acquire requests,
+    and turns grants into leases. It keeps no reference to them."""
 
     _kind = "p"
     _max_waiters = ANY
@@ -197,14 +112,13 @@ class AcquireOptions:
         """Return the cache alias that this object uses now, or its quorum."""
         return self.using or conf.current().cache
 
+    def _keys(self) -> Keys:
+        """Return the keys of the name that this object uses now."""
+        return keys_of(conf.current().prefix(self.alias()), self.name, self.key)
+
     def _check_permits(self, permits: int) -> None:
         """Raise what an acquire of `permits` would raise before it sends a request."""
         self._limit(self._options(conf.current()), permits)
-
-    def _check_limit(self) -> None:
-        """Raise ImproperlyConfigured if neither an argument nor the settings give a limit."""
-        if self.limit is None and settings.configured:
-            self._limit(self._options(conf.current()), 1)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
@@ -215,12 +129,9 @@ class AcquireOptions:
             blocking = bool(blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
             return self._asked(blocking, label)
-        config = conf.current()
-        terms, ask, seconds = self._build(config, label, blocking, blocking_timeout, permits)
-        return terms, self._in_share(_within(ask, seconds))
-
-    def _in_share(self, ask: AcquireRequest) -> AcquireRequest:
-        return ask._replace(share=self.share, words=None) if self.share else ask
+        return self._completed(
+            *self._build(conf.current(), label, blocking, blocking_timeout, permits)
+        )
 
     def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
         """Return the same as `_terms_and_ask` for one permit with the object's own
@@ -231,11 +142,16 @@ class AcquireOptions:
             terms, ask, seconds = self._build(config, label, blocking, None, 1)
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
-            found = self._usual[place] = config, terms, worded(ask), seconds
-        _, terms, ask, seconds = found
+            found = self._usual[place] = config, terms, plans.worded(ask), seconds
+        return self._completed(*found[1:])
+
+    def _completed(
+        self, terms: LeaseSettings, ask: AcquireRequest, seconds: float
+    ) -> tuple[LeaseSettings, AcquireRequest]:
+        """Return a request with what differs each time: the share, and when its wait ends."""
         if self.share:  # not cached: there may be many shares
-            ask = self._in_share(ask)
-        return terms, ask if seconds == math.inf else _within(ask, seconds)
+            ask = ask._replace(share=self.share, words=None)
+        return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
 
     def _build(
         self,
@@ -251,9 +167,9 @@ class AcquireOptions:
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
         terms = self._lease_settings(config, named, alias)
-        keys, short = terms.keys, wait and seconds < terms.budget
+        policy, short = terms.keys.policy, wait and seconds < terms.budget
         ask = AcquireRequest(
-            keys=keys,
+            keys=terms.keys,
             lease=terms.timeout,
             permits=permits,
             limit=limit,
@@ -267,8 +183,8 @@ class AcquireOptions:
             fair=self.fair,
             max_waiters=self._max_waiters,
             label=label,
-            learn=None if keys.policy is None else _learning(alias, keys.policy),
-            waits=_waits(terms, seconds == math.inf and self._lockable()) if wait else None,
+            learn=None if policy is None else lambda: renewer(alias).housekeeper.heed(policy),
+            waits=_waits(terms, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )
         return terms, ask, seconds
@@ -277,37 +193,28 @@ class AcquireOptions:
         """Return the name's entry in REDIS_SYNC["SEMAPHORES"], checked."""
         named = dict(config.named(self.name))
         try:
-            for option in named.keys() & NAMED.keys():
-                named[option] = NAMED[option].checked(named[option])
+            for option in named.keys() & _NAMED.keys():
+                named[option] = _NAMED[option].checked(named[option])
         except (TypeError, ValueError) as error:
             where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
             raise ImproperlyConfigured(f"{where}: {error}.") from error
         return named
 
-    def _lockable(self) -> bool:
-        """Return True if the limit is 1, so that the caller may have wanted an RLock."""
-        return self.limit == 1
-
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         """Return the limit for this caller, and the permits to request. Raise ValueError if the
         permits don't fit, and ImproperlyConfigured if there is no limit."""
         limit = self.limit if self.limit is not None else named.get("limit")
-        if limit is None:
+        if limit is None or callable(limit):  # a callable in the settings is for requests
             raise ImproperlyConfigured(
                 f"{self!r} has no limit. Write {type(self).__name__}({self.name!r}, limit), or set "
                 f"{conf.SETTING}['SEMAPHORES'][{self.name!r}] = {{'limit': ...}}."
             )
-        try:
-            conf.whole("limit", limit, MOST_PERMITS)
-        except (TypeError, ValueError) as error:
-            raise ImproperlyConfigured(f"{conf.SETTING}['SEMAPHORES']: {error}.") from error
-        conf.whole("permits", permits, MOST_PERMITS)
+        values.whole("permits", permits)
         if permits > limit:
             raise ValueError(f"{permits} permits can never fit a limit of {limit}")
-        if permits > (self._share_limit(named) or permits):
-            most = self._share_limit(named)
-            raise ValueError(f"{permits} permits can never fit a share_limit of {most}")
-        return int(limit), permits
+        if permits > (share_limit := self._share_limit(named) or permits):
+            raise ValueError(f"{permits} permits can never fit a share_limit of {share_limit}")
+        return limit, permits
 
     def _check_share(self) -> None:
         """Raise ValueError or ImproperlyConfigured if this semaphore can't have shares."""
@@ -327,23 +234,17 @@ class AcquireOptions:
         if limit is None or callable(limit):
             return 0
         self._check_share()
-        return int(limit)
+        return limit
 
     def _waiting(
-        self,
-        config: conf.Config,
-        named: dict[str, Any],
-        blocking: bool | None,
-        blocking_timeout: float | None,
+        self, config: conf.Config, named: dict[str, Any], blocking: bool | None, own: float | None
     ) -> tuple[bool, float]:
-        """Return True if the caller waits, and the max seconds to wait."""
-        wait = self.blocking if blocking is None else blocking
-        if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-        layers = blocking_timeout, self.blocking_timeout, named.get("blocking_timeout")
-        given = (float(v) for v in (*layers, config.blocking_timeout) if v is not None)
-        seconds = next(given, math.inf)
-        wait = wait and seconds > 0
+        """Return True if the caller waits, and the max seconds to wait. `own`: of this call."""
+        if own is not None:
+            own = values.not_negative("blocking_timeout", own)
+        layers = own, self.blocking_timeout, named.get("blocking_timeout"), config.blocking_timeout
+        seconds = next((float(given) for given in layers if given is not None), math.inf)
+        wait = (self.blocking if blocking is None else blocking) and seconds > 0
         return wait, seconds if wait else math.inf
 
     def _lease_settings(
@@ -371,3 +272,99 @@ class AcquireOptions:
     def _history(self, config: conf.Config) -> int:
         """Return the minutes of history that its scripts write."""
         return config.keep(self.key)
+
+    # Acquire
+
+    def _take(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+    ) -> Lease | Rejection:
+        """Return a lease, which is not yet registered for `release()`, or a Rejection."""
+        self._check_may_wait("acquire")
+        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        if self.release_on_commit and ask.wait and ask.limit == 1:
+            transactions.check_not_nested(terms)
+        return self._got(terms, ask)
+
+    def _got(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+        """Carry out an acquire request. Return a lease or a Rejection."""
+        server, start = server_of(terms.alias), clock()
+        got: Grant | Rejection
+        if ask.learn is None:
+            token = ask.tokens()
+            step = plans.asking(ask, token)
+            got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
+        else:
+            got = drivers.drive(plans.acquire(ask, start), server)
+        return self._settle(terms, got)
+
+    def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
+        """Request a permit for a job that a task queue has delivered. Return a lease, or what to do
+        with the job."""
+        self._check_may_wait("acquire")
+        terms, ask = self._terms_and_ask(False, None, 1)
+        named = conf.current().named(self.name)
+        ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
+        got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
+        count = renewer(terms.alias).housekeeper.count
+        count(terms, "v", 0)
+        if isinstance(got, Dropped) and got.why == "copy":
+            count(terms, "d", 0)
+        return got if isinstance(got, (Later, Dropped)) else self._settle(terms, got)
+
+    async def _atake(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+    ) -> Lease | Rejection:
+        """Async version of `_take()`."""
+        return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
+
+    async def _agot(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+        """Async version of `_got()`."""
+        server = async_server_of(terms.alias)
+        if ask.wait:
+            channel = await server.hub.ready(ask.attempt)
+            ask = ask._replace(channel=channel, words=None)
+        got = await drivers.adrive(plans.acquire(ask, clock()), server)
+        return self._settle(terms, got)
+
+    def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+        """Count the outcome. Return the lease of a grant."""
+        if type(got) is Grant:
+            lease = self._lease(terms, got)
+            count = lease._renewer.housekeeper.count
+            # got.rejected: granted only because of shadow mode.
+            outcome = "s" if got.rejected else "w" if got.waited else "g"
+            count(terms, outcome, int(got.waited * 1000), got.used)
+            if got.rejected == SHARE:
+                count(terms, "b", 0)
+            return lease
+        assert isinstance(got, Rejection)
+        if kind := got.why.counted:
+            count = renewer(terms.alias).housekeeper.count
+            count(terms, kind, 0)
+            if got.reason == SHARE:
+                count(terms, "b", 0)
+        if got.reason == "kind":
+            other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
+            raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
+        return got
+
+    _lease: type[Lease] = Lease
+
+    # Releases are allowed on an event loop: other callers may wait for them.
+    _check_may_wait = check_may_wait
+
+    def _quorum(self, using: Any) -> Quorum:
+        """Return the quorum of several aliases. Raise ImproperlyConfigured if a majority would not
+        be safe."""
+        if self.limit != 1:
+            raise ImproperlyConfigured(
+                f"{self.name!r} can't have several servers in using, only a Lock can: with "
+                "majorities of three servers, a limit of 2 would have 3 holders, and readers could "
+                "get in beside a writer."
+            )
+        if self.timeout == math.inf:
+            raise ImproperlyConfigured(
+                "A permanent lease can't have several servers in using: it is not renewed, so a "
+                "server that loses it would never get it back."
+            )
+        return quorum_of(using)

@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import conf
+from django.conf import settings
+
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
-from ..exceptions import LeaseLost, NotAcquired
-from ..logs import logger
-from ..protocol.keys import keys_of
+from ..engine.wire import clock
+from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .acquiring import Acquirer
+from .arguments import attributes_of, wrong_call
 from .callers import Holdings, own_hold
 from .lease import Lease
-from .options import attributes_of, wrong_call
+from .lease_state import looking
+from .options import Acquirer
 from .shares import share_of
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ class Semaphore(Acquirer):
         if share is not None or share_limit is not None:
             self.__dict__["share"] = share_of(share)
             self._check_share()
-        if limit is None:
-            self._check_limit()
+        if limit is None and settings.configured:
+            self._check_permits(1)
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"
@@ -276,11 +277,12 @@ class Semaphore(Acquirer):
         """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
         Redis can't be reached."""
         self._check_may_wait("locked")
-        return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
+        plan = looking(self._keys(), clock())
+        return bool(drivers.drive(plan, server_of(self.alias()))[7])
 
     async def alocked(self) -> bool:
         """Async version of `locked()`."""
-        plan = self._looking()
+        plan = looking(self._keys(), clock())
         return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
     # Inside
@@ -301,9 +303,8 @@ class Semaphore(Acquirer):
 
     def _error_of(self, rejection: Rejection) -> NotAcquired:
         message = f"{self.name!r}: {rejection}"
-        if rejection.reason in (FULL, TIMEOUT) and self._lockable():
-            alias = self.alias()
-            hint = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
+        if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
+            hint = own_hold(self._keys(), self.alias())
             message += f" ({hint})" if hint else ""
         return NotAcquired(message, rejection.reason, self.name)
 
@@ -336,32 +337,16 @@ class Semaphore(Acquirer):
         """Count one release of the lease. Return True if it was the last."""
         return True
 
-    def _leave(
-        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
-        """Release a lease at the end of its block."""
-        if not self._last(lease) or (lease.held and self._deferred(lease)):
-            return
-        try:
-            lease.__exit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
+    def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
+        """Release a lease at the end of its block, which raised `kind`. `undo`: because others
+        could not be acquired with it."""
+        if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
+            lease._leave(kind, lenient=not self.raise_on_release_error)
 
-    async def _aleave(
-        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
+    async def _aleave(self, lease: Lease, kind: Any, *_: Any) -> None:
         """Async version of `_leave()`."""
-        if not self._last(lease):
-            return
-        try:
-            await lease.__aexit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
-
-    def _left_without(self, lost: LeaseLost) -> None:
-        if self.raise_on_release_error:
-            raise lost
-        logger.warning("leaving %r: %s", self.name, lost)
+        if self._last(lease):
+            await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
         """If the option is set and a transaction is open, release the lease when the transaction
@@ -373,7 +358,4 @@ class Semaphore(Acquirer):
             )
             transactions.warn_if_racing(f"The lease of {self.name!r}", remedy)
             return False
-        if not transactions.transactions_of(self.release_on_commit):
-            return False
-        transactions.release_when_over(lease, self.release_on_commit)
-        return True
+        return transactions.release_when_over(lease, self.release_on_commit)

@@ -6,7 +6,7 @@ import enum
 import functools
 import inspect
 import string
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -55,27 +55,35 @@ class _Template(string.Formatter):
 
     def __init__(self, text: str, what: str = "name") -> None:
         self.text, self.what = check_text(f"a {what}", text, 1000), what
-        parts = list(self.parse(text))
-        self.fields = [name for _, name, _, _ in parts if name is not None]
-        if any("{" in (spec or "") or conversion for _, _, spec, conversion in parts):
-            raise ValueError(f"conversions (!r) and fields in formats are not supported: {text!r}")
-        quoted = {"%", ":"}
-        for between in _between(parts):
-            parting = {char for char in between if not char.isalnum()}
+        quoted, before, self.fields = {"%", ":"}, "", list[str]()
+        for literal, name, spec, conversion in self.parse(text):
+            if "{" in (spec or "") or conversion:
+                raise ValueError(
+                    f"conversions (!r) and fields in formats are not supported: {text!r}"
+                )
+            before += literal  # the text since the last argument
+            if name is None:
+                continue
+            parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
             if not parting - {"%"}:
                 raise ValueError(
                     f"put a ':' between the arguments in {text!r}, or two calls may get one name"
                 )
-            quoted |= parting
+            quoted, before = quoted | parting, ""
+            self.fields.append(name)
         self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
-    def names(self) -> set[str]:
-        """Return the names of the arguments in the template. Raise ValueError for an argument
+    def check(self, function: Any) -> None:
+        """Raise ValueError if the template has an argument that `function` doesn't have, or one
         without a name, such as {0}."""
-        found = {name.split(".")[0].split("[")[0] for name in self.fields}
-        if any(not name or name.isdigit() for name in found):
+        names = {name.split(".")[0].split("[")[0] for name in self.fields}
+        if any(not name or name.isdigit() for name in names):
             raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
-        return found
+        parameters = inspect.signature(function).parameters
+        wrong = names - parameters.keys()
+        if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            called, missing = _qualname(function), ", ".join(sorted(wrong))
+            raise ValueError(f"{called} has no argument {missing} for {self.text!r}")
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         if key not in kwargs:
@@ -108,23 +116,16 @@ class _ShareTemplate(_Template):
     """The template of a share. If it is a single argument, the share is the plain text of the
     value, as with `Semaphore(share=...)`, and None means that there is no share."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: Any) -> None:
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise TypeError(f'share must be a template such as "{{tenant_id}}", not {kind}')
         super().__init__(text, "share")
         if len(self.fields) == 1 and self.text == f"{{{self.fields[0]}}}":
             self.quoted = {}
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return "" if value is None and not self.quoted else super().format_field(value, format_spec)
-
-
-def _between(parts: Iterable[tuple[str, str | None, Any, Any]]) -> list[str]:
-    """Return the texts between two fields."""
-    texts = [""]
-    for literal, name, _, _ in parts:
-        texts[-1] += literal
-        if name is not None:
-            texts.append("")
-    return texts[1:-1]
 
 
 def _quoted(char: str) -> str:
@@ -136,15 +137,7 @@ def synchronized(
     name: str,
     limit: int = 1,
     *,
-    on_full: Literal["raise"] = "raise",
-    **options: Unpack[SemaphoreOptions],
-) -> Callable[[Function], Function]: ...
-@overload
-def synchronized(
-    name: str,
-    limit: int = 1,
-    *,
-    on_full: Literal["retry"] | JobQueue,
+    on_full: Literal["raise", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Callable[[Function], Function]: ...
 @overload
@@ -180,8 +173,13 @@ def synchronized(
     if wrong := unknown(options, SEMAPHORE):
         raise TypeError(f"synchronized() has no such argument: {wrong}")
     if callable(name):
-        raise TypeError(f"@synchronized needs a name: {_named_after(name)}")
-    template, shares = _Template(name), _share_template(options.get("share"))
+        called = _qualname(name).rpartition(".")[2]
+        raise TypeError(
+            f'@synchronized needs a name: write @synchronized("{called}") for all calls of it, or '
+            f'@synchronized("{called}:{{argument}}") for each value of an argument'
+        )
+    template, share = _Template(name), options.get("share")
+    shares = None if share is None else _ShareTemplate(share)
     if shares is None and options.get("share_limit") is not None:
         raise ValueError('share_limit needs a share, a template such as share="{tenant_id}"')
     retries = _retries(on_full, options)
@@ -216,8 +214,9 @@ def _semaphores(
     template has unknown arguments."""
     signature = inspect.signature(function)
     for each in filter(None, (template, shares)):
-        _check_names(each, signature, function)
-    labelled: SemaphoreOptions = {"label": _label(function), **options}
+        each.check(function)
+    label = f"{function.__module__}.{_qualname(function)}"
+    labelled: SemaphoreOptions = {"label": label, **options}
     if not template.fields and shares is None:
         same_for_all = Semaphore(template.vformat(template.text, (), {}), limit, **labelled)
         return lambda args, kwargs: same_for_all
@@ -240,12 +239,13 @@ def _limited(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callabl
         got = guard._take()
         if isinstance(got, Rejection):
             return _full(guard, got, on_full)
-        with _leaving(guard, got) as stack:
+        with ExitStack() as stack:
+            stack.push(functools.partial(guard._leave, got))
             result = function(*args, **kwargs)
             if not inspect.isawaitable(result):
                 return result
             stack.pop_all()
-        return _finish(guard, got, result)
+        return _awaited(guard, got, lambda: result)
 
     return guarded
 
@@ -257,18 +257,33 @@ def _limited_async(function: Any, semaphore: _SemaphoreOf, on_full: object) -> C
         got = await guard._atake()
         if isinstance(got, Rejection):
             return _full(guard, got, on_full)
-        async with _aleaving(guard, got):
-            return await function(*args, **kwargs)
+        return await _awaited(guard, got, lambda: function(*args, **kwargs))
 
     return guarded
 
 
-def _retried(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
+async def _awaited(guard: Semaphore, lease: Lease, call: Callable[[], Any]) -> Any:
+    """Await the result of `call`, and then release as the semaphore's own block does."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(functools.partial(guard._aleave, lease))
+        return await call()
+
+
+def _full(semaphore: Semaphore, rejection: Rejection, on_full: object) -> None:
+    if on_full == "raise":
+        raise semaphore._error_of(rejection)
+
+
+def _retried(function: Any, semaphore: _SemaphoreOf, on_full: Any) -> Callable[..., Any]:
     from . import jobs
 
     if _is_async(function):
         raise TypeError(f'{_qualname(function)} is async: on_full="retry" is for sync tasks')
-    return jobs.guarded(function, semaphore, _queue_of(on_full))
+    if on_full != "retry":
+        return jobs.guarded(function, semaphore, lambda _: on_full)
+    from .celery import queue_of
+
+    return jobs.guarded(function, semaphore, queue_of)
 
 
 def _retries(on_full: Any, options: Any) -> bool:
@@ -285,66 +300,8 @@ def _retries(on_full: Any, options: Any) -> bool:
     return True
 
 
-def _queue_of(on_full: Any) -> Callable[[Any], JobQueue]:
-    """Return a function from the limited function to its task queue."""
-    if on_full != "retry":
-        return lambda _: on_full
-    from .celery import queue_of
-
-    return queue_of
-
-
-def _share_template(share: Any) -> _ShareTemplate | None:
-    if share is None:
-        return None
-    if not isinstance(share, str):
-        raise TypeError(
-            f'share must be a template such as "{{tenant_id}}", not {type(share).__name__}'
-        )
-    return _ShareTemplate(share)
-
-
-def _leaving(guard: Semaphore, lease: Lease) -> ExitStack:
-    """Return a stack that releases the lease as the semaphore's own block does."""
-    stack = ExitStack()
-    stack.push(functools.partial(guard._leave, lease))
-    return stack
-
-
-def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
-    stack = AsyncExitStack()
-    stack.push_async_exit(functools.partial(guard._aleave, lease))
-    return stack
-
-
-async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
-    """Await the result of a sync function, and then release."""
-    async with _aleaving(guard, lease):
-        return await result
-
-
-def _full(semaphore: Semaphore, rejection: Rejection, on_full: object) -> None:
-    if on_full == "raise":
-        raise semaphore._error_of(rejection)
-
-
-def _label(function: Any) -> str:
-    return f"{function.__module__}.{_qualname(function)}"
-
-
 def _qualname(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
-
-
-def _named_after(function: Any) -> str:
-    """Return a hint for a function that was decorated without parentheses."""
-    called = _qualname(function).rpartition(".")[2]
-    try:
-        first = [word for word in inspect.signature(function).parameters if word != "self"][:1]
-    except (TypeError, ValueError):
-        first = []
-    calls = f', or @synchronized("{called}:{{{first[0]}}}") for each {first[0]}' if first else ""
-    return f'write @synchronized("{called}") for all calls of it{calls}'
 
 
 def _is_async(function: Any) -> bool:
@@ -365,16 +322,4 @@ def _check_function(function: Any) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             "@synchronized would release before a generator's body ran: use `with` in it"
-        )
-
-
-def _check_names(template: _Template, signature: inspect.Signature, function: Any) -> None:
-    parameters = signature.parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        template.names()
-        return
-    unknown = sorted(template.names() - set(signature.parameters))
-    if unknown:
-        raise ValueError(
-            f"{_qualname(function)} has no argument {', '.join(unknown)} for {template.text!r}"
         )

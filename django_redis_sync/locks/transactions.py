@@ -38,7 +38,7 @@ def locked_atomic(
     lost before the COMMIT.
     """
     alias = using or DEFAULT_DB_ALIAS
-    if in_transaction(alias):
+    if transactions_of(alias):
         raise RuntimeError(
             f"atomic() of {semaphore!r} begins a durable transaction on {alias!r}, which can't be "
             "nested, and a transaction is open there. If ATOMIC_REQUESTS began it, put "
@@ -50,84 +50,71 @@ def locked_atomic(
         lease.check()
 
 
-def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
+def release_when_over(lease: Lease, using: str | bool) -> bool:
     """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
-    innermost savepoint. If none is open, release it at once.
+    innermost savepoint. Return False if no transaction is open.
 
-    `using`: alias of a database. None or True: when the last of all open transactions ends.
+    `using`: alias of a database, or True: when the last of all open transactions ends.
     """
-    aliases = transactions_of(using)
-    if not aliases:
-        lease.release()
-        return
     # On rollback, Django discards its callbacks, so _Releasing acts when it is discarded. The same
     # happens at the end of a TestCase.
-    left = list(aliases)
-    for alias in aliases:
-        transaction.on_commit(_Releasing(lease, left), using=alias)
-    _pending.leases.add(lease)
+    aliases = transactions_of(using)
+    for alias in list(aliases):
+        transaction.on_commit(_Releasing(lease, aliases), using=alias)
+        _connected.leases.add(lease)
+    return bool(aliases)
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
-    """Return the aliases with an open transaction in this thread. `using`: one alias, or all."""
-    if not _connected.may_have_a_transaction():
-        return []
+    """Return the aliases with an open transaction in this thread. `using`: one alias, or all.
+
+    The transaction that a TestCase wraps around a test does not count.
+    """
     return [
-        alias
-        for alias in _opened()
-        if (alias == using or not isinstance(using, str)) and in_transaction(alias)
+        connection.alias
+        for connection in _connected.all()
+        if connection.in_atomic_block
+        and (connection.alias == using or not isinstance(using, str))
+        and any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
     ]
 
 
 class _Connected(threading.local):
     """The database connections of this thread. Each release needs them, and Django's own list is
-    slow."""
+    slow. `leases`: those that its open transactions will release."""
 
     _known: list[weakref.ref[Any]] | None = None  # None until first use, because of the settings
-
-    def add(self, connection: Any) -> None:
-        known = [ref for ref in self._all() if ref() not in (None, connection)]
-        self._known = [*known, weakref.ref(connection)]
-
-    def _all(self) -> list[weakref.ref[Any]]:
-        if self._known is None:
-            made: Callable[..., Any] = connections.all
-            self._known = [weakref.ref(one) for one in made(initialized_only=True)]
-        return self._known
-
-    def may_have_a_transaction(self) -> bool:
-        """Return False if certainly no transaction is open. Return True on an event loop, because
-        each task has other connections."""
-        for ref in self._all():
-            if getattr(ref(), "in_atomic_block", False):
-                return True
-        return running_loop() is not None
-
-
-_connected = _Connected()
-
-
-def _note(*, connection: Any, **_: Any) -> None:
-    _connected.add(connection)
-
-
-connection_created.connect(_note, dispatch_uid="django_redis_sync.locks.transactions")
-
-
-class _Pending(threading.local):
-    """The leases that the open transactions of this thread will release."""
 
     def __init__(self) -> None:
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
+    def all(self) -> list[Any]:
+        if running_loop() is not None:  # each task has other connections
+            return _opened()
+        if self._known is None:
+            self._known = [*map(weakref.ref, _opened())]
+        return [one for ref in self._known if (one := ref()) is not None]
 
-_pending = _Pending()
+    def add(self, *, connection: Any, **_: Any) -> None:
+        if self._known is not None:
+            others = [ref for ref in self._known if ref() not in (None, connection)]
+            self._known = [*others, weakref.ref(connection)]
+
+
+def _opened() -> list[Any]:
+    """Return the connections of this thread or task."""
+    made: Callable[..., Any] = connections.all
+    return list(made(initialized_only=True))
+
+
+_connected = _Connected()
+connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
 def check_not_nested(terms: LeaseSettings) -> None:
     """Raise RuntimeError if the open transaction holds the only permit, so that the caller would
     wait for itself."""
-    for lease in list(_pending.leases):
+    for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
                 f"{lease.name!r} is held until the open transaction ends, so waiting for it inside "
@@ -159,29 +146,14 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
 
 
 def _release_now(lease: Lease) -> None:
+    _connected.leases.discard(lease)
     try:
-        lease.release()
+        lease._transaction_ended()
     except Exception as error:
         logger.error("releasing %r at the end of a transaction: %s", lease.name, error)
 
 
-def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
-    """Return True if a transaction is open on this thread's connection.
-
-    The transaction that a TestCase wraps around a test does not count.
-    """
-    if using not in _opened() or not connections[using].in_atomic_block:
-        return False
-    blocks = getattr(connections[using], "atomic_blocks", ())
-    return any(not getattr(block, "_from_testcase", False) for block in blocks)
-
-
-def racing() -> str | None:
-    """Return the alias of a database with an open transaction, or None."""
-    return next(iter(transactions_of(None)), None)
-
-
-#: Packages whose frames a warning skips, to find the project's code.
+#: A warning skips the frames of these packages, to find the project's code.
 _INSIDE = (__name__.split(".")[0], "contextlib")
 #: The subjects that were logged without DEBUG. Max entries, because names may contain arguments.
 _logged: set[str] = set()
@@ -194,11 +166,11 @@ def warn_if_racing(what: str, remedy: str) -> None:
     With DEBUG, the warning names the line that releases it. Otherwise log an error, once for each
     `what`.
     """
-    alias = racing()
-    if alias is None or (not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED)):
+    aliases = transactions_of(None)
+    if not aliases or (not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED)):
         return
     text = (
-        f"{what} is released before the transaction on {alias!r} commits: the next holder may "
+        f"{what} is released before the transaction on {aliases[0]!r} commits: the next holder may "
         f"still read the data from before. {remedy}"
     )
     if settings.DEBUG:
@@ -215,9 +187,3 @@ def _level_outside() -> int:
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _opened() -> list[str]:
-    """Return the databases that this thread has a connection object for."""
-    made: Callable[..., Any] = connections.all
-    return [connection.alias for connection in made(initialized_only=True)]

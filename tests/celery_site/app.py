@@ -5,8 +5,7 @@ import os
 import time
 
 import django
-from celery import Celery, Task, chain, chord, group, shared_task  # noqa: F401
-from celery.exceptions import Reject
+from celery import Celery, Task
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 django.setup()
@@ -30,14 +29,18 @@ app.conf.update(
 )
 
 
-@app.task(bind=True)
-@synchronized("exports", LIMIT, on_full="retry", timeout=3, renew=True)
-def limited(self: Task, job: int, seconds: float = 0.1) -> int:
-    assert self.request.retries == 0
+def work(job: int, seconds: float) -> int:
     note("begin", job)
     time.sleep(seconds)
     note("end", job)
     return job
+
+
+@app.task(bind=True)
+@synchronized("exports", LIMIT, on_full="retry", timeout=3, renew=True)
+def limited(self: Task, job: int, seconds: float = 0.1) -> int:
+    assert self.request.retries == 0
+    return work(job, seconds)
 
 
 @app.task
@@ -47,34 +50,18 @@ def free(job: int, seconds: float = 0.1) -> int:
     return job
 
 
-@app.task(bind=True, max_retries=0)
+@app.task(max_retries=0)
 @synchronized("tenant:{tenant}", on_full="retry")
-def of_tenant(self: Task, tenant: int, job: int, seconds: float = 0.1) -> int:
-    note("begin", job)
-    time.sleep(seconds)
-    note("end", job)
-    return job
+def of_tenant(tenant: int, job: int) -> int:
+    return work(job, 0.1)
 
 
 @app.task(autoretry_for=(KeyError,), retry_backoff=False, default_retry_delay=0, max_retries=3)
 @synchronized("flaky", on_full="retry")
-def flaky(job: int, seconds: float = 0.1) -> int:
-    note("begin", job)
-    time.sleep(seconds)
-    note("end", job)
+def flaky(job: int) -> int:
     if flaky.request.retries < 2:
-        raise KeyError(job)
-    return job
-
-
-@app.task(bind=True)
-@synchronized("requeued", on_full="retry")
-def requeued(self: Task, job: int) -> None:
-    note("begin", job)
-    time.sleep(0.2)
-    note("end", job)
-    if not self.request.delivery_info.get("redelivered"):
-        raise Reject("once more", requeue=True)
+        raise KeyError(work(job, 0.1))
+    return work(job, 0.1)
 
 
 @app.task(bind=True)
@@ -84,7 +71,6 @@ def replaced(self: Task, job: int) -> None:
 
 @app.task
 def total(parts: list[int]) -> int:
-    note("total", sum(parts))
     return sum(parts)
 
 

@@ -12,20 +12,19 @@ class Effect(NamedTuple):
     at: float
     word: str
     job: int
-    pid: int
 
 
-def _open(path: str) -> sqlite3.Connection:
+def _execute(path: str, statement: str, values: tuple[object, ...] = ()) -> list[Effect]:
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    connection.execute("CREATE TABLE IF NOT EXISTS effects (at REAL, word TEXT, job INT, pid INT)")
-    return connection
+    connection.execute("CREATE TABLE IF NOT EXISTS effects (at REAL, word TEXT, job INT)")
+    rows = [Effect(*row) for row in connection.execute(statement, values)]
+    connection.close()
+    return rows
 
 
 def note(word: str, job: int) -> None:
-    connection = _open(os.environ["CELERY_SITE_EFFECTS"])
-    values = (time.monotonic(), word, job, os.getpid())
-    connection.execute("INSERT INTO effects VALUES (?, ?, ?, ?)", values)
-    connection.close()
+    values = (time.monotonic(), word, job)
+    _execute(os.environ["CELERY_SITE_EFFECTS"], "INSERT INTO effects VALUES (?, ?, ?)", values)
 
 
 class Effects:
@@ -33,32 +32,18 @@ class Effects:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _open(str(path)).close()
 
     def all(self) -> list[Effect]:
-        connection = _open(str(self.path))
-        rows = connection.execute("SELECT at, word, job, pid FROM effects ORDER BY rowid")
-        found = [Effect(*row) for row in rows]
-        connection.close()
-        return found
+        return _execute(str(self.path), "SELECT at, word, job FROM effects ORDER BY rowid")
 
     def jobs(self, word: str) -> list[int]:
         return [effect.job for effect in self.all() if effect.word == word]
 
-    def most_at_once(self) -> int:
-        """How many ran at the same time; a killed one ends with its process, here at once."""
-        running = most = 0
+    def most_at_once(self, of_one_job: bool = False) -> int:
+        """Return how many ran at the same time, of all jobs or of any single job."""
+        running, most = Counter[int](), 0
         for effect in self.all():
-            running += {"begin": 1, "end": -1}.get(effect.word, 0)
-            most = max(most, running)
+            key = effect.job if of_one_job else 0
+            running[key] += {"begin": 1, "end": -1}.get(effect.word, 0)
+            most = max(most, running[key])
         return most
-
-    def beside_themselves(self) -> list[int]:
-        """The jobs of which two ran at the same time."""
-        running: Counter[int] = Counter()
-        found = []
-        for effect in self.all():
-            running[effect.job] += {"begin": 1, "end": -1}.get(effect.word, 0)
-            if running[effect.job] > 1:
-                found.append(effect.job)
-        return found

@@ -23,8 +23,22 @@ from .effects import Effects
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def started(words: list[str], environment: dict[str, str], output: Path) -> Any:
+    """Start a process in a session of its own."""
+    with open(output, "wb") as log:
+        return subprocess.Popen(
+            words, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def kill(process: Any) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)
+
+
 class Site:
-    """A Celery project: `app` is ours, to send with; `workers` are processes."""
+    """A Celery project. Its workers are processes."""
 
     def __init__(self, broker: str, results: str, folder: Path, **conf: Any) -> None:
         self.folder, self.effects = folder, Effects(folder / "effects.sqlite3")
@@ -35,24 +49,16 @@ class Site:
             "CELERY_SITE_EFFECTS": str(self.effects.path),
             "CELERY_SITE_CONF": json.dumps(conf),
         }
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Any] = []
 
-    def start(self, processes: int = 4, pool: str = "prefork", **environment: str) -> Any:
-        """Start a worker, in a session of its own."""
-        words = ["-A", "tests.celery_site.app", "worker", "-l", "INFO", "-P", pool]
-        words += ["-c", str(processes), "--without-gossip", "--without-mingle"]
-        words += ["-n", f"w{len(self.workers)}@%h"]
-        with open(self.folder / f"worker{len(self.workers)}.log", "wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "celery", *words],
-                cwd=ROOT,
-                env={**self.environment, **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.workers.append(worker)
-        return worker
+    def start(self, processes: int = 4, pool: str = "prefork") -> Any:
+        """Start a worker."""
+        words = [sys.executable, "-m", "celery", "-A", "tests.celery_site.app", "worker"]
+        words += ["-l", "INFO", "-P", pool, "-c", str(processes), "--without-gossip"]
+        words += ["--without-mingle", "-n", f"w{len(self.workers)}@%h"]
+        output = self.folder / f"worker{len(self.workers)}.log"
+        self.workers.append(started(words, self.environment, output))
+        return self.workers[-1]
 
     def send(self, code: str) -> str:
         """Run `code` in a process of the project, and return what it printed."""
@@ -79,9 +85,7 @@ class Site:
 
     def stop(self) -> None:
         for worker in self.workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait(10)
+            kill(worker)
 
 
 @contextlib.contextmanager
@@ -100,42 +104,38 @@ RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 @contextlib.contextmanager
 def rabbitmq(folder: Path) -> Iterator[str]:
-    """A broker of its own, and its URL."""
+    """Start a broker of its own. Return its URL."""
     pytest.importorskip("celery", reason="Celery is missing: pip install celery")
     if not RABBITMQ.exists():
         pytest.skip("RabbitMQ is missing: apt-get install rabbitmq-server")
     port, distribution, epmd = free_port(), free_port(), free_port()
     environment = {
         **os.environ,
-        "HOME": str(folder),
+        **dict.fromkeys(("HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE"), str(folder)),
         "ERL_EPMD_PORT": str(epmd),
         "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
         "RABBITMQ_NODENAME": f"jobs{port}@localhost",
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_NODE_IP_ADDRESS": HOST,
         "RABBITMQ_DIST_PORT": str(distribution),
-        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(folder / "rabbit"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
         "RABBITMQ_PID_FILE": str(folder / "pid"),
     }
-    with open(folder / "rabbitmq.log", "wb") as log:
-        server = subprocess.Popen(
-            [str(RABBITMQ)], env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+    output = folder / "rabbitmq.log"
+    server = started([str(RABBITMQ)], environment, output)
     try:
         deadline = time.monotonic() + 90
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1) as probe:
-                probe.sendall(b"AMQP\0\0\x09\x01")
-                if probe.recv(1):
-                    break
-            assert time.monotonic() < deadline, (folder / "rabbitmq.log").read_text()
-            assert server.poll() is None, (folder / "rabbitmq.log").read_text()
+        while not _speaks_amqp(port):
+            assert time.monotonic() < deadline and server.poll() is None, output.read_text()
             time.sleep(0.3)
         yield f"amqp://guest:guest@{HOST}:{port}//"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait(20)
+        kill(server)
         subprocess.run(["epmd", "-port", str(epmd), "-kill"], capture_output=True, env=environment)
+
+
+def _speaks_amqp(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1) as probe:
+        probe.sendall(b"AMQP\0\0\x09\x01")
+        return bool(probe.recv(1))
+    return False

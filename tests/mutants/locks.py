@@ -7,7 +7,7 @@ from .mutant import Mutant
 MUTANTS = [
     Mutant(
         "an acquire of more permits than share_limit is sent",
-        "        if permits > (self._share_limit(named) or permits):\n",
+        "        if permits > (share_limit := self._share_limit(named) or permits):\n",
         "        if False:\n",
         "behaviour/test_shares.py",
     ),
@@ -33,30 +33,12 @@ MUTANTS = [
         "blocking_timeout has an upper bound",
         "    if not number >= 0:  # NaN, too\n",
         "    if not 1e9 > number >= 0:\n",
-        "test_locks_messages.py",
-    ),
-    Mutant(
-        "a missing limit is found only at the acquire",
-        "if self.limit is None and settings.configured:",
-        "if False:",
-        "test_locks_messages.py",
-    ),
-    Mutant(
-        "a misspelled name is accepted",
-        "    _check_spelling(name)\n",
-        "",
-        "test_locks_messages.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a block whose lease was released ends another block",
-        "        item = blocks.pop()\n",
-        "        item = blocks.pop(0)\n",
-        "test_locks_blocks.py",
-    ),
-    Mutant(
-        "released leases are never removed",
-        "                if not old.held:\n",
-        "                if False:\n",
+        "        *others, item = self._blocks.pop(caller)\n",
+        "        item, *others = self._blocks.pop(caller)\n",
         "test_locks_blocks.py",
     ),
     Mutant(
@@ -67,9 +49,9 @@ MUTANTS = [
     ),
     Mutant(
         "a handle loses max_hold",
-        "terms.renew, terms.max_hold, terms.min_hold",
+        "terms.renew, max_hold, terms.min_hold",
         'terms.renew, float("inf"), terms.min_hold',
-        "test_locks_handle.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "a detach shortens the requested lease",
@@ -81,12 +63,12 @@ MUTANTS = [
         "MAX_HOLD is not read",
         "max_hold = config.max_hold if max_hold is None else max_hold",
         "pass",
-        "test_locks_options.py",
+        "test_locks_lease.py",
     ),
     Mutant(
         "an undone reentrant lock is released (async)",
-        "            if semaphore._last(lease):\n                await lease.__aexit__(*error)",
-        "            await lease.__aexit__(*error)",
+        "        if self._last(lease):\n            await lease._aleave(kind",
+        "        if True:\n            await lease._aleave(kind",
         "test_locks_rlock.py",
     ),
     Mutant(

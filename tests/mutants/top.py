@@ -9,7 +9,7 @@ MUTANTS = [
         "methods with GET don't include HEAD",
         'return upper | {"HEAD"} if "GET" in upper else upper',
         "return upper",
-        "test_values.py",
+        "test_defaults.py",
     ),
     Mutant(
         "limits_disabled drops all other settings",

@@ -29,6 +29,11 @@ def inside_ours(frame: FrameType, event: str) -> bool:
     return event == "opcode" and not _returns_to_us(frame)
 
 
+def before_returns(frame: FrameType, event: str) -> bool:
+    """Return True at each bytecode except returns, at which CPython 3.11 runs no signal handler."""
+    return event == "opcode" and not _returns(frame)
+
+
 def handles_signals(frame: FrameType, event: str) -> bool:
     """Return True where CPython may run a signal handler.
 
@@ -40,10 +45,13 @@ def handles_signals(frame: FrameType, event: str) -> bool:
 
 def _returns_to_us(frame: FrameType) -> bool:
     back = frame.f_back
-    code = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return code.startswith("RETURN_") and (
+    return _returns(frame) and (
         back is None or "/django_redis_sync/" not in back.f_code.co_filename
     )
+
+
+def _returns(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
 def interruptions(

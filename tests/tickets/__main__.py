@@ -5,13 +5,13 @@ Arguments: the URL of Redis, the host (a folder) and the port of PostgreSQL.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import django
@@ -21,40 +21,19 @@ BUYERS, TICKETS = 15, 8
 
 
 def configure(redis_url: str, host: str, port: str) -> None:
+    database = {"NAME": "postgres", "USER": "exam", "HOST": host, "PORT": port}
+    engine = {"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "KEY_PREFIX": "tickets"}
     settings.configure(
         SECRET_KEY="only here",
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
-        DATABASES={
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": "postgres",
-                "USER": "exam",
-                "HOST": host,
-                "PORT": port,
-                "ATOMIC_REQUESTS": True,
-            }
-        },
-        CACHES={
-            "default": {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": redis_url,
-                "KEY_PREFIX": "tickets",
-            }
-        },
+        DATABASES={"default": {**database, **engine}},
+        CACHES={"default": {**cache, "LOCATION": redis_url}},
         INSTALLED_APPS=["django.contrib.contenttypes", "django_redis_sync"],
         REDIS_SYNC={"BLOCKING_TIMEOUT": 60},
     )
     django.setup()
-
-
-class Told(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
 
 
 #: One for each buyer that counted what was sold.
@@ -62,7 +41,7 @@ COUNTED: list[None] = []
 
 
 def until_another_counts() -> None:
-    """The rest of a request that gave its lock back: another buyer is in before its COMMIT."""
+    """The rest of a request that released its lock: another buyer is in before its COMMIT."""
     mine, end = len(COUNTED), time.monotonic() + 1
     while len(COUNTED) == mine and time.monotonic() < end:
         time.sleep(0.001)
@@ -81,86 +60,58 @@ def sell() -> None:
             cursor.execute("INSERT INTO ticket DEFAULT VALUES")
 
 
+def view(buy: Callable[[], None], rest: Callable[[], None] = lambda: time.sleep(0.02)) -> Any:
+    """Return a view. `rest`: what is left of the request, before its COMMIT."""
+    from django.http import HttpResponse
+
+    def respond(request: Any) -> HttpResponse:
+        buy()
+        rest()
+        return HttpResponse()
+
+    return respond
+
+
 def views() -> dict[str, Callable[..., Any]]:
     from django.db import transaction
-    from django.http import HttpResponse
 
     from django_redis_sync import Lock, synchronized
 
-    def shortly() -> None:
-        time.sleep(0.02)
+    @contextlib.contextmanager
+    def in_a_savepoint() -> Iterator[None]:
+        with transaction.atomic(), Lock("nested", release_on_commit=True):
+            yield
 
-    def view(
-        block: Callable[[], AbstractContextManager[Any]], rest: Callable[[], None] = shortly
-    ) -> Callable[..., Any]:
-        """`rest`: what is left of the request, before its COMMIT."""
-
-        def buy(request: Any) -> HttpResponse:
+    def inside(block: Callable[[], Any]) -> Callable[[], None]:
+        def buy() -> None:
             with block():
                 sell()
-            rest()
-            return HttpResponse()
 
         return buy
 
-    def decorated(rest: Callable[[], None] = shortly, **options: Any) -> Callable[..., Any]:
-        @synchronized("decorated", **options)
-        def buy(request: Any) -> HttpResponse:
-            sell()
-            time.sleep(0.02)
-            return HttpResponse()
-
-        def outer(request: Any) -> HttpResponse:
-            response = buy(request)
-            rest()
-            return response
-
-        return outer
-
+    later = {"release_on_commit": True}
+    apart = view(inside(lambda: Lock("apart").atomic()))
     return {
-        "with": view(lambda: Lock("with"), until_another_counts),
-        "synchronized": decorated(until_another_counts),
-        "atomic": view(lambda: Lock("atomic").atomic()),
-        "with-release-on-commit": view(lambda: Lock("later", release_on_commit=True)),
-        "synchronized-release-on-commit": decorated(release_on_commit=True),
-        "not-atomic-requests-and-atomic": transaction.non_atomic_requests(
-            view(lambda: Lock("apart").atomic())
-        ),
-        "savepoint-release-on-commit": view(
-            lambda: _Nested(Lock("nested", release_on_commit=True))
-        ),
+        "with": view(inside(lambda: Lock("with")), until_another_counts),
+        "synchronized": view(synchronized("decorated")(sell), until_another_counts),
+        "atomic": view(inside(lambda: Lock("atomic").atomic())),
+        "with-release-on-commit": view(inside(lambda: Lock("later", **later))),
+        "synchronized-release-on-commit": view(synchronized("decorated", **later)(sell)),
+        "not-atomic-requests-and-atomic": transaction.non_atomic_requests(apart),
+        "savepoint-release-on-commit": view(inside(in_a_savepoint)),
     }
-
-
-class _Nested:
-    """A lock in a transaction of the view's own, which is a savepoint there."""
-
-    def __init__(self, lock: Any) -> None:
-        self.lock = lock
-
-    def __enter__(self) -> None:
-        from django.db import transaction
-
-        self.atomic = transaction.atomic()
-        self.atomic.__enter__()
-        self.lock.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self.lock.__exit__(*error)
-        self.atomic.__exit__(*error)
 
 
 def buy_all(name: str) -> dict[str, Any]:
     from django.db import connection
     from django.test import Client
 
-    told, errors = Told(), []
-    log = logging.getLogger("django_redis_sync")
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS ticket")
-        cursor.execute("CREATE TABLE ticket (id serial PRIMARY KEY)")
+    told, errors = list[str](), list[str]()
+    handler, log = logging.Handler(logging.WARNING), logging.getLogger("django_redis_sync")
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    start = threading.Barrier(BUYERS)
 
-    def buyer(start: threading.Barrier) -> None:
+    def buyer() -> None:
         start.wait(30)
         try:
             Client().get(f"/{name}/")
@@ -169,18 +120,18 @@ def buy_all(name: str) -> dict[str, Any]:
         finally:
             connection.close()
 
-    log.addHandler(told)
-    start = threading.Barrier(BUYERS)
-    threads = [threading.Thread(target=buyer, args=(start,)) for _ in range(BUYERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    log.removeHandler(told)
     with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS ticket")
+        cursor.execute("CREATE TABLE ticket (id serial PRIMARY KEY)")
+        log.addHandler(handler)
+        threads = [threading.Thread(target=buyer) for _ in range(BUYERS)]
+        for act in (threading.Thread.start, lambda thread: thread.join(90)):
+            for thread in threads:
+                act(thread)
+        log.removeHandler(handler)
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
-    return {"sold": sold, "errors": errors, "told": told.said}
+    return {"sold": sold, "errors": errors, "told": told}
 
 
 if __name__ == "__main__":
@@ -188,5 +139,5 @@ if __name__ == "__main__":
     from django.urls import path
 
     ways = views()
-    urlpatterns = [path(f"{name}/", view) for name, view in ways.items()]
+    urlpatterns = [path(f"{name}/", way) for name, way in ways.items()]
     print(json.dumps({name: buy_all(name) for name in ways}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from django.http import HttpRequest
 from django.views import View
 from typing_extensions import assert_type
 
@@ -28,8 +27,11 @@ from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 
 
-def report(lease: Lease) -> None:
-    print(lease.name, lease.fence, lease.remaining)
+def report(lease: Lease, reason: str = "", **kwargs: object) -> None:
+    print(lease.name, lease.fence, lease.remaining, reason)
+
+
+lease_lost.connect(report)
 
 
 def in_sync_code() -> str:
@@ -68,33 +70,21 @@ async def in_async_code() -> None:
 
 def errors() -> str:
     try:
-        in_sync_code()
+        return in_sync_code()
     except NotAcquired as error:
         return error.reason
-    except LeaseLost as error:
-        return str(error)
     except Unavailable as error:
         return str(error.maybe_executed)
-    except SyncError:
-        pass
-    return ""
+    except (LeaseLost, SyncError) as error:
+        return str(error)
 
 
 class Feed(SemaphoreRequiredMixin, View):
-    semaphore_name = "feed"
-    semaphore_limit = 2
+    semaphore_name, semaphore_limit = "feed", 2
 
 
-def views_keep_their_types(request: HttpRequest) -> None:
-    as_view: Callable[..., object] = Feed.as_view()
-    print(as_view, ConcurrencyLimitMiddleware)
-
-
-def told(lease: Lease, reason: str, **kwargs: object) -> None:
-    print(lease, reason)
-
-
-lease_lost.connect(told)
+as_view: Callable[..., object] = Feed.as_view()
+print(as_view, ConcurrencyLimitMiddleware)
 
 
 @without_redis()

@@ -22,13 +22,9 @@ def send_digest(pk: int) -> str:
 
 @synchronized("mailbox:{pk}")
 async def sync_mailbox(pk: int) -> int:
+    assert_type(send_invoice(pk), str)
+    assert_type(send_digest(pk), "str | None")
     return pk
-
-
-async def calls() -> None:
-    assert_type(send_invoice(7), str)
-    assert_type(send_digest(7), "str | None")
-    assert_type(await sync_mailbox(7), int)
 
 
 @semaphore_required("exports", limit=3, key="user")
@@ -38,19 +34,13 @@ def export(request: HttpRequest, pk: int) -> HttpResponse:
 
 @semaphore_required
 async def live(request: HttpRequest) -> HttpResponse:
+    assert_type(await sync_mailbox(7), int)
     return HttpResponse()
 
 
-def tenant(request: HttpRequest) -> str:
-    return request.headers.get("X-Tenant", "")
-
-
-@method_decorator(semaphore_required("reports", limit=2, key=tenant), name="dispatch")
+@method_decorator(semaphore_required("reports", limit=2, key="user"), name="dispatch")
 class Report(View):
     @semaphore_required("reports:get", limit=1)
     def get(self, request: HttpRequest) -> HttpResponse:
+        assert_type(export(request, 7), HttpResponse)
         return HttpResponse()
-
-
-def views_keep_their_types(request: HttpRequest) -> None:
-    assert_type(export(request, 7), HttpResponse)

@@ -1,0 +1,71 @@
+"""Check the arguments of the public classes, and say what is wrong with a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from .. import values
+from ..defaults import SEMAPHORE
+from ..protocol.keys import check_text
+
+#: The arguments of `acquire`.
+_ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
+
+#: The arguments of `attributes_of`, in order.
+_GIVEN = (
+    *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
+    *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
+)
+#: The checks of the arguments that are not None. A flag may be any value, as in redis-py.
+_CHECKS: dict[str, values.Check] = {
+    "limit": values.whole,
+    **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
+    **dict.fromkeys(("blocking", "renew", "fair", "raise_on_release_error"), values.anything),
+    "key": lambda _, key: check_text("a key", key),
+}
+
+
+@lru_cache(maxsize=512, typed=True)
+def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
+    """Return the attributes of a `kind` with these arguments, checked.
+
+    Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
+    of 1.
+    """
+    arguments = dict(zip(_GIVEN, given, strict=True))
+    name = arguments["name"]
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
+            "client. The connection is that of a cache alias, using='...'"
+        )
+    check_text("a name", name)
+    for option, check in _CHECKS.items():
+        if (value := arguments[option]) is not None:
+            arguments[option] = check(option, value)
+    blocking = bool(arguments["blocking"])
+    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
+
+
+def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
+    """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
+
+    `method`: empty for the class. `more`: surplus positional arguments. `options`: the keywords.
+    """
+    call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
+    if more:
+        return TypeError(
+            f"{call} takes a name and options by keyword, not {more[0]!r}: it takes no client. "
+            "The connection is that of a cache alias, using='...'"
+        )
+    options = [option for option in options if method or option not in SEMAPHORE]
+    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
+    if "token" in options:
+        wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
+    return TypeError(f"{call} has no such argument: {wrong}")
+
+
+def _public_name(kind: type) -> str:
+    return getattr(kind, "_public_name", "") or kind.__name__
