@@ -261,7 +261,7 @@ FAULTS: dict[int, Row] = {
                 OLD,
                 "test_unavailable_names_the_denied_command",
             ),
-            *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
+            *at("test_operators_doctor", "test_doctor_lists_denied_commands_keys_and_channels"),
         ),
     ),
     26: Row(
@@ -723,7 +723,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
-                "test_resize_overrides_the_limit_of_callers_and_keeps_the_holders",
+                "test_resize_replaces_the_callers_limit_and_keeps_the_holders",
             ),
         ),
     ),
@@ -797,7 +797,7 @@ INPUT: dict[str, Row] = {
             *at(ACT, "test_clear_releases_only_holders_that_were_shown"),
             *at(
                 "test_operators_actions",
-                "test_clear_removes_only_the_shown_holder_not_a_newcomer",
+                "test_clear_ends_only_the_holder_or_waiter_with_the_id",
             ),
         ),
     ),
@@ -845,7 +845,7 @@ INPUT: dict[str, Row] = {
         "a wrong password, and a server that is down",
         (
             *at(OLD, "test_unavailable_does_not_contain_the_wrong_password"),
-            *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
+            *at("test_command_usage", "test_command_fails_with_one_line_while_redis_is_down"),
         ),
     ),
     "metadata": Row(

@@ -94,7 +94,7 @@ MUTANTS = [
         "a doctor's warning is an error",
         'if any(finding.level == "error" for finding in findings):',
         'if any(finding.level != "ok" for finding in findings):',
-        "test_operators_truth.py",
+        "test_operators_doctor.py",
     ),
     Mutant(
         "actions of the command lose their reason",
