@@ -30,12 +30,6 @@ def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.M
     assert locks("clear", "a") == "There are no holders.\n"
 
 
-def test_clear_releases_no_holder_in_a_dry_run() -> None:
-    with Semaphore("s", 2), Semaphore("s", 2):
-        assert locks("clear", "s", "--dry-run").endswith("Dry run: nothing was cleared.\n")
-        assert 2 == status_of("s").holding
-
-
 @pytest.mark.promise(26)
 def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, newcomers = Lock("a").acquire(), []
@@ -71,7 +65,7 @@ def test_clear_rejects_an_ambiguous_holder_id(raw: redis.Redis) -> None:
         raw.zadd(leases, {token: "inf"})
         raw.hset(info, token, f"h {10**15} inf 1 2 - {{}}")
     _, error = failed("clear", "s", "--holder", "aaaaaaaa", "--no-input")
-    assert error.endswith("Give more characters: aaaaaaaa1, aaaaaaaa2")
+    assert error.endswith("Give more characters: aaaaaaaa1000, aaaaaaaa2000")
     assert "Cleared 1." in locks("clear", "s", "--holder", "aaaaaaaa2", "--no-input")
     assert ["aaaaaaaa1"] == [holder.token[:9] for holder in status_of("s").holders]
 

@@ -76,9 +76,6 @@ def pids(folder: Path, *names: str) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-# Getting the permit
-
-
 def test_run_passes_on_the_output_and_exit_code_of_the_command(run: Run) -> None:
     script = 'echo "$INHERITED $REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
     words = ("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3")
@@ -145,9 +142,6 @@ def test_run_prints_one_line_and_starts_nothing_while_redis_is_down(run: Run) ->
     assert "LOCATION in CACHES" in err and "secret" not in err
 
 
-# While the command runs
-
-
 def test_run_renews_the_lease_until_the_command_ends(run: Run) -> None:
     names = ["job", "with-timeout"]
     processes = [run(name, "--", "sleep", str(2.5 * LEASE)) for name in names]
@@ -205,8 +199,6 @@ def test_signal_ends_a_command_that_is_starting(run: Run, ms: int) -> None:
     assert (128 + signal.SIGINT, "") == ended(process)[::2]
     assert not taken("job")
 
-
-# The end of the permit, of `locks run`, and of the command
 
 FAMILY = """
 trap 'sleep 0.5; exit' TERM

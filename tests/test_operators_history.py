@@ -171,6 +171,7 @@ def test_suggested_limit_counts_permits_held_since_an_earlier_minute(raw: redis.
     crowd = {"n": 50, "r": PAIR + 6000, "g": 1, "p": 1}
     peaks(raw, {9: crowd}, (-120, 4))
     assert (4, 8) == (recent()["recent"]["peak"], recent()["suggested_limit"])
+    assert "a limit of at least 8 was needed.\n" in locks("status", "h"), "its limit is unknown"
 
 
 def test_durations_have_the_two_largest_units(raw: redis.Redis) -> None:

@@ -1,6 +1,5 @@
 """The registry of names, the index of holders, and the states of names."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from django_redis_sync import Lock, NotAcquired, Semaphore
 from django_redis_sync.engine import names
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import both, eventually
-from tests.behaviour.watching import sent
 from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.screens import by_name
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -30,27 +29,6 @@ KEYS = f"{settings.PREFIX}:{{api}}:keys"
 def shown(*words: str) -> list[str]:
     """Return the display names of a list, in its order."""
     return [one["display"] for one in as_json("status", "--sort", "recent", *words)["names"]]
-
-
-# The registry
-
-
-def test_name_is_listed_within_seconds_of_its_first_use() -> None:
-    start = time.monotonic()
-    with Lock("a"):
-        eventually(lambda: listed("a"))
-    assert time.monotonic() - start < 5, "not at the next minute"
-    assert listed("a"), "also a while after"
-
-
-def test_held_name_is_registered_again_after_a_minute(
-    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "NOTED_EVERY", 0.2)
-    with Lock("held for long"):
-        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
-        raw.delete(REGISTRY)
-        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
 
 
 def test_registry_drops_names_that_are_old_or_too_many(
@@ -110,9 +88,6 @@ def test_key_exempted_from_the_pause_of_its_policy_is_known() -> None:
     assert "Unknown name: api@7." in failed("status", "api", "--key", "7")[1]
 
 
-# The index of holders
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, int]]]:
     """Write the index of holders every 0.2 s. Return a function that reads it."""
@@ -135,14 +110,6 @@ def test_index_has_the_oldest_holder_of_each_held_name(raw: redis.Redis, quick: 
     eventually(lambda: not raw.exists(HOLDERS))
 
 
-def test_acquire_and_release_send_no_command_for_the_index(quick: Any) -> None:
-    with Lock("x"):
-        pass
-    with sent() as commands, Lock("x"):
-        pass
-    assert {"evalsha": 2} == commands.by_name
-
-
 @pytest.mark.promise(25)
 @pytest.mark.parametrize("key", [None, "7"])
 def test_held_name_is_listed_after_the_registry_dropped_it(
@@ -152,7 +119,8 @@ def test_held_name_is_listed_after_the_registry_dropped_it(
         eventually(lambda: listed("old" if key is None else "old@7"))
         raw.delete(REGISTRY, f"{settings.PREFIX}:{{old}}:keys")
         raw.zadd(HOLDERS, {"old" if key is None else "old@7": raw.time()[0] * 1000 - 86_400_000})
-        assert locks("status").splitlines()[1].startswith("old ")
+        in_use = by_name(locks("status"))["old"]["IN USE"]
+        assert ("1/2" if key is None else "1") == in_use
         words = ["old"] if key is None else ["old", "--key", key]
         assert ": 1 of 2 in use\n" in locks("status", *words)
 
@@ -167,19 +135,12 @@ def test_oldest_holder_is_listed_first_among_many_names(raw: redis.Redis) -> Non
     assert "The order is that of an index of holders, which is at most 60 s old." in text
 
 
-# States
-
-
 def test_status_of_an_idle_name_contains_the_limit_of_the_settings(settings: Any) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "SEMAPHORES": {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}},
-        "ENDPOINTS": {
-            "r:e": "exports",
-            "shop:*": {"limit": lambda r: 5, "name": "shop"},
-            "a:b": {"limit": 4},
-        },
-    }
+    named = {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}}
+    endpoints = {"r:e": "exports", "shop:*": {"limit": lambda r: 5, "name": "shop"}}
+    endpoints["a:b"] = {"limit": 4}
+    config = {"SEMAPHORES": named, "ENDPOINTS": endpoints}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **config}
     limits = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": None}
     assert limits == {name: status_of(name).limit for name in limits}
     assert 3 == status_of("exports", "7").limit
@@ -192,31 +153,20 @@ async def test_status_is_the_same_in_sync_and_async_code(io: Any, raw: redis.Red
     held = Semaphore("held", 2, timeout=math.inf)
     async with io.entered(held):
         status = await io.do(held, "status")
-        assert (1, 1, 2, math.inf) == (
-            status.in_use, status.holding, status.limit, status.holders[0].ends_in
-        )  # fmt: skip
+        about = status.in_use, status.holding, status.limit, status.holders[0].ends_in
+        assert (1, 1, 2, math.inf, ()) == (*about, status.shares)
         other = await io.do(Lock("held"), "status")
         assert replace(status, at=datetime.min) == replace(other, at=datetime.min)
     act("pause", "api")
     assert (await io.do(Semaphore("api", 2, key="7"), "status")).paused
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: status_of("spoiled"),
-        lambda: asyncio.run(Lock("spoiled").astatus()),
-    ],
-    ids=["status", "astatus"],
-)
-def test_foreign_value_error_names_the_key(ask: Callable[[], Any], raw: redis.Redis) -> None:
+@both
+async def test_foreign_value_error_names_the_key(io: Any, raw: redis.Redis) -> None:
     for part in ("leases", "never"):
         raw.set(f"{settings.PREFIX}:{{spoiled}}:{part}", "foreign")
     with pytest.raises(ForeignValue, match=r"another program's value.*\{spoiled\}"):
-        ask()
-
-
-# Shares
+        await io.do(Lock("spoiled"), "status")
 
 
 def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
@@ -230,14 +180,17 @@ def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
     assert (20, 301) == (len(status.shares), status.share_count)
     heaviest = status.shares[0]
     assert ("heavy one", 2) == (heaviest.name, heaviest.in_use)
-    assert "… and 281 more" in page
+    assert "… and 281 more\n" in page
 
 
-def test_status_of_a_name_without_shares_has_none() -> None:
-    with Semaphore("plain", 2):
-        status = status_of("plain")
-        assert "SHARE" not in locks("status", "plain")
-    assert ((), 0, 0) == (status.shares, status.share_count, status.shares_waiting)
+def test_shares_of_very_many_holders_are_marked_as_incomplete(raw: redis.Redis) -> None:
+    with Semaphore("exports", 99_999, share="acme"), Semaphore("exports", 99_999, share="bolt"):
+        tokens = [f"token-{n}" for n in range(10_000)]
+        raw.zadd(f"{settings.PREFIX}:{{exports}}:leases", dict.fromkeys(tokens, "inf"))
+        record = "h 5 inf 1 9 - {}"
+        raw.hset(f"{settings.PREFIX}:{{exports}}:info", mapping=dict.fromkeys(tokens, record))
+        assert not status_of("exports").shares_are_complete
+        assert "There may be more shares: only some 10,000" in locks("status", "exports")
 
 
 @pytest.mark.promise(25)

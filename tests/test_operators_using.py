@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import redis
 
-from django_redis_sync import Lock, ReadWriteLock, Semaphore
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.pools import CheckedOut
 from tests.behaviour.both import eventually
 from tests.support.caches import OTHER
@@ -59,20 +59,20 @@ def doctored(words: str) -> str:
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 
 
-def test_reads_work_when_the_default_alias_is_down(held: None, settings: Any) -> None:
+@pytest.fixture
+def default_is_down(held: None, settings: Any) -> None:
     dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "default": dead}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"of-the-settings": {"limit": 1}}}
+
+
+@pytest.mark.usefixtures("default_is_down")
+def test_reads_and_actions_work_when_the_default_alias_is_down() -> None:
     for words, wanted in READS.items():
         assert wanted in doctored(words), words
     assert "Did you mean exports" in failed("status", "export", **OTHER)[1]
     assert "To use it as a glob, add --pattern" in failed("clear", "night*", **OTHER)[1]
     assert locks("status", "of-the-settings", **OTHER).startswith("of-the-settings: free, limit 1")
-
-
-def test_actions_work_when_the_default_alias_is_down(held: None, settings: Any) -> None:
-    dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "default": dead}
     for key in ([], ["--key", "7"]):
         for words in ("pause exports", "resume exports", "resize exports 4"):
             assert "nothing was changed" not in locks(*words.split(), *key, **OTHER)
@@ -102,31 +102,24 @@ def test_actions_take_effect_only_on_their_alias(
     )
 
 
-def test_resize_is_rejected_only_on_the_alias_with_a_read_write_lock(second: None) -> None:
-    with ReadWriteLock("rows", **OTHER).read:
-        assert "is a read/write lock" in failed("resize", "rows", "7", "--create", **OTHER)[1]
-        act("resize", "rows", "7")
-    locks("resize", "rows", "--reset")
-
-
 @contextlib.contextmanager
-def cut_connections() -> Iterator[list[Any]]:
+def cut_connections() -> Iterator[list[bool]]:
     """Cut every other connection that this thread checks out, as a restart of the server does.
     Yield a list with an item per checkout, True if its connection was cut."""
-    checkouts: list[Any] = []
+    cut: list[bool] = []
     me, enter = threading.get_ident(), CheckedOut.__enter__
 
-    def entered(self: CheckedOut) -> CheckedOut:
+    def entered(self: Any) -> Any:
         enter(self)
         if threading.get_ident() == me:
-            checkouts.append(not (checkouts and checkouts[-1]))
-            if checkouts[-1]:
+            cut.append(not (cut and cut[-1]))
+            if cut[-1]:
                 self.connection.connect()  # if it is not connected
                 self.connection._sock.shutdown(socket.SHUT_RDWR)
         return self
 
     with mock.patch.object(CheckedOut, "__enter__", entered):
-        yield checkouts
+        yield cut
 
 
 def test_reads_and_actions_retry_over_a_new_connection(held: None) -> None:
@@ -135,22 +128,6 @@ def test_reads_and_actions_retry_over_a_new_connection(held: None) -> None:
     act("pause", "known", **OTHER)  # so that the server has the scripts
     act("resume", "known", **OTHER)
     for words, wanted in {**READS, **actions}.items():
-        with cut_connections() as checkouts:
+        with cut_connections() as cut:
             assert wanted in doctored(words), words
-        assert any(checkouts)
-
-
-def test_metrics_read_only_their_alias(second: None, settings: Any) -> None:
-    pytest.importorskip("prometheus_client")
-    from tests.test_metrics import scrape
-
-    dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "default": dead}
-    named = {"exports": {"limit": 3}, "api": {"limit": 1}}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
-    with Semaphore("exports", **OTHER), Semaphore("api", key="7", **OTHER):
-        eventually(lambda: listed("exports", "api@7", **OTHER))
-        found = scrape(using="other")
-        assert (1, 1) == (found['redis_sync_in_use{name="exports"}'], found["redis_sync_up"])
-        assert (1, 2) == (found['redis_sync_in_use{name="api"}'], found["redis_sync_names"])
-        assert 0 == scrape()["redis_sync_up"]
+        assert any(cut)

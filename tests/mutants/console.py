@@ -98,20 +98,20 @@ MUTANTS = [
     ),
     Mutant(
         "actions of the command lose their reason",
-        "names = act(plain, child, using=using, reason=reason)",
-        "names = act(plain, child, using=using, reason='')",
+        "names = act(name, key, using=using, reason=given.reason)",
+        "names = act(name, key, using=using, reason='')",
         "test_operators_using.py",
     ),
     Mutant(
         "conflicting limits are not shown",
-        "if one.conflicting_limit is not None and one.callers_limit is not None and",
-        "if False and",
+        "if one.conflicting_limit is not None and one.callers_limit is not None:",
+        "if False:",
         "test_command_status.py",
     ),
     Mutant(
         "a full name is not marked",
-        "full = one.in_use >= one.limit",
-        "full = one.in_use > one.limit",
+        "trouble=in_use >= limit",
+        "trouble=in_use > limit",
         "test_command_status.py",
     ),
     Mutant(

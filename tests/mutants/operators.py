@@ -31,26 +31,26 @@ MUTANTS = [
     ),
     Mutant(
         "a second pause changes the start of the pause",
-        "since = pause_of(stored)[0] or now",
+        "since = pause_of(change.stored)[0] or now",
         "since = now",
         "test_operators_actions.py",
     ),
     Mutant(
         "an action that changes nothing is recorded",
-        "if not by_policy and not any(entry in self._stored for entry in entries):",
+        "if not is_overridden and (not by_policy or exemption in self._overrides):",
         "if False:",
         "test_operators_actions.py",
     ),
     Mutant(
         "a quorum lock counts as free although a majority may hold it",
-        "if len(good) < alias.need:",
-        "if not good:",
+        "if len(good) >= needed:",
+        "if good:",
         "test_operators_quorums.py",
     ),
     Mutant(
         "clear ends the lease on one quorum server only",
-        "    if status.members:\n        alias = alias_of(status.name, alias)\n",
-        "",
+        "alias_of(status.name, using) if status.members else using",
+        "using",
         "test_operators_quorums.py",
     ),
     Mutant(

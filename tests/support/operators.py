@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from devtools.servers import RedisServer
 from django_redis_sync import Semaphore
-
-
-def locks(*words: str, **options: Any) -> str:
-    """Return what `manage.py locks` prints. `stdout`: a stream for it."""
-    out = options.pop("stdout", None) or StringIO()
-    call_command("locks", *words, stdout=out, **options)
-    return str(out.getvalue())
+from tests.support.commands import locks as locks
 
 
 def as_json(*words: str, **options: Any) -> Any:
