@@ -9,8 +9,9 @@ from io import StringIO
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command, execute_from_command_line
+from django.core.management import call_command, execute_from_command_line
 
+from tests.support.operators import dead_cache, failed  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
 ACTIONS = ["status", "clear", "pause", "resume", "resize", "history", "log", "doctor", "run"]
@@ -39,25 +40,21 @@ def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     "words",
     [
         "status --sort age", "status --format yaml", "status --top 0", "status --watch soon",
-        "status --watch -1", "status --key 7", "log --format yaml", "log --top some", "resize e",
-        "resize e 0", "resize e many", "resize e 3 --reset", "run e --limit 0", "run e --wait -1",
-        "run e --wait nan", "run e --min-hold 1e9", "run e", "pause e --for 0", "pause e --for ten",
-        "history e --since -1h", "clear", "pause", "resume", "run", "stat", "",
+        "status --watch -1", "log --format yaml", "log --top some", "resize e 0 --create",
+        "resize e many --create", "run e --limit 0", "run e --wait -1", "run e --wait nan",
+        "run e --min-hold 1e9", "pause e --for 0 --create", "pause e --for ten --create",
+        "pause e --for 1.5h --create", "history e --since -1h", "clear", "pause", "stat", "",
+        # Errors of combinations have an exit code of their own.
+        "status --key 7", "resize e --create", "resize e 3 --reset", "run e",
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_rejected_before_anything_is_stored(
     words: str, raw: redis.Redis
 ) -> None:
-    with pytest.raises(CommandError):
-        call_command("locks", *words.split(), stdout=StringIO())
+    code, _ = failed(*words.split())
+    if words in ("status --key 7", "resize e --create", "resize e 3 --reset", "run e"):
+        assert 2 == code
     assert [] == raw.keys("*{e}*")
-
-
-@pytest.mark.parametrize("words", ["resize e", "run e", "status --key 7", "resize e 3 --reset"])
-def test_wrong_usage_exits_with_2(words: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        call_command("locks", *words.split(), stdout=StringIO())
-    assert 2 == caught.value.returncode
 
 
 @pytest.mark.parametrize(
@@ -77,6 +74,20 @@ def test_options_of_django_may_precede_or_follow_the_action(
 @pytest.mark.parametrize("action", ["pause", "clear", "status", "log"])
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
 def test_invalid_name_is_rejected_with_one_line(name: str, action: str) -> None:
-    with pytest.raises(CommandError, match="a name must not") as caught:
-        call_command("locks", action, name, stdout=StringIO())
-    assert "\n" not in str(caught.value)
+    code, error = failed(action, name)
+    assert (1, True, False) == (code, error.startswith("a name must not"), "\n" in error)
+
+
+@pytest.mark.usefixtures("dead")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("doctor", 2), ("status", 1), ("status a", 1), ("log", 1), ("history a", 1),
+        ("clear a --no-input", 1), ("pause a", 1), ("pause a --create", 1), ("resume a", 1),
+        ("resize a 3 --create", 1), ("resize a --reset", 1),
+    ],
+)  # fmt: skip
+def test_command_fails_with_one_line_while_redis_is_down(words: str, code: int) -> None:
+    found, error = failed(*words.split(), using="dead")
+    assert (code, 1) == (found, len(error.splitlines()))
+    assert "127.0.0.1:1" in error and "LOCATION in CACHES" in error and "secret" not in error

@@ -196,7 +196,7 @@ def test_operators_pass_using_to_every_call_that_takes_it() -> None:
                 called.add(ast.unparse(call.func))
                 keywords = {keyword.arg for keyword in call.keywords}
                 assert keywords & {"using", None}, f"{path.name}:{call.lineno}"
-    assert {"Recent", "Selection", "actions.acts", "doctor.examine", "statuses"} <= called
+    assert {"Recent", "Selection", "audit.acts", "doctor.examine", "statuses"} <= called
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.lua")), ids=lambda p: p.stem)

@@ -229,6 +229,17 @@ def test_scrape_shows_up_0_while_redis_is_down(settings: Any) -> None:
     assert scrape(using="dead") == {"redis_sync_up": 0}
 
 
+def test_scrape_reads_only_its_alias(second: None, settings: Any) -> None:
+    dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "default": dead}
+    with Semaphore("exports", 3, using="other"), Semaphore("api", 5, key="7", using="other"):
+        eventually(lambda: listed("exports", "api@7", using="other"))
+        found = scrape(using="other")
+        assert (1, 1) == (found['redis_sync_in_use{name="exports"}'], found["redis_sync_up"])
+        assert (1, 2) == (found['redis_sync_in_use{name="api"}'], found["redis_sync_names"])
+        assert 0 == scrape()["redis_sync_up"]
+
+
 def test_register_does_not_read_redis_and_rejects_a_second_registration(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}

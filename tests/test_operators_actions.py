@@ -1,302 +1,337 @@
-"""Actions of operators: clear, pause, resume, and resize."""
+"""Actions of operators, by `manage.py locks`: what they change, and the record of them."""
 
+import getpass
 import logging
 import math
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+import re
+import socket
+import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
+from django.utils import timezone
 
-from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
-from django_redis_sync.exceptions import ForeignValue, WrongKind
-from django_redis_sync.operators import actions
-from django_redis_sync.operators.names import family, names_in_use
-from django_redis_sync.operators.status import status_of, statuses
-from django_redis_sync.protocol.keys import keys_of, marks_key
+from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
-from tests.support.operators import has_free_permit
+from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
+from tests.support.operators import act, as_json, failed, has_free_permit, locks, status_of
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
-
-MARKS = marks_key(settings.PREFIX)
-
-
-@pytest.fixture
-def elsewhere() -> Any:
-    """Threads for waiters."""
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
+pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(26)]
+NAMES, OVERRIDES, RECORD = (f"{settings.PREFIX}:{part}" for part in ("names", "marks", "acts"))
+#: An override, and the action that undoes it.
+UNDO = {("pause",): ("resume",), ("resize", "7"): ("resize", "--reset")}
 
 
-# Clear
+def override(words: tuple[str, ...], name: str, key: str | None = None) -> str:
+    """Run ("resize", "7") on a name as `locks resize NAME 7`."""
+    return act(words[0], name, *words[1:], key=key)
 
 
-def test_clear_removes_the_holder_and_grants_the_permit_to_the_waiter(elsewhere: Any) -> None:
+def is_overridden(name: str, key: str | None = None) -> bool:
+    status = status_of(name, key)
+    return status.paused or status.override is not None
+
+
+def recorded(*words: str) -> list[dict[str, Any]]:
+    """Return the record of actions, oldest first."""
+    return list(reversed(as_json("log", *words)))
+
+
+def test_clear_gives_the_permit_to_the_waiter(threads: Any) -> None:
     stuck = Lock("a", timeout=math.inf).acquire()
-    assert stuck is not None
-    waiting = elsewhere.submit(Lock("a").acquire)
-    status = eventually(lambda: (s := status_of("a")).waiting and s)
-    (cleared,) = actions.clear(status, [stuck.token])
-    given = status_of("a")  # before the waiter asks again
+    waiting = threads.submit(Lock("a").acquire)
+    eventually(lambda: status_of("a").waiting)
+    assert "Cleared 1." in locks("clear", "a", "--no-input")
+    assert 0 == status_of("a").waiting, "the waiter has not asked again yet"
     lease = waiting.result(30)
-    assert ([lease.token], 0) == ([one.token for one in given.holders], given.waiting)
-    assert (cleared.id, cleared.done) == (stuck.token[:8], True)
-    assert cleared.shown == status.holders[0]
+    assert lease.fence > stuck.fence
     with pytest.raises(LeaseLost):
         stuck.renew()
-    assert lease.fence > stuck.fence
     lease.release()
 
 
-def test_clear_removes_only_the_shown_holder_not_a_newcomer() -> None:
-    shown = Lock("a").acquire()
-    status = status_of("a")
-    shown.release()
-    with Lock("a") as newcomer:
-        (cleared,) = actions.clear(status, [shown.token[:8]])
-        assert not cleared.done
-        assert newcomer.owned()
+def test_clear_ends_only_the_holder_or_waiter_with_the_id(threads: Any) -> None:
+    first, second = (Semaphore("s", 2, raise_on_release_error=False).acquire() for _ in range(2))
+    waiting = threads.submit(Semaphore("s", 2).__enter__)
+    waiter = eventually(lambda: status_of("s").waiters)[0]
+    locks("clear", "s", "--holder", waiter.id, "--no-input")
+    with pytest.raises(NotAcquired) as caught:
+        waiting.result(30)
+    locks("clear", "s", "--holder", second.token[:8], "--no-input")
+    assert ("cleared", True, False) == (caught.value.reason, first.owned(), second.owned())
+    assert [[waiter.id], [second.token[:8]]] == [one["ids"] for one in recorded("s")]
 
 
-def test_clear_removes_only_the_chosen_holder() -> None:
-    first, second = (Semaphore("s", 2).acquire() for _ in range(2))
-    actions.clear(status_of("s"), [second.token])
-    assert first.owned() and not second.owned()
-    first.release()
+def test_clear_records_what_it_ended_when_it_fails_for_another(raw: redis.Redis) -> None:
+    first, second = (Semaphore("s", 3, raise_on_release_error=False).acquire() for _ in range(2))
+    raw.hset(f"{settings.PREFIX}:{{s}}:info", second.token, "h 5 30000 damaged")
+    assert 1 == failed("clear", "s", "--no-input")[0]
+    assert not first.owned()
+    assert [[first.token[:8]]] == [one["ids"] for one in recorded("s")]
 
 
-def test_cleared_waiter_raises_not_acquired(elsewhere: Any) -> None:
-    with Lock("a"):
-        waiting = elsewhere.submit(Lock("a").__enter__)
-        status = eventually(lambda: (s := status_of("a")).waiting and s)
-        actions.clear(status, [status.waiters[0].id])
-        with pytest.raises(NotAcquired) as caught:
-            waiting.result(30)
-    assert caught.value.reason == "cleared"
-
-
-def test_clear_of_a_repeated_token_clears_it_once() -> None:
-    lease = Semaphore("s", 2).acquire()
-    (cleared,) = actions.clear(status_of("s"), [lease.token, lease.token, lease.token[:8]])
-    assert cleared.done
-
-
-def test_clear_rejects_a_token_that_the_status_does_not_contain() -> None:
-    with Lock("a") as lease, pytest.raises(ValueError, match="shows no holder"):
-        actions.clear(status_of("b"), [lease.token])
-
-
-def test_pause_stops_new_grants_and_keeps_the_holders(elsewhere: Any) -> None:
-    lease = Semaphore("p", 2).acquire()
-    assert actions.pause("p") == ["p"]
-    assert not has_free_permit("p", 2)
-    waiting = elsewhere.submit(Semaphore("p", 2).acquire)
+@pytest.mark.parametrize("key", [None, "42"])
+def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: str | None) -> None:
+    semaphore = Semaphore("p", 2, key=key)
+    lease = semaphore.acquire()
+    act("pause", "p", key=key)
+    assert not has_free_permit("p", 2, key=key)
+    waiting = threads.submit(Semaphore("p", 2, key=key).acquire)
     lease.renew()
     lease.release()
-    status = eventually(lambda: (s := status_of("p")).waiting and s)
-    assert status.paused and not status.holding and not waiting.done()
-    actions.resume("p")
-    assert (1, 0) == (
-        (given := status_of("p")).holding,
-        given.waiting,
-    )  # before the waiter asks again
+    status = eventually(lambda: (found := semaphore.status()).waiting and found)
+    assert (True, 0, False) == (status.paused, status.holding, waiting.done())
+    assert abs(status.at - status.paused_since) < timedelta(minutes=1)
+    if key is not None:
+        assert has_free_permit("p", 2, key="43") and not status_of("p").paused
+    act("resume", "p", key=key)
+    given = semaphore.status()  # before the waiter asks again
+    assert (1, 0, False) == (given.holding, given.waiting, given.paused)
     waiting.result(30).release()
-    assert not status_of("p").paused
 
 
-def test_pause_of_a_policy_covers_present_and_later_keys(raw: redis.Redis) -> None:
-    with Semaphore("api", 2, key="old"):
-        eventually(lambda: ("api", "old") in names_in_use())
-        assert actions.pause("api") == ["api"]
-        assert not has_free_permit("api", 2, key="old") and not has_free_permit("api", 2, key="new")
-        assert all(one.paused for one in statuses(family("api")))
-        assert actions.resume("api") == ["api"]
-        assert has_free_permit("api", 2, key="new") and has_free_permit("api", 2, key="old")
-    assert not raw.exists(MARKS)
+@pytest.mark.parametrize("key", [None, "42"])
+def test_callers_are_admitted_when_a_pause_ends_by_itself(
+    threads: Any, raw: redis.Redis, key: str | None
+) -> None:
+    start = time.monotonic()
+    act("pause", "p", "--for", "3s", key=key)
+    waiting = threads.submit(Semaphore("p", 2, key=key).acquire, blocking_timeout=60)
+    eventually(lambda: has_free_permit("p", 2, key=key))
+    assert time.monotonic() - start > 2.9
+    waiting.result(60).release()
+    assert not status_of("p", key).paused
+    eventually(lambda: locks("status") and not raw.exists(OVERRIDES))
+    assert 0 < raw.pttl(next(raw.scan_iter("*{p*:info"))) < 60_000
 
 
-def test_pause_of_a_key_covers_only_that_key() -> None:
-    actions.pause("api", "42")
-    assert not has_free_permit("api", 2, key="42")
-    assert has_free_permit("api", 2, key="43")
-    assert not status_of("api").paused
+def test_repeated_pause_keeps_the_start_and_replaces_the_end() -> None:
+    act("pause", "p")
+    since = status_of("p").paused_since
+    for words, minutes in ((["--for", "10m"], 10), ([], None), (["--for", "1h"], 60)):
+        assert "paused already" not in act("pause", "p", *words)
+        status = status_of("p")
+        left = status.paused_until and round((status.paused_until - status.at).total_seconds() / 60)
+        assert (since, minutes) == (status.paused_since, left)
+    ends = [one["until"] for one in recorded("p")]
+    assert [True, False, True, False] == [end is None for end in ends]
+    assert status_of("p").paused_until == datetime.fromisoformat(ends[-1])
 
 
-def test_removed_overrides_leave_no_data(raw: redis.Redis) -> None:
-    for key in (None, "7"):
-        actions.pause("api", key)
-        actions.resume("api", key)
-        actions.resize("api", key, 3)
-        actions.reset("api", key)
-        assert {} == raw.hgetall(MARKS)
-
-
-def test_resume_and_reset_of_a_policy_keep_overrides_of_other_policies(raw: redis.Redis) -> None:
-    for name, key in (("api", "7"), ("other", "8")):
-        actions.pause(name, key)
-        actions.resize(name, key, 3)
-    assert ["api", "api@7"] == actions.resume("api") == actions.reset("api")
-    shown = [status_of("api", "7"), status_of("other", "8")]
-    assert [(False, None), (True, 3)] == [(one.paused, one.override) for one in shown]
-
-
-def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
-    actions.pause("idle")
-    raw.delete(f"{settings.PREFIX}:names")  # as if the entry were too old
-    assert ("idle", None) in names_in_use()
-    assert raw.ttl(keys_of(settings.PREFIX, "idle").info) == -1
-    actions.resume("idle")
-    assert names_in_use() == []
-    assert 0 < raw.ttl(keys_of(settings.PREFIX, "idle").info) <= 60
-
-
-# Resize
-
-
-def test_resize_overrides_the_limit_of_callers_and_keeps_the_holders(elsewhere: Any) -> None:
+def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -> None:
     held = [Semaphore("r", 2).acquire() for _ in range(2)]
-    assert not has_free_permit("r", 2)
-    actions.resize("r", None, 3)
-    assert has_free_permit("r", 2)
-    actions.resize("r", None, 1)
-    assert not has_free_permit("r", 2)
+    waiting = threads.submit(Semaphore("r", 2).acquire)
+    eventually(lambda: status_of("r").waiting)
+    act("resize", "r", "3")
+    given = status_of("r")  # before the waiter asks again
+    assert (3, 0) == (given.holding, given.waiting)
+    held.append(waiting.result(30))
+    act("resize", "r", "1")
     status = status_of("r")
-    assert (status.limit, status.override, status.callers_limit, status.in_use) == (1, 1, 2, 2)
+    assert (1, 1, 2, 3) == (status.limit, status.override, status.callers_limit, status.in_use)
     assert all(lease.owned() for lease in held)
-    actions.reset("r")
-    assert status_of("r").limit == 2
+    locks("resize", "r", "--reset")
+    assert (2, None) == (status_of("r").limit, status_of("r").override)
     for lease in held:
         lease.release()
 
 
-def test_resize_grants_new_permits_to_the_waiters(elsewhere: Any) -> None:
-    with Lock("r"):
-        waiting = elsewhere.submit(Lock("r").acquire)
-        eventually(lambda: status_of("r").waiting)
-        actions.resize("r", None, 2)
-        given = status_of("r")
-        assert (2, 0) == (given.holding, given.waiting)  # before the waiter asks again
-        waiting.result(30).release()
+@pytest.mark.parametrize("words", UNDO, ids=lambda words: words[0])
+def test_override_of_a_policy_applies_to_all_keys_but_exempted_ones(
+    raw: redis.Redis, words: tuple[str, ...]
+) -> None:
+    with Semaphore("api", 2, key="old"):
+        eventually(lambda: listed("api@old"))
+        override(words, "other", "8")
+        for _ in range(2):  # the second time, the key is not exempt
+            override(words, "api")
+            assert all(is_overridden("api", key) for key in (None, "old", "new"))
+            override(UNDO[words], "api", "old")
+            states = [is_overridden("api", key) for key in (None, "old", "new")]
+            assert [True, False, True] == states
+        override(words, "api", "7")
+        override(UNDO[words], "api")
+        assert not any(is_overridden("api", key) for key in (None, "old", "new", "7"))
+        assert is_overridden("other", "8"), "an override of another policy stays"
+    override(UNDO[words], "other", "8")
+    assert not raw.exists(OVERRIDES)
 
 
-def test_resize_of_a_policy_covers_its_keys() -> None:
-    with Semaphore("api", 1, key="42"):
-        eventually(lambda: ("api", "42") in names_in_use())
-        actions.resize("api", None, 2)
-        assert has_free_permit("api", 1, key="42")
-        has_free_permit("api", 1, key="new")
-        eventually(lambda: status_of("api", "new").override == 2)
-        actions.reset("api")
-        assert status_of("api", "new").override is None
+@pytest.mark.parametrize("key", [None, "7"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_pause_and_limit_are_undone_separately_and_leave_no_data(
+    raw: redis.Redis, key: str | None, first: int
+) -> None:
+    for words in UNDO:
+        override(words, "b", key)
+    undo = [*UNDO.values()]
+    override(undo[first], "b", key)
+    status = status_of("b", key)
+    assert (first == 1, first == 0) == (status.paused, status.override == 7)
+    override(undo[1 - first], "b", key)
+    assert not raw.exists(OVERRIDES)
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "3", 2**40])
-def test_resize_rejects_an_invalid_limit(limit: Any) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        actions.resize("r", None, limit)
-
-
-def test_resize_of_a_read_write_lock_raises_wrong_kind() -> None:
-    with ReadWriteLock("rw").read, pytest.raises(WrongKind):
-        actions.resize("rw", None, 3)
-
-
-def test_pause_and_limit_are_removed_independently(raw: redis.Redis) -> None:
-    actions.pause("b")
-    actions.resize("b", None, 5)
-    actions.resume("b")
-    assert [b"l:b"] == raw.hkeys(MARKS)
-    actions.reset("b")
-    assert not raw.exists(MARKS)
-
-
-# Log, status, and errors
-
-
-def test_each_action_writes_a_structured_log_record(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "django_redis_sync")
-    actions.pause("p")
-    lease = Semaphore("q", 1).acquire()
-    actions.clear(status_of("q"), [lease.token])
-    records = [r for r in caplog.records if hasattr(r, "sync_event")]
-    assert [(r.sync_event, r.sync_name) for r in records] == [("pause", "p"), ("cleared", "q")]
-    assert records[1].sync_id == lease.token[:8] and records[1].sync_done is True
-    assert (os.uname().nodename, os.getpid()) == (records[1].sync_host, records[1].sync_pid)
-    assert lease.token not in caplog.text
-    actions.resize("q", None, 7)
-    assert ("resize", 7) == (caplog.records[-1].sync_event, caplog.records[-1].sync_limit)
-    assert 1 == caplog.records[-1].sync_names
-    actions.pause("p", "7")
-    actions.pause("p")  # one action, which also covers the key
-    assert 1 == caplog.records[-1].sync_names
-
-
-def test_status_contains_the_start_of_the_pause() -> None:
-    actions.pause("p")
-    for key in (None, "7"):  # paused itself, and paused with its policy
-        shown = status_of("p", key)
-        assert shown.paused_since is not None
-        assert abs(shown.at - shown.paused_since) < timedelta(minutes=1)
+def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
+    act("pause", "idle")
+    raw.delete(NAMES)  # as if the entry were too old
+    assert ["idle"] == [one["name"] for one in as_json("status")["names"]]
+    (info,) = raw.scan_iter("*{idle}:info")
+    assert -1 == raw.ttl(info)
+    locks("resume", "idle")
+    assert [] == as_json("status")["names"]
+    assert 0 < raw.ttl(info) <= 60
 
 
 def test_status_shows_a_pause_with_an_impossible_time(raw: redis.Redis) -> None:
-    raw.hset(MARKS, "p:p", 10**17)
-    shown = status_of("p", "7").paused_since
-    assert shown is not None and 9999 == shown.year
+    raw.hset(OVERRIDES, "p:p", 10**17)
+    assert 9999 == status_of("p", "7").paused_since.year
 
 
 @pytest.mark.parametrize(
-    "action",
+    ("words", "error"),
     [
-        lambda: actions.pause("p", using="dead"),
-        lambda: actions.resume("p", using="dead"),
-        lambda: actions.resize("p", None, 3, using="dead"),
-        lambda: actions.reset("p", using="dead"),
+        (f"resize r {2**40} --create", "limit must be"),
+        ("pause r --for 9999d --create", "seconds must be"),
+        ("resize rw 3", "'rw' is a read/write lock"),
     ],
 )
-def test_actions_raise_unavailable_when_redis_is_down(
-    settings: Any, action: Callable[[], Any]
+def test_invalid_action_changes_and_records_nothing(
+    words: str, error: str, raw: redis.Redis
 ) -> None:
-    cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "dead": cache}
-    with pytest.raises(Unavailable):
-        action()
+    with ReadWriteLock("rw").read:
+        eventually(lambda: listed("rw"))
+        assert error in failed(*words.split())[1]
+    assert not raw.exists(OVERRIDES, RECORD)
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        lambda shown: actions.pause("exports"),
-        lambda shown: actions.resume("exports"),
-        lambda shown: actions.resize("exports", None, 3),
-        lambda shown: actions.reset("exports"),
-        lambda shown: actions.clear(shown, [shown.holders[0].token]),
-    ],
-    ids=["pause", "resume", "resize", "reset", "clear"],
-)
-def test_action_that_the_server_rejects_is_not_recorded(
-    raw: redis.Redis, action: Callable[[Any], Any]
+def test_action_that_changes_nothing_reports_that_and_is_not_recorded() -> None:
+    with Lock("p"):
+        eventually(lambda: listed("p"))
+        for words in (*UNDO.values(), ("pause",), ("pause",), ("resize", "3"), ("resize", "3")):
+            text = override(words, "p")
+        assert "p has this limit already: nothing was changed.\n" == text
+        assert ["pause", "resize"] == [one["what"] for one in recorded("p")]
+
+
+OVERRIDING = ["pause exports", "resume exports", "resize exports 3", "resize exports --reset"]
+
+
+@pytest.mark.parametrize("words", OVERRIDING)
+def test_action_that_the_server_rejects_is_not_recorded(raw: redis.Redis, words: str) -> None:
+    with Semaphore("exports", 3, raise_on_release_error=False):
+        eventually(lambda: listed("exports"))
+        raw.hset(OVERRIDES, mapping={"p:exports": f"1 {10**13}", "l:exports": 4})
+        leases, info = (f"{settings.PREFIX}:{{exports}}:{part}" for part in ("leases", "info"))
+        raw.delete(leases, info)
+        raw.mset(dict.fromkeys((leases, info), "another program's"))
+        assert re.search(r"is in one of .*\{exports\}:leases", failed(*words.split())[1])
+        raw.delete(leases, info)
+    assert [] == recorded("exports")
+
+
+def test_log_lists_each_action_with_time_operator_and_reason(raw: redis.Redis) -> None:
+    lease = Semaphore("a", 2, raise_on_release_error=False).acquire()
+    eventually(lambda: listed("a"))
+    before = raw.time()[0]
+    for words in ("clear a --no-input", *(one.replace("exports", "a") for one in OVERRIDING)):
+        locks(*words.split(), "--reason", "move of the 報表")
+    found = recorded("a")
+    whats = ["clear", "pause", "resume", "resize", "reset"]
+    assert whats == [one["what"] for one in found]
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    about = {(one["by"], one["reason"], one["name"], one["key"]) for one in found}
+    assert {(who, "move of the 報表", "a", None)} == about
+    assert ([lease.token[:8]], 3) == (found[0]["ids"], found[3]["limit"])
+    times = [datetime.fromisoformat(one["at"]).timestamp() for one in found]
+    assert before <= times[0] < times[-1] < raw.time()[0] + 1
+    head, *rows = locks("log").splitlines()
+    assert ["WHEN", "NAME", "WHAT", "WHO", "WHY"] == head.split()
+    texts = ["limit reset", "limit set to 3", "resumed", "paused", f"cleared 1: {lease.token[:8]}"]
+    for row, text, at in zip(rows, texts, reversed(times), strict=True):
+        when = timezone.localtime(datetime.fromtimestamp(at, timezone.get_current_timezone()))
+        assert re.fullmatch(rf"{when:%Y-%m-%d %H:%M:%S}  a +{text} +{who} +move of the 報表", row)
+    act("pause", "b", "--for", "10m")
+    assert " paused until " in locks("log", "--top", "1").splitlines()[1]
+    assert 2 == len(locks("log", "--top", "1").splitlines())
+    assert "\n" in locks("log", "--format", "json").strip(), "indented, for people"
+
+
+def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
+    assert "No operator has acted.\n" == locks("log")
+    for key in ("7", "8"):
+        act("pause", "api", key=key)
+    assert "Resumed api.\n" == locks("resume", "api"), "it is known by the pauses of its keys"
+    assert ["7", "8", None] == [one["key"] for one in recorded("api")]
+    assert ["7", None] == [one["key"] for one in recorded("api", "--key", "7")]
+    assert "No operator has acted on this name.\n" == locks("log", "a")
+
+
+def test_record_lists_20_cleared_holders_and_counts_all() -> None:
+    leases = [Semaphore("exports", 30).acquire() for _ in range(21)]
+    locks("clear", "exports", "--no-input")
+    (one,) = recorded()
+    assert (20, 21) == (len(one["ids"]), one["amount"])
+    assert {*one["ids"]} < {lease.token[:8] for lease in leases}
+    assert f"cleared 21: {', '.join(one['ids'])}, …" in locks("log")
+
+
+def test_record_is_bounded_and_outlives_the_names(raw: redis.Redis) -> None:
+    entries = {f'{{"what": "pause", "name": "n{n}", "key": null}}': n for n in range(1005)}
+    raw.zadd(RECORD, entries)
+    act("pause", "last", "--reason", "y" * 1000)
+    assert 1000 == raw.zcard(RECORD)
+    assert raw.pttl(RECORD) > 360 * 86_400_000
+    found = recorded("--top", "2000")
+    assert (1000, "n6", "last") == (len(found), found[0]["name"], found[-1]["name"])
+    assert "y" * 200 == found[-1]["reason"]
+
+
+def test_foreign_entries_of_the_record_are_skipped(raw: redis.Redis) -> None:
+    act("pause", "a")
+    raw.zadd(RECORD, {b"\xff": 1e13, b"{}": 1e13, b"[1]": 2e18, b'{"what": 1, "zzz": 2}': 3})
+    assert ["a"] == [one["name"] for one in recorded()]
+
+
+def test_action_takes_effect_when_it_cannot_be_recorded(
+    raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert Semaphore("exports", 3, timeout=60, renew=False).acquire()
-    shown, keys = status_of("exports"), keys_of(settings.PREFIX, "exports")
-    raw.hset(MARKS, mapping={"p:exports": f"1 {10**13}", "l:exports": 4})
-    raw.delete(keys.leases, keys.info)
-    raw.mset(dict.fromkeys((keys.leases, keys.info), "another program's"))
-    with pytest.raises(ForeignValue, match=r"is in one of .*\{exports\}:leases"):
-        action(shown)
-    assert [] == actions.acts("exports")
+    raw.set(RECORD, "another program's")
+    act("pause", "a")
+    assert status_of("a").paused
+    assert "could not record" in caplog.text
+    assert 1 == failed("log")[0]
 
 
-@pytest.mark.parametrize(("key", "hours"), [(None, 24), ("7", 1)])
-def test_key_of_a_policy_has_one_hour_of_history(
-    key: str | None, hours: int, raw: redis.Redis
+@pytest.mark.parametrize("error", [OSError, KeyError])  # since Python 3.13, and before
+def test_record_has_the_user_id_if_the_user_has_no_name(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    with Semaphore("exports", 3, key=key):
-        (stats,) = (one for one in raw.scan_iter("*:stats") if b"exports" in one)
-        assert hours - 0.1 < raw.pttl(stats) / 3_600_000 < hours + 0.1
+    def unknown() -> str:
+        raise error("no such user")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    act("pause", "a")
+    assert f"{os.getuid()}@{socket.gethostname()}" == recorded()[0]["by"]
+
+
+def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_redis_sync")
+    lease = Semaphore("q", 1).acquire()
+    locks("clear", "q", "--no-input")
+    for words in (("pause",), ("resize", "7")):
+        override(words, "p", "7")
+        override(words, "p")
+    records = [r for r in caplog.records if hasattr(r, "sync_event")]
+    events = ["cleared", "pause", "pause", "resize", "resize"]
+    assert events == [r.sync_event for r in records]
+    assert ["q", "p@7", "p", "p@7", "p"] == [r.sync_name for r in records]
+    cleared, *others = records
+    assert (lease.token[:8], True) == (cleared.sync_id, cleared.sync_done)
+    assert (os.uname().nodename, os.getpid()) == (cleared.sync_host, cleared.sync_pid)
+    assert [(1, None), (1, None), (1, 7), (1, 7)] == [(r.sync_names, r.sync_limit) for r in others]
+    assert lease.token not in caplog.text

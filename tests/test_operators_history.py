@@ -1,10 +1,9 @@
-"""The history of names, from the statistics on the server, and suggested limits."""
+"""The history of names, from the counters in Redis: peaks, and suggested limits."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,184 +11,172 @@ import redis
 from django.conf import settings
 
 from django_redis_sync import Semaphore
-from django_redis_sync.operators import history
-from django_redis_sync.operators.formats import duration
-from django_redis_sync.operators.history import Counters, histories, suggest
-from django_redis_sync.protocol.scripts import CONSTANTS
+from tests.support.operators import as_json, locks
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
+STATS, LEASES, INFO = (f"{settings.PREFIX}:{{h}}:{part}" for part in ("stats", "leases", "info"))
+PAIR = 2**40  # a counter and a sum of ms are one number
 
 
-def test_history_has_a_row_for_each_minute(raw: redis.Redis) -> None:
+def recent() -> dict[str, Any]:
+    """Return the name with its counters of the last hour, from `locks status`."""
+    (found,) = as_json("status", "h")["names"]
+    return dict(found)
+
+
+def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
+    """Write the counters of the minutes after the first one of a history. Return the first one.
+    Minutes before it count as earlier history."""
+    first = int(raw.time()[0]) // 60 - 20
+    fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
+    raw.delete(STATS)
+    raw.hset(STATS, mapping={"tidied": first, **fields})
+    return first
+
+
+def test_counters_have_a_row_for_each_minute_with_events(raw: redis.Redis) -> None:
     for _ in range(3):
         with Semaphore("h", 2), Semaphore("h", 2):
             assert Semaphore("h", 2).acquire(blocking=False) is None
-    (found,) = histories([("h", None)], minutes=10)
-    times = [when.timestamp() for when, _ in found.rows]
-    assert times == [times[0] + 60 * i for i in range(10)]
-    assert (found.total.granted, found.total.released, found.total.rejected) == (6, 6, 3)
-    assert found.total.peak == 2
-    assert found.ever == found.total
-    assert (
-        sum(row.granted for _, row in found.rows[-2:]) == 6
-    )  # the acquires fall into one minute, or two
+    found = as_json("history", "h", "--since", "10m")
+    assert (10, 1, 2) == (found["minutes"], found["step_minutes"], found["total"]["peak"])
+    total = [found["total"][what] for what in ("granted", "released", "rejected")]
+    assert [6, 6, 3] == total
+    for what, count in zip(("granted", "released", "rejected"), total, strict=True):
+        assert count == sum(row[what] for row in found["rows"])
+    assert 1 <= len(found["rows"]) <= 2, "the acquires fall into one minute, or two"
+    shown = recent()
+    assert shown["ever"] == {key: shown["recent"][key] for key in shown["ever"]}
 
 
 def test_counts_before_the_history_appear_only_in_ever(raw: redis.Redis) -> None:
-    minute, pair = raw.time()[0] // 60, CONSTANTS["PAIR"]
-    fields: dict[str, Any] = {
-        f"{minute - 1}:w": 2 * pair + 3000,
-        f"{minute - 1}:r": 4 * pair + 10_000,
-        f"{minute - 200}:g": 5,
-        "total:g": 100,
-        "total:w": 7,
-        "total:w:ms": 9500,
-        "tidied": minute,
-    }
-    raw.hset(f"{settings.PREFIX}:{{h}}:stats", mapping=fields)
-    (found,) = histories([("h", None)])
-    assert found.total == Counters(waited=2, wait_seconds=3.0, released=4, held_seconds=10.0)
-    assert (found.ever.granted, found.ever.waited, found.ever.wait_seconds) == (105, 9, 12.5)
+    write(raw, {18: {"w": 2 * PAIR + 3000, "r": 4 * PAIR + 10_000}, -200: {"g": 5}})
+    raw.hset(STATS, mapping={"total:g": 100, "total:w": 7, "total:w:ms": 9500, "foreign": "x"})
+    found = recent()
+    nonzero = {key: value for key, value in found["recent"].items() if value}
+    expected = {"minutes": 60, "waited": 2, "wait_seconds": 3.0, "released": 4, "peak": 2}
+    assert {**expected, "held_seconds": 10.0} == nonzero
+    ever = [found["ever"][what] for what in ("granted", "waited", "wait_seconds")]
+    assert [105, 9, 12.5] == ever
 
 
-def test_name_without_history_has_empty_rows(raw: redis.Redis) -> None:
-    (found,) = histories([("nobody", None)], minutes=3)
-    assert [row for _, row in found.rows] == [Counters()] * 3
-    assert found.suggested_limit is None
+def peaks(raw: redis.Redis, rows: dict[int, dict[str, int]], *holders: tuple[float, int]) -> Any:
+    """Return the peaks of the minutes 0 to 9. `holders`: the minute of the grant of each current
+    lease, and its permits."""
+    raw.delete(LEASES, INFO)
+    first = write(raw, rows)
+    for n, (minute, permits) in enumerate(holders):
+        raw.zadd(LEASES, {f"token-{n}": "inf"})
+        fence = round((first + minute) * 60e6) + n
+        raw.hset(INFO, f"token-{n}", f"h {fence} inf {permits} 99 - {{}}")
+    found = as_json("history", "h", "--since", "30m")["rows"]
+    at = {int(datetime.fromisoformat(row["at"]).timestamp()) // 60 - first: row for row in found}
+    return [at[minute]["peak"] if minute in at else 0 for minute in range(10)]
 
 
-def minutes(
-    *rows: Counters,
-    before: Counters = Counters(),  # noqa: B008 - it is frozen
-) -> history.History:
-    """Return a history with these rows. `before`: the counts of earlier minutes."""
-    dated = tuple((FIRST + timedelta(minutes=i), row) for i, row in enumerate(rows))
-    total = history.add(rows)
-    return history.History("h", None, dated, total, history.add([before, total]), None)
+ONE = {"g": 1, "p": 1}
+LEFT = {"r": PAIR + 180_000}
 
 
-def peaks(found: history.History, *holders: tuple[float, int]) -> list[int]:
-    """Return the peaks of `carried`. `holders`: the minute of the grant, and the permits."""
-    held = [(FIRST + timedelta(minutes=since), permits) for since, permits in holders]
-    return [row.peak for _, row in history.carried(found, held).rows]
-
-
-NOTHING, FIRST = Counters(), datetime(2026, 1, 1, tzinfo=timezone.utc)
-
-
-def test_carried_counts_current_leases_in_each_minute_since_their_grant() -> None:
-    came = Counters(granted=2, peak=5)
-    assert peaks(minutes(NOTHING, came, NOTHING, NOTHING), (1.5, 4), (1.6, 1)) == [0, 5, 5, 5]
-    # The lease was granted before the first minute, without counters.
-    assert peaks(minutes(NOTHING, NOTHING), (-90, 3)) == [3, 3]
-    assert peaks(minutes(NOTHING, NOTHING)) == [0, 0]
-
-
-def test_carried_counts_released_leases_until_their_release() -> None:
-    came, left = Counters(granted=1, peak=1), Counters(released=1, held_seconds=180)
-    assert peaks(minutes(NOTHING, came, NOTHING, NOTHING, left, NOTHING)) == [0, 1, 1, 1, 1, 0]
-    # The lease was granted before the first minute.
-    assert peaks(minutes(NOTHING, left, NOTHING, before=came)) == [1, 1, 0]
-    # One lease was granted and another was released in the same minute.
-    both = Counters(granted=1, released=1, peak=2)
-    assert peaks(minutes(came, NOTHING, both, NOTHING), (2.5, 1)) == [1, 1, 2, 1]
-    # A handoff counts as waited.
-    waited = Counters(waited=1, released=1, peak=1)
-    assert peaks(minutes(came, waited, NOTHING, left)) == [1, 1, 1, 1]
-
-
-def test_carried_counts_a_lease_with_unknown_end_only_when_granted() -> None:
-    came = Counters(granted=1, peak=1)
-    # The lease was cleared or expired at an unknown time.
-    assert peaks(minutes(came, NOTHING, NOTHING)) == [1, 0, 0]
-    assert peaks(minutes(came, NOTHING, Counters(reclaimed=1))) == [1, 0, 0]
-    # The release is counted while its lease is still listed as current.
-    assert peaks(minutes(NOTHING, came, Counters(released=1)), (1.5, 1)) == [0, 1, 1]
-    for over in (Counters(granted=1, reclaimed=1), Counters(granted=1, released=1)):
-        rows = replace(over, peak=1), NOTHING, Counters(released=1)
-        assert peaks(minutes(*rows)) == [1, 0, 0]
-    # The counters were switched on between the grant and the release.
-    assert peaks(minutes(NOTHING, Counters(released=1), NOTHING)) == [0, 0, 0]
+@pytest.mark.parametrize(
+    ("rows", "holders", "expected"),
+    [
+        # Current leases count since their grant, also without counters.
+        ({1: {"g": 2, "p": 5}}, [(1.5, 4), (1.6, 1)], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5]),
+        ({}, [(-90, 3)], [3] * 10),
+        # Released leases count until their release, also if they were granted before.
+        ({1: ONE, 4: LEFT}, [], [0, 1, 1, 1, 1]),
+        ({-25: ONE, 1: LEFT}, [], [1, 1]),
+        # One lease was granted and another released in the same minute.
+        ({0: ONE, 2: {"g": 1, **LEFT, "p": 2}}, [(2.5, 1)], [1, 1, 2, 1, 1, 1, 1, 1, 1, 1]),
+        # A handoff counts as waited, and a request in shadow mode as granted.
+        ({0: ONE, 1: {"w": PAIR, **LEFT, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
+        ({0: {"s": 1, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
+        # A lease that was cleared or has expired counts only in the minute of its grant.
+        ({0: ONE}, [], [1]),
+        ({0: ONE, 2: {"c": 1}}, [], [1]),
+        ({0: {**ONE, "c": 1}, 2: LEFT}, [], [1]),
+        ({0: {**ONE, **LEFT}, 2: LEFT}, [], [1]),
+        # The counters were switched on between the grant and the release.
+        ({1: LEFT}, [], []),
+    ],
+    ids=str,
+)
+def test_peaks_count_permits_that_are_held_since_an_earlier_minute(
+    raw: redis.Redis, rows: Any, holders: Any, expected: list[int]
+) -> None:
+    assert expected + [0] * (10 - len(expected)) == peaks(raw, rows, *holders)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all released", "some expired"])
-def test_carried_use_is_exact_unless_leases_expired_and_never_too_high(lost: float) -> None:
+def test_peaks_are_exact_unless_leases_expired_and_never_too_high(
+    raw: redis.Redis, lost: float
+) -> None:
+    """`lost`: the part of leases that expire, so that no counter records their end."""
     for seed in range(40):
-        carried, actual = _carried_and_actual(random.Random(seed), lost)
-        assert carried == actual if not lost else all(map(int.__le__, carried, actual)), seed
+        chance = random.Random(seed)
+        leases = [
+            (came := chance.uniform(-3, 6), came + chance.expovariate(0.5), chance.randint(1, 3))
+            for _ in range(9)
+        ]
+        leases = [(came, end, permits if end >= 10 else 1) for came, end, permits in leases]
+        counted = [lease for lease in leases if chance.random() >= lost]
+        rows = {
+            minute: {
+                "g": sum(minute <= came < minute + 1 for came, _, _ in leases),
+                "r": PAIR * sum(minute <= end < minute + 1 for _, end, _ in counted),
+            }
+            for minute in range(-30, 10)
+        }
+        living = [(came, permits) for came, end, permits in leases if end >= 10]
+        found = peaks(raw, rows, *living)
+        in_use = [sum(p for came, end, p in leases if came < m <= end) for m in range(10)]
+        assert found == in_use if not lost else all(map(int.__le__, found, in_use)), seed
 
 
-def _carried_and_actual(chance: random.Random, lost: float) -> tuple[list[int], list[int]]:
-    """Return the use by random leases at the start of each minute: from `carried`, and the actual
-    use. `lost`: the share of leases that expire, so that no counter records their end."""
-    leases = [(come := chance.uniform(-3, 6), come + chance.expovariate(0.5)) for _ in range(9)]
-    expired = {lease for lease in leases if chance.random() < lost}
-    living = [(come, chance.randint(1, 3)) for come, left in leases if left >= 6]
-    permits = dict(living)
-
-    def counted(start: int, stop: int) -> Counters:
-        came = sum(start <= come < stop for come, _ in leases)
-        left = sum(start <= lease[1] < stop for lease in leases if lease not in expired)
-        return Counters(granted=came, released=left)
-
-    rows = [counted(minute, minute + 1) for minute in range(6)]
-    in_use = [
-        sum(permits.get(come, 1) for come, end in leases if come < minute <= end)
-        for minute in range(6)
-    ]
-    return peaks(minutes(*rows, before=counted(-9, 0)), *living), in_use
-
-
-def test_carried_use_counts_for_the_peak_and_the_suggested_limit() -> None:
-    crowd = Counters(rejected=50, released=1, held_seconds=6, granted=1, peak=1)
-    found = history.carried(minutes(NOTHING, crowd), [(FIRST - timedelta(hours=2), 4)])
-    assert (found.total.peak, found.suggested_limit) == (4, 8)
-
-
-MANY = {"granted": 60, "released": 120, "held_seconds": 240.0}
+MANY = {"g": 60, "r": 120 * PAIR + 240_000}
 
 
 @pytest.mark.promise(22)
 @pytest.mark.parametrize(
-    ("row", "limit"),
+    ("row", "limit", "is_estimate"),
     [
         # 2 per second, each for 2 s: 4 at a time, and 2 for bursts.
-        (Counters(**MANY, waited=60, peak=2), 6),
-        (Counters(**MANY, timed_out=60, peak=2), 6),
-        (Counters(**MANY, rejected=60, peak=2), 6),
+        ({**MANY, "w": 60 * PAIR, "p": 2}, 6, True),
+        ({**MANY, "t": 60, "p": 2}, 6, True),
+        ({**MANY, "n": 60, "p": 2}, 6, True),
         # The demand is below the peak: the peak plus one.
-        (Counters(**MANY, waited=60, peak=9), 10),
+        ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
         # Shadow mode admits every request: the peak.
-        (Counters(**MANY, shadow_rejected=30, peak=2), 2),
-        (Counters(**MANY, waited=60, peak=1), None),  # a lock
-        (Counters(**MANY, peak=2), None),  # no request waited
-        (Counters(granted=60, waited=60, peak=2), None),  # how long they hold is unknown
-        (Counters(granted=198, waited=2, released=200, held_seconds=240.0, peak=2), 6),
-        (Counters(granted=199, waited=1, released=200, held_seconds=240.0, peak=2), None),  # rare
-        (Counters(), None),
+        ({**MANY, "s": 30, "p": 2}, 2, False),
+        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a lock
+        ({**MANY, "p": 2}, None, False),  # no request waited
+        ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # the limits of shares were too low
+        ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # how long they hold is unknown
+        ({"g": 198, "w": 2 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, 6, True),
+        ({"g": 199, "w": 1 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, None, False),  # rare
     ],
+    ids=str,
 )
-def test_suggest_needs_evidence_of_a_limit_that_was_too_small(
-    row: Counters, limit: int | None
+def test_suggested_limit_needs_evidence_of_a_limit_that_was_too_small(
+    raw: redis.Redis, row: dict[str, int], limit: int | None, is_estimate: bool
 ) -> None:
-    assert limit == suggest([row])[0] == suggest([row, Counters()])[0]
+    write(raw, {10: row})
+    found = recent()
+    about = found["suggested_limit"], found["suggested_limit_is_estimate"]
+    assert (limit, is_estimate) == about
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1.0, "0 ms"),
-        (0.0154, "15 ms"),
-        (1.0, "1.0 s"),
-        (9.94, "9.9 s"),
-        (10.0, "10 s"),
-        (59.9, "59 s"),
-        (60.0, "1 min 0 s"),
-        (3600.0, "1 h 0 min"),
-        (86399.0, "23 h 59 min"),
-        (180000.0, "2 d 2 h"),
-        (float("inf"), "forever"),
-    ],
-)
-def test_duration_has_the_two_largest_units(seconds: float, text: str) -> None:
-    assert text == duration(seconds)
+def test_suggested_limit_counts_permits_held_since_an_earlier_minute(raw: redis.Redis) -> None:
+    crowd = {"n": 50, "r": PAIR + 6000, "g": 1, "p": 1}
+    peaks(raw, {9: crowd}, (-120, 4))
+    assert (4, 8) == (recent()["recent"]["peak"], recent()["suggested_limit"])
+    assert "a limit of at least 8 was needed.\n" in locks("status", "h"), "its limit is unknown"
+
+
+def test_durations_have_the_two_largest_units(raw: redis.Redis) -> None:
+    texts = {0.0154: "15 ms", 1.0: "1.0 s", 9.94: "9.9 s", 10.0: "10 s", 59.9: "59 s"}
+    texts |= {60.0: "1 min 0 s", 3600.0: "1 h 0 min", 86399.0: "23 h 59 min", 180000: "2 d 2 h"}
+    for seconds, text in texts.items():
+        write(raw, {10: {"g": 1, "w": PAIR + round(seconds * 1000)}})
+        assert f"({text} on average)" in locks("history", "h")

@@ -1,9 +1,9 @@
-"""The registry of names, and their statuses."""
+"""The registry of names, the index of holders, and the states of names."""
 
-import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,75 +12,23 @@ import pytest
 import redis
 from django.conf import settings
 
-from devtools.servers import RedisServer
-from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import names, renewal
+from django_redis_sync import Lock, NotAcquired, Semaphore
+from django_redis_sync.engine import names
 from django_redis_sync.exceptions import ForeignValue
-from django_redis_sync.operators.facts import Status
-from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import astatus_of, readable, status_of, statuses
-from django_redis_sync.protocol.keys import keys_of
-from tests.behaviour.both import eventually
-from tests.behaviour.watching import counted
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.behaviour.both import both, eventually
+from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
+from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.screens import by_name
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
-REGISTRY = f"{settings.PREFIX}:names"
-LIMITS = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": None}
+REGISTRY, HOLDERS = f"{settings.PREFIX}:names", f"{settings.PREFIX}:holders"
+KEYS = f"{settings.PREFIX}:{{api}}:keys"
 
 
-# The registry
-
-
-def test_name_is_listed_within_seconds_of_its_first_use(raw: redis.Redis) -> None:
-    start = time.monotonic()
-    with Lock("a"):
-        eventually(lambda: listed("a"))
-    assert time.monotonic() - start < 5  # not at the next minute
-    assert listed("a")  # still, a while after
-
-
-def test_names_in_use_lists_the_most_recent_name_first(raw: redis.Redis) -> None:
-    raw.zadd(REGISTRY, {"old": 1000, "newer": 3000, "new": 2000})
-    assert names_in_use() == [("newer", None), ("new", None), ("old", None)]
-
-
-def test_names_in_use_distinguishes_a_key_from_a_name_with_an_at_sign(raw: redis.Redis) -> None:
-    with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
-        wanted = {("a@b", None), ("a", "b"), ("{x}%:y", None)}
-        eventually(lambda: wanted <= set(names_in_use()))
-
-
-def test_names_in_use_reads_special_characters_of_a_pattern_as_a_glob(raw: redis.Redis) -> None:
-    raw.zadd(REGISTRY, {"x[1]": 1, "x1": 2, "exports%4042": 3, "exports@42": 4})
-    assert names_in_use(pattern="x[1]") == [("x1", None)]
-    assert names_in_use(pattern="x[[]1]") == [("x[1]", None)]
-    assert names_in_use(pattern="exports@*") == [("exports", "42"), ("exports@42", None)]
-
-
-def test_name_is_registered_once_a_minute(raw: redis.Redis) -> None:
-    with Lock("seen"):
-        eventually(lambda: listed("seen"))
-    with counted(raw) as commands:
-        for _ in range(200):
-            with Lock("seen"):
-                pass
-        time.sleep(2 * names.NOTED_AFTER)
-    # A cycle needs at most one ZADD, for its lease; none is for the registry.
-    assert commands["zadd"] <= 200
-    assert commands["zrevrange"] == commands["keys"] == commands["scan"] == 0
-
-
-def test_held_name_is_registered_again_after_a_minute(
-    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "NOTED_EVERY", 0.2)
-    with Lock("held for long"):
-        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
-        raw.delete(REGISTRY)
-        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
+def shown(*words: str) -> list[str]:
+    """Return the display names of a list, in its order."""
+    return [one["display"] for one in as_json("status", "--sort", "recent", *words)["names"]]
 
 
 def test_registry_drops_names_that_are_old_or_too_many(
@@ -92,83 +40,185 @@ def test_registry_drops_names_that_are_old_or_too_many(
     raw.zadd(REGISTRY, {"yesterday": old, "a": now - 3, "b": now - 2, "c": now - 1})
     with Lock("new"):
         eventually(lambda: raw.zcard(REGISTRY) == 3)
-    assert raw.zscore(REGISTRY, "yesterday") is None
-    assert raw.zscore(REGISTRY, "a") is None
+    assert [b"b", b"c", b"new"] == raw.zrange(REGISTRY, 0, -1)
     eventually(lambda: 0 < raw.pttl(REGISTRY) <= 2 * 86_400_000)
 
 
-def test_name_is_registered_after_an_outage(
-    new_server: Callable[..., RedisServer], settings: Any
+def test_list_distinguishes_a_key_from_a_name_with_an_at_sign(raw: redis.Redis) -> None:
+    with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
+        eventually(lambda: 3 == len(shown()))
+        found = {(one["name"], one["key"]) for one in as_json("status")["names"]}
+    assert {("a@b", None), ("a", "b"), ("{x}%:y", None)} == found
+
+
+def test_invalid_names_in_the_registry_are_skipped(raw: redis.Redis) -> None:
+    invalid = {"": 2, "b\x07": 3, "c" * 9999: 4}
+    raw.zadd(REGISTRY, {"a": 1, **invalid, "d": 5, "api@": 6})
+    raw.zadd(KEYS, {"k": 1, **invalid, "l": 5})
+    assert ["api@l", "api@k", "d", "a"] == shown()
+    raw.zadd(HOLDERS, invalid)
+    assert ["api@l", "api@k", "d", "a"] == shown()
+
+
+def test_list_has_configured_and_overridden_names_before_recent_ones(
+    raw: redis.Redis, settings: Any
 ) -> None:
-    server = new_server()
-    cache = {**settings.CACHES["default"], "LOCATION": server.url}
-    settings.CACHES = {**settings.CACHES, "private": cache}
-    server.kill()
-    found = renewal.renewer("private").housekeeper
-    found.note(keys_of(settings.PREFIX, "later"))
-    time.sleep(0.1)
-    server.restart()
-    eventually(lambda: names_in_use(using="private") == [("later", None)])
+    raw.zadd(REGISTRY, ranks := {f"n{n}": n for n in range(4)})
+    raw.zadd(KEYS, ranks)
+    for key in ("vip", "n2"):
+        act("pause", "api", key=key)
+    act("pause", "other", key="7")
+    semaphores = {name: {"limit": 3} for name in ("s1", "s2", "n1")}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+    names = ["api", "other", "s1", "s2", "n3", "n2", "n1", "n0"]
+    keys = ["vip", "n3", "n2", "n1", "n0"]
+    for top in range(1, 9):
+        found = as_json("status", "--sort", "recent", "--top", str(top))
+        assert names[:top] == [*dict.fromkeys(one["name"] for one in found["names"])]
+        found = as_json("status", "api", "--sort", "recent", "--top", str(top))
+        assert keys[:top] == [one["key"] for one in found["names"]]
+        assert (5, min(5, top)) == (found["found"], found["policies"][0]["read"])
 
 
-# Statuses
+def test_key_exempted_from_the_pause_of_its_policy_is_known() -> None:
+    act("pause", "api")
+    act("resume", "api", key="7")
+    assert locks("status", "api", "--key", "7").startswith("api@7: free")
+    act("resume", "api")
+    assert "Unknown name: api@7." in failed("status", "api", "--key", "7")[1]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, int]]]:
+    """Write the index of holders every 0.2 s. Return a function that reads it."""
+    monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
+    with redis.Redis.from_url(settings.CACHES["default"]["LOCATION"]) as client:
+        yield lambda: {
+            k.decode(): int(v) for k, v in client.zrange(HOLDERS, 0, -1, withscores=True)
+        }
+
+
+def test_index_has_the_oldest_holder_of_each_held_name(raw: redis.Redis, quick: Any) -> None:
+    with Semaphore("s", 3) as first:
+        time.sleep(0.1)
+        with Semaphore("s", 3), Lock("x"):
+            eventually(lambda: {"s", "x"} == quick().keys())
+            assert first.fence // 1000 == quick()["s"]
+        eventually(lambda: {"s"} == quick().keys())
+        raw.zadd(HOLDERS, {"killed": 1})
+        eventually(lambda: {"s"} == quick().keys())
+    eventually(lambda: not raw.exists(HOLDERS))
+
+
+@pytest.mark.promise(25)
+@pytest.mark.parametrize("key", [None, "7"])
+def test_held_name_is_listed_after_the_registry_dropped_it(
+    raw: redis.Redis, key: str | None
+) -> None:
+    with Semaphore("old", 2, key=key, timeout=math.inf):
+        eventually(lambda: listed("old" if key is None else "old@7"))
+        raw.delete(REGISTRY, f"{settings.PREFIX}:{{old}}:keys")
+        raw.zadd(HOLDERS, {"old" if key is None else "old@7": raw.time()[0] * 1000 - 86_400_000})
+        in_use = by_name(locks("status"))["old"]["IN USE"]
+        assert ("1/2" if key is None else "1") == in_use
+        words = ["old"] if key is None else ["old", "--key", key]
+        assert ": 1 of 2 in use\n" in locks("status", *words)
+
+
+def test_oldest_holder_is_listed_first_among_many_names(raw: redis.Redis) -> None:
+    now = raw.time()[0] * 1000
+    raw.zadd(REGISTRY, {f"recent:{n}": now + 60_000 + n for n in range(150)})
+    with Lock("old", timeout=math.inf):
+        raw.zadd(HOLDERS, {"old": now})
+        text = locks("status", "--sort", "oldest", "--top", "3")
+    assert "old" == text.splitlines()[1].split()[0]
+    assert "The order is that of an index of holders, which is at most 60 s old." in text
 
 
 def test_status_of_an_idle_name_contains_the_limit_of_the_settings(settings: Any) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "SEMAPHORES": {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}},
-        "ENDPOINTS": {
-            "r:e": "exports",
-            "shop:*": {"limit": lambda r: 5, "name": "shop"},
-            "a:b": {"limit": 4},
-        },
-    }
-    limits = {one.name: one.limit for one in statuses([(n, None) for n in LIMITS])}
-    assert LIMITS == limits
-    assert 3 == statuses([("exports", "7")])[0].limit
+    named = {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}}
+    endpoints = {"r:e": "exports", "shop:*": {"limit": lambda r: 5, "name": "shop"}}
+    endpoints["a:b"] = {"limit": 4}
+    config = {"SEMAPHORES": named, "ENDPOINTS": endpoints}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **config}
+    limits = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": None}
+    assert limits == {name: status_of(name).limit for name in limits}
+    assert 3 == status_of("exports", "7").limit
     with Semaphore("exports", 9):
         assert 9 == status_of("exports").limit
 
 
-def test_astatus_of_equals_status_of(settings: Any) -> None:
-    named = {"exports": {"limit": 3}}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
-
-    def undated(status: Status) -> Status:
-        return replace(status, at=datetime.min)
-
-    with Semaphore("held", 2, timeout=math.inf):
-        for name, key in (("exports", None), ("exports", "7"), ("held", None)):
-            found = asyncio.run(astatus_of(name, key))
-            assert undated(status_of(name, key)) == undated(found)
-
-
-def test_unavailable_does_not_contain_the_password(settings: Any) -> None:
-    cache = {**settings.CACHES["default"], "LOCATION": "redis://me:secret@127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "dead": cache}
-    for ask in (
-        lambda: names_in_use(using="dead"),
-        lambda: statuses([("a", None)], using="dead"),
-        lambda: histories([("a", None)], using="dead"),
-    ):
-        with pytest.raises(Unavailable) as caught:
-            ask()
-        assert "secret" not in str(caught.value)
+@both
+async def test_status_is_the_same_in_sync_and_async_code(io: Any, raw: redis.Redis) -> None:
+    held = Semaphore("held", 2, timeout=math.inf)
+    async with io.entered(held):
+        status = await io.do(held, "status")
+        about = status.in_use, status.holding, status.limit, status.holders[0].ends_in
+        assert (1, 1, 2, math.inf, ()) == (*about, status.shares)
+        other = await io.do(Lock("held"), "status")
+        assert replace(status, at=datetime.min) == replace(other, at=datetime.min)
+    act("pause", "api")
+    assert (await io.do(Semaphore("api", 2, key="7"), "status")).paused
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        status_of,
-        lambda name: asyncio.run(astatus_of(name)),
-        lambda name: statuses([("exports", None), (name, None)]),
-        lambda name: readable([(name, None)]),
-    ],
-    ids=["status_of", "astatus_of", "statuses", "readable"],
-)
-def test_foreign_value_error_names_the_key(ask: Callable[..., Any], raw: redis.Redis) -> None:
-    for key in keys_of(settings.PREFIX, "spoiled").declared:
-        raw.set(key, "foreign")
+@both
+async def test_foreign_value_error_names_the_key(io: Any, raw: redis.Redis) -> None:
+    for part in ("leases", "never"):
+        raw.set(f"{settings.PREFIX}:{{spoiled}}:{part}", "foreign")
     with pytest.raises(ForeignValue, match=r"another program's value.*\{spoiled\}"):
-        ask("spoiled")
+        await io.do(Lock("spoiled"), "status")
+
+
+def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
+    with ExitStack() as stack:
+        for number in range(300):
+            stack.enter_context(Semaphore("exports", 999, share=f"tenant {number}"))
+        for _ in range(2):
+            stack.enter_context(Semaphore("exports", 999, share="heavy one", share_limit=2))
+        status = status_of("exports")
+        page = locks("status", "exports")
+    assert (20, 301) == (len(status.shares), status.share_count)
+    heaviest = status.shares[0]
+    assert ("heavy one", 2) == (heaviest.name, heaviest.in_use)
+    assert "… and 281 more\n" in page
+
+
+def test_shares_of_very_many_holders_are_marked_as_incomplete(raw: redis.Redis) -> None:
+    with Semaphore("exports", 99_999, share="acme"), Semaphore("exports", 99_999, share="bolt"):
+        tokens = [f"token-{n}" for n in range(10_000)]
+        raw.zadd(f"{settings.PREFIX}:{{exports}}:leases", dict.fromkeys(tokens, "inf"))
+        record = "h 5 inf 1 9 - {}"
+        raw.hset(f"{settings.PREFIX}:{{exports}}:info", mapping=dict.fromkeys(tokens, record))
+        assert not status_of("exports").shares_are_complete
+        assert "There may be more shares: only some 10,000" in locks("status", "exports")
+
+
+@pytest.mark.promise(25)
+def test_shares_are_shown_with_their_permits_and_waiters_and_escaped(threads: Any) -> None:
+    def hold(share: Any, limit: int = 3) -> Semaphore:
+        return Semaphore("exports", 9, share=share, share_limit=limit, blocking_timeout=60)
+
+    def take_and_release() -> None:
+        with hold("acme", 1):
+            pass
+
+    with hold("acme"), hold("acme"), hold("\N{ZERO WIDTH SPACE}x"), hold(None):
+        waiting = threads.submit(take_and_release)
+        eventually(lambda: status_of("exports").waiting)
+        text = locks("status", "exports")
+        (found,) = as_json("status", "exports")["names"]
+        with pytest.raises(NotAcquired, match="of the share are in use") as caught:
+            Semaphore("exports", 9, share="acme", share_limit=2, blocking=False).__enter__()
+    waiting.result(30)
+    assert "share" == caught.value.reason
+    head, acme, *others = text[text.index("SHARE") :].partition("\n\n")[0].splitlines()
+    assert ["SHARE", "IN", "USE", "WAITING"] == head.split()
+    assert ["acme", "2/3", "1"] == acme.split()
+    assert {("(none)", "1/3", "0"), (r"\u200bx", "1/3", "0")} == {(*one.split(),) for one in others}
+    assert "share acme" in text and "\N{ZERO WIDTH SPACE}" not in text
+    assert {"share": "acme", "in_use": 2, "waiting": 1, "limit": 3} == found["shares"][0]
+    assert [3, 1] == [found["share_count"], found["shares_waiting"]]
+    assert ["acme"] == [waiter["share"] for waiter in found["waiters"]]
+    assert ["acme", "acme", "\N{ZERO WIDTH SPACE}x", None] == [h["share"] for h in found["holders"]]
+    total = as_json("history", "exports")["total"]
+    assert (1, 1) == (total["rejected"], total["share_rejected"])

@@ -38,7 +38,7 @@ from ..operators import actions
 from ..operators.facts import Status
 from ..operators.formats import without_secrets
 from ..operators.listing import FIGURES
-from ..operators.names import remembered
+from ..operators.reads import remembered
 from ..operators.status import MAX_ROWS
 from . import confirm, pages
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import SUPPRESS, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -16,7 +16,7 @@ from ..operators.facts import Status
 from ..operators.history import Counters, histories
 from ..operators.listing import FIGURES
 from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
-from ..protocol.keys import check_text, display
+from ..protocol.keys import MOST_BYTES, check_text, display
 from .terminal import printable
 
 EXIT_CODES = """\
@@ -48,13 +48,9 @@ def _seconds(text: str) -> float:
 
 
 def _limit(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(_("not a limit, which is 1 or more: %r") % text)
-    return value
+    return int(text)
 
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -68,23 +64,22 @@ def _span(text: str) -> float:
     return int(found[1]) * _UNITS[found[2]]
 
 
-class Formatter(DjangoHelpFormatter):
+class Formatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """A formatter that does not wrap the list of exit codes."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text == EXIT_CODES else super()._fill_text(text, width, indent)
 
 
 def add_actions(parser: CommandParser) -> None:
     """Add a parser for each action."""
     using: dict[str, Any] = {
-        "metavar": "ALIAS", "help": "a cache alias other than REDIS_SYNC['CACHE']"
-    }  # fmt: skip
+        "metavar": "ALIAS",
+        "help": "a cache alias other than REDIS_SYNC['CACHE']",
+    }
     parser.add_argument("--using", **using)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, text: str, **options: Any) -> CommandParser:
-        found: CommandParser = actions.add_parser(name, help=text, description=text, **options)
+    def add(action: str, text: str, name: str = "", **options: Any) -> CommandParser:
+        """Add an action. `name`: the help of the argument NAME, if the name may not be omitted."""
+        found: CommandParser = actions.add_parser(action, help=text, description=text, **options)
         found.add_argument("--using", default=SUPPRESS, **using)
         # Accept Django's own options after the action too.
         found.add_argument("-v", "--verbosity", type=int, default=SUPPRESS, help=SUPPRESS)
@@ -92,95 +87,69 @@ def add_actions(parser: CommandParser) -> None:
             found.add_argument(option, default=SUPPRESS, help=SUPPRESS)
         for option in ("--traceback", "--no-color", "--force-color"):
             found.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
+        if name:
+            found.add_argument("name", help=name)
         return found
 
-    def add_key(to: CommandParser) -> None:
-        to.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
-
-    def add_reason(to: CommandParser) -> None:
-        to.add_argument("--reason", default="", help="why, for the record: see locks log")
+    every = "a name, with all its keys"
+    flag: dict[str, Any] = {"action": "store_true"}
+    seconds: dict[str, Any] = {"type": _seconds, "metavar": "SECONDS"}
+    span: dict[str, Any] = {"type": _span, "metavar": "TIME"}
+    top: dict[str, Any] = {"type": _limit, "default": MAX_SHOWN, "metavar": "N"}
 
     status = add("status", "Show holders and waiters, and since when.")
     status.add_argument("name", nargs="?", help="one name; without it, a line for each")
-    add_key(status)
-    status.add_argument("--format", choices=("table", "json"), default="table")
-    status.add_argument(
-        "--sort", choices=ORDERS, metavar="|".join(ORDERS),
-        help="the largest first; default: trouble first, as on the admin page",
-    )  # fmt: skip
-    status.add_argument(
-        "--top", type=_limit, default=MAX_SHOWN, metavar="N",
-        help=f"max names, or keys of a policy, to show ({MAX_SHOWN})",
-    )  # fmt: skip
-    status.add_argument(
-        "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS",
-        help="repeat after this many seconds (1), until Ctrl-C",
-    )  # fmt: skip
-    clear = add("clear", "End the leases of the holders shown, but not those of later holders.")
-    clear.add_argument("name", help="a name, with all its keys")
-    add_key(clear)
+    text = "the largest first; default: trouble first, as on the admin page"
+    status.add_argument("--sort", choices=ORDERS, metavar="|".join(ORDERS), help=text)
+    status.add_argument("--top", help=f"max names, or keys of a policy ({MAX_SHOWN})", **top)
+    text = "repeat after this many seconds (1), until Ctrl-C"
+    status.add_argument("--watch", nargs="?", const=1.0, help=text, **seconds)
+
+    text = "End the leases of the holders shown, but not those of later holders."
+    clear = add("clear", text, every)
     clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
-    clear.add_argument("--pattern", action="store_true", help="the name is a glob: * ? [seq]")
-    clear.add_argument("--dry-run", action="store_true", help="only show the holders")
-    add_reason(clear)
-    clear.add_argument(
-        "--no-input", "--noinput", action="store_false", dest="interactive", help="don't ask"
-    )
-    pause = add("pause", "Grant no permits until resume, or for a time. Leases continue.")
-    pause.add_argument("name", help="a name, with all its keys")
-    pause.add_argument(
-        "--for", type=_span, dest="seconds", metavar="TIME",
-        help="end the pause after this time: 90s, 10m, 12h or 2d",
-    )  # fmt: skip
-    resume = add("resume", "Undo pause; waiters are admitted at once.")
-    resume.add_argument("name", help="a name, with all its keys")
-    resize = add("resize", "Set a limit that replaces that of the code, until --reset.")
-    resize.add_argument("name", help="a name, with all its keys")
+    clear.add_argument("--pattern", help="the name is a glob: * ? [seq]", **flag)
+    clear.add_argument("--dry-run", help="only show the holders", **flag)
+    answer: dict[str, Any] = {"action": "store_false", "dest": "interactive"}
+    clear.add_argument("--no-input", "--noinput", help="don't ask", **answer)
+
+    pause = add("pause", "Grant no permits until resume, or for a time. Leases continue.", every)
+    text = "end the pause after this time: 90s, 10m, 12h or 2d"
+    pause.add_argument("--for", dest="seconds", help=text, **span)
+    resume = add("resume", "Undo pause; waiters are admitted at once.", every)
+    resize = add("resize", "Set a limit that replaces that of the code, until --reset.", every)
     resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
-    resize.add_argument("--reset", action="store_true", help="use the limit of the code again")
-    for each in (pause, resume, resize):
-        add_key(each)
-        add_reason(each)
+    resize.add_argument("--reset", help="use the limit of the code again", **flag)
     for each in (pause, resize):
-        each.add_argument("--create", action="store_true", help="do it even if the name is unknown")
-    history = add("history", "Show the events of a name, and whether its limit was too small.")
-    history.add_argument("name", help="a name; for a policy, all of its keys together")
-    add_key(history)
-    history.add_argument(
-        "--since", type=_span, metavar="TIME", default=86_400.0,
-        help="how far back, such as 90m, 12h or 1d (24h; no further than STATS_HOURS)",
-    )  # fmt: skip
-    history.add_argument("--format", choices=("table", "json"), default="table")
+        each.add_argument("--create", help="do it even if the name is unknown", **flag)
+
+    text = "Show the events of a name, and whether its limit was too small."
+    history = add("history", text, "a name; for a policy, all of its keys together")
+    text = "how far back, such as 90m, 12h or 1d (24h; no further than STATS_HOURS)"
+    history.add_argument("--since", default=86_400.0, help=text, **span)
     log = add("log", "Show the actions of operators, with their reasons.")
     log.add_argument("name", nargs="?", help="one name; without it, all of them")
-    add_key(log)
-    log.add_argument("--format", choices=("table", "json"), default="table")
-    log.add_argument(
-        "--top", type=_limit, default=MAX_SHOWN, metavar="N", help=f"the newest N ({MAX_SHOWN})"
-    )
+    log.add_argument("--top", help=f"the newest N ({MAX_SHOWN})", **top)
+
     add("doctor", "Check whether this Redis is fit for locks, and show remedies.")
-    run = add(
-        "run", "Run a command while holding a permit, like flock(1) for several hosts.",
-        usage="manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] "
-        "[--min-hold SECONDS] -- COMMAND ...",
-    )  # fmt: skip
-    run.add_argument("name")
-    run.add_argument(
-        "--limit", type=_limit, metavar="N",
-        help="permits of the name; default: that of SEMAPHORES, or 1",
-    )  # fmt: skip
-    run.add_argument(
-        "--wait", type=_seconds, metavar="SECONDS",
-        help="max time to wait for a permit; 0: don't wait; default: no limit",
-    )  # fmt: skip
-    run.add_argument(
-        "--skip", action="store_true",
-        help="if no permit is available (at once, or after --wait), exit with 0 quietly",
-    )  # fmt: skip
-    run.add_argument(
-        "--min-hold", type=_seconds, metavar="SECONDS",
-        help="keep the permit for this time even if the command ends earlier: once per period",
-    )  # fmt: skip
+    usage = "manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] [--min-hold SECONDS]"
+    text = "Run a command while holding a permit, like flock(1) for several hosts."
+    run = add("run", text, "the name to take a permit of", usage=f"{usage} -- COMMAND ...")
+    text = "permits of the name; default: that of SEMAPHORES, or 1"
+    run.add_argument("--limit", type=_limit, metavar="N", help=text)
+    text = "max time to wait for a permit; 0: don't wait; default: no limit"
+    run.add_argument("--wait", help=text, **seconds)
+    text = "if no permit is available (at once, or after --wait), exit with 0 quietly"
+    run.add_argument("--skip", help=text, **flag)
+    text = "keep the permit for this time even if the command ends earlier: once per period"
+    run.add_argument("--min-hold", help=text, **seconds)
+
+    for each in (status, clear, pause, resume, resize, history, log):
+        each.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
+    for each in (clear, pause, resume, resize):
+        each.add_argument("--reason", default="", help="why, for the record: see locks log")
+    for each in (status, history, log):
+        each.add_argument("--format", choices=("table", "json"), default="table")
 
 
 # Names
@@ -210,32 +179,25 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
 
 def _key(name: str, key: str, using: str | None) -> str:
     """Return the key for a text by an operator. For example, an address becomes a digest."""
-    possible = [one for one in identity.possible_keys(key) if _fits(one)]
+    possible = [one for one in identity.possible_keys(key) if len(one.encode()) <= MOST_BYTES]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
     return [*known, *possible, key][0]
 
 
-def _fits(key: str) -> bool:
-    try:
-        return bool(check_text("a key", key))
-    except ValueError:
-        return False
-
-
-def unknown(found: Sequence[Status], using: str | None) -> str | None:
-    """Return a text if all of these names are unknown, for example because of a typo, else None.
+def unknown(found: Sequence[Status], using: str | None) -> str:
+    """Return a text if all of these names are unknown, for example because of a typo, else "".
 
     A name is known if it is in the settings, has an override, or was used within the last day, or
     if it has counters in Redis.
     """
     if any(one.used for one in found):
-        return None
+        return ""
     asked = [(one.name, one.key) for one in found]
     if is_known(*asked[0], using=using):
-        return None
+        return ""
     if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
-        return None
+        return ""
     text = _("Unknown name: %s. It is not configured and was not used within the last day.")
     shown = found[0].display
     alike = get_close_matches(shown, _others(shown, using))

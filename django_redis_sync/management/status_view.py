@@ -1,28 +1,27 @@
 """The text of `locks status`: a list of names, or the page of a name. `Seen` has the data, which is
-also shown as JSON. Texts of the other actions are in `reports`."""
+also shown as JSON."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.core.management.color import Style
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..operators.facts import Holder, Share, Status, Unread, Waiter
+from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
 from ..operators.formats import as_json, duration, handed_over, moment, without_secrets
 from ..operators.history import add, histories_of
 from ..operators.listing import INDEX_AGE, Group, Past, Selection, rejected
 from ..operators.names import Recent
 from ..operators.statistics import counted
 from ..operators.status import readable, status_of
-from . import reports
 from .arguments import find
-from .terminal import Cell, Column, numbers, printable, table, texts, wrap
+from .history_view import events, exactness
+from .terminal import Cell, Column, Output, flexible, number, printable
 
 #: Max keys of a policy without statistics that are summed up: those used last.
 MAX_SUMMED = 200
@@ -35,40 +34,34 @@ MAX_DETAILED = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The names that were read. `past`: their events of the last hour. `found`: the number of all
-    names, or of all keys of the policy. `compared`, `indexed`: see `operators.listing.Selection`.
-    `ordered`: True if --sort was given."""
+    """The names that were read. `past`: their events of the last hour. `selection`: the list that
+    they are a part of, if there is one. `ordered`: True if --sort was given for the keys of a
+    policy."""
 
     groups: Sequence[Group]
-    past: Past
     unread: Sequence[Unread]
-    found: int
-    compared: int | None = None
+    past: Past
+    selection: Selection | None = None
     ordered: bool = False
-    indexed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        return as_json(self.groups, self.past, self.unread, self.found, self.compared)
+        found, compared = len(self.groups), None
+        if self.selection is not None:
+            found, compared = self.selection.found, self.selection.compared
+        return as_json(self.groups, self.past, self.unread, found, compared)
 
 
 def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
     """Read the list, or a single name. Raise Unavailable if Redis can't be reached."""
     if name is None:
-        return _list(order, top, using)
+        selection = Selection(order, using=using)
+        return Seen(*selection.read(0, top), selection.past, selection)
     pairs = find(name, key, using, max_keys=MAX_SUMMED)
     if len(pairs) > 1:
         return _policy(name, order, top, using)
     found, unread = readable(pairs, using=using)
-    groups = [Group(one.name, one, ()) for one in found]
     past = {(h.name, h.key): h for h in histories_of(found, using=using)}
-    return Seen(groups, past, unread, len(found))
-
-
-def _list(order: str, top: int, using: str | None) -> Seen:
-    selection = Selection(order, using=using)
-    groups, unread = selection.read(0, top)
-    past, found, compared = selection.past, selection.found, selection.compared
-    return Seen(groups, past, unread, found, compared, indexed=selection.indexed)
+    return Seen([Group(one.name, one, ()) for one in found], unread, past)
 
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
@@ -78,45 +71,53 @@ def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
     groups, unread = selection.read(0, top if order else MAX_SUMMED)
-    children = tuple(one.children[0] for one in groups)
+    children = [one.children[0] for one in groups]
     if not order:
-        children = tuple(sorted(children, key=lambda s: (-s.waiting, -s.in_use)))
+        children.sort(key=lambda s: (-s.waiting, -s.in_use))
     statistics = counted([name], using=using) if selection.found > len(children) else {}
-    group = Group(name, own if own.used else None, children, selection.found, statistics.get(name))
-    if group.own is not None:
-        selection.past |= {(name, None): histories_of([own], using=using)[0]}
-    compared = selection.compared
-    return Seen(
-        [group], selection.past, unread, selection.found, compared, bool(order), selection.indexed
-    )
+    shown = own if own.used else None
+    group = Group(name, shown, tuple(children), selection.found, statistics.get(name))
+    past = dict(selection.past)
+    if shown is not None:
+        past[name, None] = histories_of([own], using=using)[0]
+    return Seen([group], unread, past, selection, bool(order))
 
 
 # Text
 
 
-def overview(seen: Seen, width: int | None, style: Style) -> list[str]:
+def overview(seen: Seen, out: Output) -> list[str]:
     """Return the list of names, with one line for each name or policy."""
-    rows = [_overview_row(group, seen.past, style) for group in seen.groups]
-    return [*table(_OVERVIEW(), rows, width), *_rest(seen, len(rows), width)]
+    if not seen.groups:
+        return [_("No lock or semaphore was used within the last day.")]
+    return [*out.table(_columns(seen.past, out), seen.groups), *_rest(seen, len(seen.groups), out)]
 
 
-def _OVERVIEW() -> list[Column]:
-    figures = (_("KEYS"), _("IN USE"), _("WAITING"), _("REJECTED"), _("HELD FOR"), _("WAITING FOR"))
-    return [*texts(_("NAME")), *numbers(*figures), *texts(_("NOTES"))]
+def _columns(past: Past, out: Output) -> list[Column]:
+    """Return the columns of a table of groups."""
 
+    def bad(group: Group) -> str | Cell:
+        figure = rejected(group, past)
+        return out.cell(_least(group, figure)) if figure else ""
 
-def _overview_row(group: Group, past: Past, style: Style) -> list[str | Cell]:
-    bad = rejected(group, past)
+    def age(group: Group, oldest: Iterable[Holder | Waiter]) -> str:
+        since = min((one.since for one in oldest), default=None)
+        return "" if since is None else _since(since, group.all[0])
+
     return [
-        group.name,
-        str(group.keys) if group.keys else "",
-        _use(group, style),
-        Cell(_least(group, group.waiting), style.WARNING if group.waiting else None),
-        Cell(_least(group, bad), style.WARNING) if bad else "",
-        _oldest([h for s in group.all for h in s.holders], group.all[0].at),
-        _oldest([w for s in group.all for w in s.waiters], group.all[0].at),
-        Cell(", ".join(_notes(group.all)), style.NOTICE),
+        flexible(_("NAME"), lambda group: group.name),
+        number(_("KEYS"), lambda group: group.keys or ""),
+        number(_("IN USE"), lambda group: _use(group, out)),
+        number(_("WAITING"), lambda g: out.cell(_least(g, g.waiting), trouble=g.waiting)),
+        number(_("REJECTED"), bad),
+        number(_("HELD FOR"), lambda g: age(g, (h for s in g.all for h in s.holders))),
+        number(_("WAITING FOR"), lambda g: age(g, (w for s in g.all for w in s.waiters))),
+        flexible(_("NOTES"), lambda g: Cell(", ".join(_notes(g.all)), out.style.NOTICE)),
     ]
+
+
+def _since(at: datetime, one: Status) -> str:
+    return duration((one.at - at).total_seconds())
 
 
 def _least(group: Group, figure: int) -> str:
@@ -124,77 +125,72 @@ def _least(group: Group, figure: int) -> str:
     return str(figure) if group.whole else f"≥{figure}"
 
 
-def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
+def _rest(seen: Seen, shown: int, out: Output) -> list[str]:
     """Return lines about the names that a list omits, and about its order."""
-    notes = []
-    if seen.found > shown:
-        words = {"shown": shown, "found": seen.found}
-        notes.append(_("%(shown)d of %(found)d are shown: see --top and --sort.") % words)
-    if seen.compared is not None:
-        text = _("%d were compared: the busiest by the statistics, and those used last.")
-        notes.append(text % seen.compared)
-    if seen.indexed:
-        text = _("The order is that of an index of holders, which is at most %d s old.")
-        notes.append(text % INDEX_AGE)
-    return [line for text in notes for line in wrap(text, width)]
+    if (selection := seen.selection) is None:
+        return []
+    facts = {"shown": shown, "found": selection.found, "compared": selection.compared}
+    compared = _("%(compared)s were compared: the busiest by the statistics, and those used last.")
+    indexed = _("The order is that of an index of holders, which is at most %d s old.") % INDEX_AGE
+    texts = {
+        _("%(shown)d of %(found)d are shown: see --top and --sort."): selection.found > shown,
+        compared: selection.compared is not None,
+        indexed: selection.indexed,
+    }
+    return [line for text, applies in texts.items() if applies for line in out.wrap(text % facts)]
 
 
-def page(seen: Seen, width: int | None, style: Style) -> list[str]:
+def page(seen: Seen, out: Output) -> list[str]:
     """Return the page of a name or policy: its state, its last hour, holders, and waiters."""
     (group,) = seen.groups
     if not group.children:
         one = group.all[0]
-        head = [_headline(one, style), *members(one), *_notices(one, width, style)]
-        return [*head, *_recently(seen, group, width, style), *_people(one, width, style)]
+        head = [_headline(one, out), *_members(one), *_notices(one, out)]
+        return [*head, *_recently(seen, group, out), *_people(one, out)]
     own, busy = group.own, [s for s in group.children if _busy(s)]
-    head = [_policy_line(group, style), *(_notices(own, width, style) if own else ())]
-    head += [*_recently(seen, group, width, style), *_rest(seen, len(group.children), width)]
+    lines = [_policy_line(group, out), *(_notices(own, out) if own else ())]
+    lines += [*_recently(seen, group, out), *_rest(seen, len(group.children), out)]
     if group.statistics is not None:
-        head += wrap(reports.exactness(group.statistics), width)
+        lines += out.wrap(exactness(group.statistics))
     if seen.ordered or len(busy) > MAX_DETAILED:
+        # A line for each key.
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]
-        return [*head, "", *_keys_table(seen, listed, width, style)]
-    # Idle keys are omitted.
-    shown = [s for s in group.all if _busy(s) or (s is not own and _notices(s, width, style, own))]
-    for one in shown:
-        head += ["", _headline(one, style), *_notices(one, width, style, own)]
-        head += _people(one, width, style)
-    return head
+        keys = [Group.alone(status) for status in listed]
+        return [*lines, "", *out.table(_columns(seen.past, out), keys)]
+    for one in group.all:
+        notices = _notices(one, out, own) if one is not own else []
+        if _busy(one) or notices:  # idle keys are omitted
+            lines += ["", _headline(one, out), *notices, *_people(one, out)]
+    return lines
 
 
-def _keys_table(seen: Seen, keys: Sequence[Status], width: int | None, style: Style) -> list[str]:
-    """Return a table with a line for each of these keys."""
-    rows = [_overview_row(Group.alone(s), seen.past, style) for s in keys]
-    return table(_OVERVIEW(), rows, width)
-
-
-def holders_table(
-    rows: Sequence[tuple[Status, Holder | Waiter]], width: int | None, style: Style
-) -> list[str]:
+def holders_table(rows: Sequence[tuple[Status, Holder | Waiter]], out: Output) -> list[str]:
     """Return a table of holders and waiters of several names, for `clear`."""
-    columns = [*texts(_("NAME")), *_HOLDERS()]
-    return table(columns, [[s.display, *_holder_row(s, one, style)] for s, one in rows], width)
+    names = flexible(_("NAME"), lambda row: row[0].display)
+    return out.table([names, *_holder_columns(out)], rows)
 
 
-def _people(one: Status, width: int | None, style: Style) -> list[str]:
+def _people(one: Status, out: Output) -> list[str]:
     """Return tables of the shares, the holders, and the waiters of a name."""
     lines = []
     if one.shares:
-        lines += ["", *table(_SHARES(), [_share_row(share, style) for share in one.shares], width)]
+        lines += ["", *out.table(_share_columns(out), one.shares)]
         lines += _hidden(one.share_count - len(one.shares))
+        if not one.shares_are_complete:
+            text = _("There may be more shares: only some %s holders and waiters were read.")
+            lines += out.wrap(text % f"{MAX_RECORDS:,}")
     if one.holders:
-        rows = [_holder_row(one, h, style) for h in one.holders]
-        lines += ["", *table(_HOLDERS(), rows, width)]
+        lines += ["", *out.table(_holder_columns(out), [(one, h) for h in one.holders])]
         lines += _hidden(one.holding - len(one.holders))
         if any(h.state == "handed" for h in one.holders):
-            lines += wrap(f"* {handed_over()}", width)
+            lines += out.wrap(f"* {handed_over()}")
     if one.waiters:
-        lines += ["", *table(_WAITERS(), [_waiter_row(one, w, style) for w in one.waiters], width)]
+        lines += ["", *out.table(_waiter_columns(), [(one, w) for w in one.waiters])]
         lines += _hidden(one.waiting - len(one.waiters))
     return lines
 
 
-def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list[str]:
+def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
     """Return the events of the last hour of a name and its keys."""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.statistics is not None:
@@ -203,94 +199,95 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
     best = max(histories, key=lambda h: h.suggested_limit or 0)
     whole = replace(best, total=add(h.total for h in histories))
     of = "" if group.whole else _(" (of the %d keys used last)") % len(group.children)
-    return reports.events(whole, width, style, of, group.statistics, group.limit)
+    return events(whole, out, of, group.statistics, group.limit)
 
 
-def _SHARES() -> list[Column]:
-    return [*texts(_("SHARE")), *numbers(_("IN USE"), _("WAITING"))]
-
-
-def _share_row(share: Share, style: Style) -> list[str | Cell]:
-    full = share.limit is not None and share.in_use >= share.limit
-    used = str(share.in_use) if share.limit is None else f"{share.in_use}/{share.limit}"
+def _share_columns(out: Output) -> list[Column]:
     return [
-        share.name or _("(none)"),
-        Cell(used, style.WARNING if full else None),
-        Cell(str(share.waiting), style.WARNING if share.waiting else None),
+        flexible(_("SHARE"), lambda share: share.name or _("(none)")),
+        number(_("IN USE"), lambda share: _used(share.in_use, share.limit, out)),
+        number(_("WAITING"), lambda share: out.cell(share.waiting, trouble=share.waiting)),
     ]
 
 
-def _HOLDERS() -> list[Column]:
-    figures = (_("HELD FOR"), _("LEASE LEFT"), _("PERMITS"))
-    return [Column(_("HOLDER")), *numbers(*figures), *texts(_("WHERE"), _("WHO"))]
+def _used(in_use: int, limit: int | None, out: Output) -> Cell:
+    if limit is None:
+        return Cell(str(in_use))
+    return out.cell(f"{in_use}/{limit}", trouble=in_use >= limit)
 
 
-def _WAITERS() -> list[Column]:
-    figures = numbers(_("WAITS FOR"), _("PERMITS"))
-    return [*numbers("#"), Column(_("WAITER")), *figures, *texts(_("WHERE"), _("WHO"))]
+def _holder_columns(out: Output) -> list[Column]:
+    """Return the columns of a table of holders, and of waiters that `clear` ends. A row is the
+    status of the name, and a holder or waiter."""
+
+    def left(row: tuple[Status, Holder | Waiter]) -> str | Cell:
+        one = row[1]
+        if isinstance(one, Waiter):
+            return _("waits, place %d") % one.position
+        if one.permanent:
+            return out.cell(_("permanent"))
+        return duration(one.ends_in) + ("*" if one.state == "handed" else "")
+
+    return [
+        Column(_("HOLDER"), lambda row: row[1].id),
+        number(_("HELD FOR"), lambda row: _since(row[1].since, row[0])),
+        number(_("LEASE LEFT"), left),
+        *_common_columns(),
+    ]
 
 
-def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cell]:
-    since = duration((one.at - h.since).total_seconds())
-    left: str | Cell
-    state = ""
-    if isinstance(h, Waiter):
-        left = _("waits, place %d") % h.position
-    elif h.permanent:
-        left = Cell(_("permanent"), style.WARNING)
-    else:
-        left = duration(h.ends_in) + ("*" if h.state == "handed" else "")
-        state = _("(released, retained by min_hold)") if h.state == "kept" else ""
-    who = _who(h.label, state, h.share)
-    return [h.id, since, left, _permits(h.permits), _where(h.label), who]
+def _waiter_columns() -> list[Column]:
+    return [
+        number("#", lambda row: row[1].position),
+        Column(_("WAITER"), lambda row: row[1].id),
+        number(_("WAITS FOR"), lambda row: _since(row[1].since, row[0])),
+        *_common_columns(),
+    ]
 
 
-def _waiter_row(one: Status, w: Waiter, style: Style) -> list[str | Cell]:
-    waits = duration((one.at - w.since).total_seconds())
-    state = "" if w.alive else _("(silent)")
-    if w.next_try:
-        left = (w.next_try - one.at).total_seconds()
-        facts = {"count": w.sendings, "left": duration(max(0, left))}
-        state = _("(away, sendings: %(count)d, due in %(left)s)") % facts
-        if not w.alive:
-            state = _("(away, sendings: %(count)d, overdue)") % facts
-    who = _who(w.label, state, w.share)
-    return [str(w.position), w.id, waits, _permits(w.permits), _where(w.label), who]
+def _common_columns() -> list[Column]:
+    return [
+        number(_("PERMITS"), lambda row: row[1].permits or _("all")),
+        flexible(_("WHERE"), lambda row: ":".join(_texts(row[1].label, "host", "pid"))),
+        flexible(_("WHO"), lambda row: _who(*row)),
+    ]
 
 
-def _permits(permits: int) -> str:
-    return str(permits) if permits else _("all")
+def _texts(label: Mapping[str, Any], *keys: str) -> list[str]:
+    return [str(label[key]) for key in keys if key in label]
 
 
-def _where(label: Mapping[str, Any]) -> str:
-    parts = [str(label[key]) for key in ("host", "pid") if key in label]
-    return ":".join(parts)
-
-
-def _who(label: Mapping[str, Any], state: str = "", share: str = "") -> str:
+def _who(status: Status, one: Holder | Waiter) -> str:
     # The state comes first, because the end of a line may be cut.
-    parts = [f"{state} {label.get('label', '')}".strip()] if state or "label" in label else []
-    if share:
-        parts.append(_("share %s") % share)
-    if "user" in label:
-        parts.append(_("user %s") % label["user"])
-    if "request" in label:
-        parts.append(_("request %s") % label["request"])
-    if "thread" in label:
-        parts.append(str(label["thread"]))
-    return ", ".join(parts)
+    first = " ".join(filter(None, [_state(status, one), *_texts(one.label, "label")]))
+    parts = [first] if first else []
+    parts += [_("share %s") % one.share] if one.share else []
+    parts += [_("user %s") % user for user in _texts(one.label, "user")]
+    parts += [_("request %s") % request for request in _texts(one.label, "request")]
+    return ", ".join([*parts, *_texts(one.label, "thread")])
+
+
+def _state(status: Status, one: Holder | Waiter) -> str:
+    """Return a state other than the usual one."""
+    if isinstance(one, Holder):
+        return _("(released, retained by min_hold)") if one.state == "kept" else ""
+    if one.next_try is None:
+        return "" if one.alive else _("(silent)")
+    left = duration(max(0, (one.next_try - status.at).total_seconds()))
+    facts = {"count": one.sendings, "left": left}
+    if one.alive:
+        return _("(away, sendings: %(count)d, due in %(left)s)") % facts
+    return _("(away, sendings: %(count)d, overdue)") % facts
 
 
 def _busy(one: Status) -> bool:
     return bool(one.holding or one.waiting)
 
 
-def _headline(one: Status, style: Style) -> str:
-    name = style.MIGRATE_LABEL(printable(one.display))
+def _headline(one: Status, out: Output) -> str:
+    name = out.style.MIGRATE_LABEL(printable(one.display))
     if not _busy(one):
-        state = _("free")
-        if one.limit is not None:
-            state = _("free, limit %d") % one.limit
+        state = _("free") if one.limit is None else _("free, limit %d") % one.limit
     elif one.exclusive:
         state = _("taken by a writer")
     elif one.kind == "read/write":
@@ -298,25 +295,24 @@ def _headline(one: Status, style: Style) -> str:
     elif one.limit is None:
         state = _("%d in use") % one.in_use
     else:
-        words = {"used": one.in_use, "limit": one.limit}
-        state = _("%(used)d of %(limit)s in use") % words
+        state = _("%(used)d of %(limit)s in use") % {"used": one.in_use, "limit": one.limit}
     if one.waiting:
         state += ", " + ngettext("%d waits", "%d wait", one.waiting) % one.waiting
     return f"{name}: {state}"
 
 
-def _policy_line(group: Group, style: Style) -> str:
-    name = style.MIGRATE_LABEL(printable(group.name))
-    words = {
+def _policy_line(group: Group, out: Output) -> str:
+    name = out.style.MIGRATE_LABEL(printable(group.name))
+    figures = {
         "keys": ngettext("%d key", "%d keys", group.keys) % group.keys,
         "used": _least(group, group.in_use),
         "waiting": _least(group, group.waiting),
     }
-    line = f"{name}: " + _("%(keys)s, %(used)s in use, %(waiting)s waiting") % words
+    line = f"{name}: " + _("%(keys)s, %(used)s in use, %(waiting)s waiting") % figures
     return line if group.limit is None else line + _(", limit %d each") % group.limit
 
 
-def members(one: Status) -> list[str]:
+def _members(one: Status) -> list[str]:
     """Return a line for each server of a quorum."""
     lines = []
     for member in one.members:
@@ -329,22 +325,16 @@ def members(one: Status) -> list[str]:
     return [_("On a quorum of %d servers:") % len(lines), *lines] if lines else []
 
 
-def _notices(
-    one: Status, width: int | None, style: Style, policy: Status | None = None
-) -> list[str]:
+def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str]:
     """Return lines about overrides, and about callers with different limits. Omit overrides that
     `policy` has too."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
-        words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": _words(one)}
-        text = _("Paused for %(for)s: no permits are granted. Undo: locks resume %(name)s")
+        facts = {"for": _since(one.paused_since, one), "name": _words(one), "until": ""}
         if one.paused_until is not None:
-            words["until"] = moment(one.paused_until)
-            text = _(
-                "Paused for %(for)s, until %(until)s: no permits are granted. Undo: locks resume "
-                "%(name)s"
-            )
-        notices.append(text % words)
+            facts["until"] = _(", until %s") % moment(one.paused_until)
+        text = _("Paused for %(for)s%(until)s: no permits are granted. Undo: locks resume %(name)s")
+        notices.append(text % facts)
     if one.override is not None and not (policy and policy.override == one.override):
         text = _("An operator set the limit to %(limit)s.")
         if one.callers_limit is not None:
@@ -352,14 +342,12 @@ def _notices(
                 "An operator set the limit to %(limit)s. The callers’ own limit is %(callers)s."
             )
         notices.append(text % {"limit": one.override, "callers": one.callers_limit})
-    if one.conflicting_limit is not None and one.callers_limit is not None and one is not policy:
+    if one.conflicting_limit is not None and one.callers_limit is not None:
         before, when = one.conflicting_limit
-        ago = duration((one.at - when).total_seconds())
-        limits = {"one": one.callers_limit, "other": before, "ago": ago}
-        notices.append(
-            _("Callers disagree on the limit: %(one)d and, %(ago)s ago, %(other)d.") % limits
-        )
-    return [line for text in notices for line in reports.warn(text, width, style)]
+        limits = {"one": one.callers_limit, "other": before, "ago": _since(when, one)}
+        text = _("Callers disagree on the limit: %(one)d and, %(ago)s ago, %(other)d.")
+        notices.append(text % limits)
+    return [line for text in notices for line in out.warn(text)]
 
 
 def _words(one: Status) -> str:
@@ -378,21 +366,11 @@ def _notes(some: Sequence[Status]) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def _use(group: Group, style: Style) -> Cell:
+def _use(group: Group, out: Output) -> Cell:
     if group.keys:
         return Cell(_least(group, group.in_use))
     one = group.all[0]
-    if one.exclusive:
-        return Cell(_("writer"), style.WARNING)
-    if one.limit is None:
-        return Cell(str(one.in_use))
-    full = one.in_use >= one.limit
-    return Cell(f"{one.in_use}/{one.limit}", style.WARNING if full else None)
-
-
-def _oldest(some: Sequence[Holder | Waiter], at: datetime) -> str:
-    since = min((one.since for one in some), default=None)
-    return "" if since is None else duration((at - since).total_seconds())
+    return out.cell(_("writer")) if one.exclusive else _used(one.in_use, one.limit, out)
 
 
 def _hidden(count: int) -> list[str]:

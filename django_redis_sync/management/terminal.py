@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from django.core.management.color import Style
 from django.utils.translation import ngettext
 
 from ..logs import printable as printable
@@ -19,9 +20,8 @@ GAP = "  "
 #: Min width of a column. A table that is still too wide is cut at the end of each line.
 NARROWEST = 8
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
-_LEAVE = "\x1b[?25h\x1b[?1049l"
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+# The alternate screen, without a cursor, and with long lines cut at the right.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -48,38 +48,9 @@ def fit(text: str, width: int) -> str:
     """Return `text` cut to `width` columns, with a mark at the cut."""
     if wide(text) <= width:
         return text
-    kept, used = "", 0
-    for char in text:
-        if used + _wide(char) > width - 1:
-            break
-        kept, used = kept + char, used + _wide(char)
-    return kept + "…" if width > 0 else ""
-
-
-def clip(line: str, width: int) -> str:
-    """Return a line cut to `width` columns. Escape codes of colors take no columns."""
-    if "\x1b" not in line:
-        return fit(line, width)
-    out, left = [], width
-    for i, part in enumerate(_COLOUR.split(line)):
-        shown = part if i % 2 else fit(part, left)
-        left -= 0 if i % 2 else wide(shown)
-        out.append(shown)
-    return "".join(out)
-
-
-def wrap(text: str, width: int | None) -> list[str]:
-    """Return `text` in lines of whole words, if they fit. If `width` is None, in one line."""
-    if width is None:
-        return [text] if text else []
-    lines = [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if wide(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return [line for line in lines if line]
+    while wide(text) > max(0, width - 1):
+        text = text[:-1]
+    return text + "…" if width > 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,109 +63,118 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, omitted if all its rows are empty. `flexible`: narrower on a narrow terminal."""
+    """A column. `cell` returns what a row shows in it. A column is omitted if it is empty in all
+    rows. `flexible`: narrower on a narrow terminal."""
 
     title: str
+    cell: Callable[[Any], str | int | Cell]
     right: bool = False
     flexible: bool = False
 
 
-def texts(*titles: str) -> list[Column]:
-    """Return flexible columns."""
-    return [Column(title, flexible=True) for title in titles]
+flexible = partial(Column, flexible=True)
+number = partial(Column, right=True)
 
 
-def numbers(*titles: str) -> list[Column]:
-    """Return right-aligned columns."""
-    return [Column(title, right=True) for title in titles]
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A stream for lines. `width`: that of a terminal, or None for no limit."""
+
+    width: int | None
+    style: Style
+
+    def wrap(self, text: str) -> list[str]:
+        """Return `text` in lines of whole words, if they fit. Without a width, in one line."""
+        if self.width is None:
+            return [text] if text else []
+        lines = [""]
+        for word in text.split(" "):
+            longer = f"{lines[-1]} {word}" if lines[-1] else word
+            if wide(longer) <= self.width:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+        return [line for line in lines if line]
+
+    def warn(self, text: str) -> list[str]:
+        """Return the lines of a warning."""
+        return [self.style.WARNING(line) for line in self.wrap(printable(text))]
+
+    def cell(self, text: object, trouble: object = True) -> Cell:
+        """Return a cell that is marked if `trouble` is true."""
+        return Cell(str(text), self.style.WARNING if trouble else None)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
+        """Return aligned lines under a heading."""
+        shown, widths = [], []
+        for column in columns:
+            cells = [_cell(column.cell(row)) for row in rows]
+            if any(cell.text for cell in cells):
+                cells.insert(0, Cell(column.title))
+                shown.append((column, cells))
+                widths.append(max(wide(cell.text) for cell in cells))
+        if self.width is not None:
+            _shrink([column for column, _ in shown], widths, self.width)
+        aligned = [
+            [_aligned(cell, width, column.right) for cell in cells]
+            for (column, cells), width in zip(shown, widths, strict=True)
+        ]
+        return [GAP.join(line).rstrip() for line in zip(*aligned, strict=True)]
 
 
-def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
-) -> list[str]:
-    """Return aligned lines under a heading, at most `width` wide. None: no limit."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    used = [i for i, _column in enumerate(columns) if any(row[i].text for row in cells)]
-    columns = [columns[i] for i in used]
-    cells = [[row[i] for i in used] for row in cells]
-    widths = [
-        max(wide(column.title), *(wide(row[i].text) for row in cells))
-        for i, column in enumerate(columns)
-    ]
-    if width is not None:
-        _shrink(columns, widths, width)
-    head = [Cell(column.title) for column in columns]
-    return [_line(columns, widths, row) for row in (head, *cells)]
-
-
-def _cell(value: str | Cell) -> Cell:
-    cell = value if isinstance(value, Cell) else Cell(value)
+def _cell(value: str | int | Cell) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(str(value))
     return Cell(printable(cell.text), cell.style)
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
     """Narrow the widest flexible column until the table fits."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    while excess > 0:
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
         if not flexible:
             return
-        widest = max(flexible, key=lambda i: widths[i])
-        widths[widest] -= 1
-        excess -= 1
+        widths[max(flexible, key=lambda i: widths[i])] -= 1
 
 
-def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell]) -> str:
-    parts = []
-    for column, width, cell in zip(columns, widths, row, strict=True):
-        text = fit(cell.text, width)
-        space = " " * (width - wide(text))
-        shown = cell.style(text) if cell.style and text else text
-        parts.append(space + shown if column.right else shown + space)
-    return GAP.join(parts).rstrip()
+def _aligned(cell: Cell, width: int, right: bool) -> str:
+    text = fit(cell.text, width)
+    space = " " * (width - wide(text))
+    shown = cell.style(text) if cell.style and text else text
+    return space + shown if right else shown + space
 
 
-def size(stream: Any) -> tuple[int, int] | None:
-    """Return columns and lines of the terminal, or None if the stream is not a terminal."""
+def width_of(stream: Any) -> int | None:
+    """Return the columns of the terminal, or None if the stream is not a terminal."""
     if not (hasattr(stream, "isatty") and stream.isatty()):
         return None
-    return shutil.get_terminal_size()
+    return shutil.get_terminal_size().columns
 
 
-class Screen:
-    """A terminal that is redrawn in place, without blank lines in between that would flicker."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def draw(self, lines: Sequence[str]) -> None:
-        width, height = shutil.get_terminal_size()
-        if len(lines) > height:
-            more = len(lines) - height + 1
-            text = ngettext(
-                "… %d more line: make the terminal higher",
-                "… %d more lines: make the terminal higher",
-                more,
-            )
-            lines = [*lines[: height - 1], text % more]
-        body = "\n".join(clip(line, width) + _CLEAR_LINE for line in lines)
-        self._stream.write(_HOME + encodable(body, self._stream) + _CLEAR_REST)
-        self._stream.flush()
+def draw(stream: Any, lines: Sequence[str]) -> None:
+    """Redraw the screen in place, without blank lines in between that would flicker."""
+    height = shutil.get_terminal_size().lines
+    if len(lines) > height:
+        more = len(lines) - height + 1
+        text = ngettext(
+            "… %d more line: make the terminal higher",
+            "… %d more lines: make the terminal higher",
+            more,
+        )
+        lines = [*lines[: height - 1], text % more]
+    body = "\n".join(line + _CLEAR_LINE for line in lines)
+    stream.write(_HOME + encodable(body, stream) + _CLEAR_REST)
+    stream.flush()
 
 
 @contextmanager
-def screen(stream: Any) -> Iterator[Screen]:
+def screen(stream: Any) -> Iterator[None]:
     """Show the alternate screen during the block, and restore the terminal at its end."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     stream.write(_ENTER)
     stream.flush()
     try:
-        yield Screen(stream)
+        yield
     finally:
         stream.write(_LEAVE)
         stream.flush()
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt

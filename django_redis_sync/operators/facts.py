@@ -6,8 +6,9 @@ Tokens are secrets. They are stored here for actions, and shown only in part, as
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
+#: Number of holders, waiters, and shares that the server reads to find the heaviest shares.
+MAX_RECORDS = 10_000
 # The last whole second of the year 9999, in ms. A later datetime is impossible.
 _LAST_MS = 253_402_300_799_000
 
@@ -92,7 +95,19 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Named:
+    """A name, or the key `key` of a policy."""
+
+    name: str
+    key: str | None
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Named):
     """The state of a name.
 
     `kind`: "plain" or "read/write". `limit`: the limit in force: that of an operator, else of the
@@ -106,8 +121,6 @@ class Status:
     or waiters. `shares_waiting`: number of shares with waiters.
     """
 
-    name: str
-    key: str | None
     kind: str
     limit: int | None
     callers_limit: int | None
@@ -129,10 +142,6 @@ class Status:
     shares_waiting: int = 0
 
     @property
-    def display(self) -> str:
-        return display(self.name, self.key)
-
-    @property
     def paused(self) -> bool:
         return self.paused_since is not None
 
@@ -142,22 +151,21 @@ class Status:
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property
+    def shares_are_complete(self) -> bool:
+        """False if the server may have left out shares, because it reads some MAX_RECORDS only."""
+        return self.holding + self.waiting + self.share_count < MAX_RECORDS
+
+    @property
     def everyone(self) -> tuple[Holder | Waiter, ...]:
         """The holders and the waiters."""
         return (*self.holders, *self.waiters)
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Named):
     """A name that could not be read, and the error."""
 
-    name: str
-    key: str | None
     error: SyncError
-
-    @property
-    def display(self) -> str:
-        return display(self.name, self.key)
 
 
 def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
@@ -166,55 +174,51 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply[:11]
     now = int(now)
     since_paused, until, override = keys.marked(paused, whole(override), now)
-    holders, waiters, share_limits = [], [], dict[str, int]()
+    holders, waiters, share_limits = [], [], Counter[str]()
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
-        state, own_fence, _, permits, _, share, share_limit, label = _record(text)
-        share_limits[share] = max(share_limit, share_limits.get(share, 0))
+        state, own_fence, _, permits, _, share, label = _record(text, share_limits)
         ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
-        since = _moment(min(own_fence / 1000, now) or now)
+        since = datetime_of(min(own_fence / 1000, now) or now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(
             Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token, share)
         )
-    holders.sort(key=lambda holder: holder.fence)
     rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
     for position, (token, ticket, deadline, text) in enumerate(rows, 1):
-        if text[:1] == "a":
-            waiters.append(_away(token, position, float(ticket), float(deadline), text, now))
+        place, since = (token[:SHOWN], position), datetime_of(float(ticket) / 1000)
+        due = float(deadline)
+        if text[:1] == "a":  # a job that will be delivered again
+            _, nth, _, _, _, _, share, job = [*text.split(" ", 7), *[""] * 7][:8]
+            alive, (share, _, _) = due + CONSTANTS["TURN"] > now, share_of_terms(f"/0{share} ")
+            job = Waiter(*place, since, 1, 0, alive, read_label(job), token, share)
+            waiters.append(replace(job, next_try=datetime_of(due), sendings=whole(nth)))
             continue
-        _, _, _, permits, own_limit, share, share_limit, label = _record(text)
-        share_limits[share] = max(share_limit, share_limits.get(share, 0))
-        alive, since = float(deadline) > now, _moment(float(ticket) / 1000)
-        waiters.append(
-            Waiter(token[:SHOWN], position, since, permits, own_limit, alive, label, token, share)
-        )
+        _, _, _, permits, own_limit, share, label = _record(text, share_limits)
+        waiters.append(Waiter(*place, since, permits, own_limit, due > now, label, token, share))
     kind, _, last_limit = seen.partition(" ")
-    callers = whole(last_limit) or None
+    is_plain, callers = kind != "w", whole(last_limit) or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
-    limit = override or callers or configured
-    if kind == "w" and not override:
-        limit = None
     when, _, before = clash.partition(" ")
     former = whole(before.partition(" ")[2])
     name, key = split(keys.quoted)
     return Status(
         name=name,
         key=key,
-        kind="read/write" if kind == "w" else "plain",
-        limit=limit,
-        callers_limit=callers if kind != "w" else None,
+        kind="plain" if is_plain else "read/write",
+        limit=override or ((callers or configured) if is_plain else None),
+        callers_limit=callers if is_plain else None,
         override=override or None,
-        paused_since=_moment(since_paused) if since_paused else None,
-        paused_until=_moment(until) if since_paused and until < math.inf else None,
+        paused_since=datetime_of(since_paused) if since_paused else None,
+        paused_until=datetime_of(until) if since_paused and until < math.inf else None,
         in_use=sum(h.permits or 1 for h in holders) if exclusive else whole(used),
         exclusive=exclusive,
         holding=int(holding),
         waiting=int(waiting),
-        holders=tuple(holders),
+        holders=tuple(sorted(holders, key=lambda holder: holder.fence)),
         waiters=tuple(waiters),
-        conflicting_limit=(former, _moment(whole(when))) if former else None,
+        conflicting_limit=(former, datetime_of(whole(when))) if former else None,
         fence=whole(fence),
-        at=_moment(now),
+        at=datetime_of(now),
         **_shares(reply[11:], share_limits),
     )
 
@@ -228,34 +232,23 @@ def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
     for quoted, used, queued in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         name = unquote_share(quoted)
         shares.append(Share(name, whole(used), whole(queued), limits.get(name) or None))
-    return {
-        "shares": tuple(shares),
-        "share_count": int(count),
-        "shares_waiting": int(waiting),
-    }
+    return {"shares": tuple(shares), "share_count": int(count), "shares_waiting": int(waiting)}
 
 
-def _record(text: str) -> tuple[str, int, str, int, int, str, int, Mapping[str, Any]]:
-    """Return state, fence, lease, permits, limit, share, share_limit, and label of a record. Fields
-    that can't be read are empty."""
-    parts = text.split(" ", 6)
+def _record(
+    text: str, share_limits: Counter[str]
+) -> tuple[str, int, str, int, int, str, Mapping[str, Any]]:
+    """Return state, fence, lease, permits, limit, share, and label of a record. Fields that can't
+    be read are empty. Store the limit of the share."""
     try:
-        state, fence, lease, permits, limit, _, rest = parts
+        state, fence, lease, permits, limit, _, rest = text.split(" ", 6)
     except ValueError:
-        return "", 0, "", 1, 0, "", 0, {}
+        return "", 0, "", 1, 0, "", {}
     share, share_limit, label = share_of_terms(rest)
-    found = state[:1], whole(fence), lease, whole(permits, 1), whole(limit)
-    return *found, share, share_limit % MOST_PERMITS, read_label(label)
+    share_limits[share] = max(share_limit % MOST_PERMITS, share_limits[share])
+    return state[:1], whole(fence), lease, whole(permits, 1), whole(limit), share, read_label(label)
 
 
-def _away(place: str, position: int, ticket: float, due: float, record: str, now: float) -> Waiter:
-    """Return a job that will be delivered again. It is not alive if it is TURN or more late."""
-    _, nth, _, _, _, _, share, job = [*record.split(" ", 7), *[""] * 7][:8]
-    alive, since = due + CONSTANTS["TURN"] > now, _moment(ticket / 1000)
-    label, (share, _, _) = read_label(job), share_of_terms(f"/0{share} ")
-    shown = place[:SHOWN], position, since, 1, 0, alive, label, place, share
-    return Waiter(*shown, next_try=_moment(due), sendings=whole(nth))
-
-
-def _moment(ms: float) -> datetime:
+def datetime_of(ms: float) -> datetime:
+    """Return the time for milliseconds since 1970, or the nearest possible time."""
     return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -33,8 +32,6 @@ def moment(at: datetime) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration with its two largest units."""
-    if seconds == math.inf:
-        return _("forever")
     if seconds < 1:
         return _("%d ms") % max(0, round(seconds * 1000))
     if seconds < 10:
@@ -91,19 +88,12 @@ def as_json(
 def status_json(s: Status, history: History | None) -> dict[str, Any]:
     clash = s.conflicting_limit
     found: dict[str, Any] = {
-        **_plain(s),
+        **plain(s),
         "display": s.display,
         "conflicting_limit": clash and {"limit": clash[0], "at": clash[1].isoformat()},
-        "members": [_plain(member) for member in s.members],
-        "holders": [
-            {
-                **_person(s, holder, "held_seconds"),
-                "ends_in_seconds": None if holder.permanent else holder.ends_in,
-                "permanent": holder.permanent,
-            }
-            for holder in s.holders
-        ],
-        "waiters": [_person(s, waiter, "waited_seconds") for waiter in s.waiters],
+        "members": [plain(member) for member in s.members],
+        "holders": [_person(s, holder) for holder in s.holders],
+        "waiters": [_person(s, waiter) for waiter in s.waiters],
         "shares": [
             {"share": h.name or None, "in_use": h.in_use, "waiting": h.waiting, "limit": h.limit}
             for h in s.shares
@@ -117,25 +107,27 @@ def status_json(s: Status, history: History | None) -> dict[str, Any]:
     return found
 
 
-def _plain(fact: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass for JSON, without tokens."""
-    values = {one.name: getattr(fact, one.name) for one in fields(fact)}
-    return {
-        name: value.isoformat()
-        if isinstance(value, datetime)
-        else without_secrets(str(value))
-        if isinstance(value, Exception)
-        else value
-        for name, value in values.items()
-        if name not in ("token", "label", "ends_in")
-    }
-
-
-def _person(s: Status, one: Holder | Waiter, age: str) -> dict[str, Any]:
+def _person(s: Status, one: Holder | Waiter) -> dict[str, Any]:
+    age = (s.at - one.since).total_seconds()
+    own: dict[str, Any] = {"waited_seconds": age}
+    if isinstance(one, Holder):
+        ends_in = None if one.permanent else one.ends_in
+        own = {"held_seconds": age, "ends_in_seconds": ends_in, "permanent": one.permanent}
     label = ("host", "pid", "thread", "label", "user", "request")
-    about = {key: one.label.get(key) for key in label}
-    about["share"] = one.share or None
-    return {**_plain(one), age: (s.at - one.since).total_seconds(), **about}
+    own |= {key: one.label.get(key) for key in label}
+    return {**plain(one), **own, "share": one.share or None}
+
+
+def plain(fact: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass for JSON, without tokens. Times are in ISO 8601."""
+    values = {one.name: getattr(fact, one.name) for one in fields(fact)}
+    for name, value in values.items():
+        if isinstance(value, datetime):
+            values[name] = value.isoformat()
+        elif isinstance(value, Exception):
+            values[name] = without_secrets(str(value))
+    hidden = ("token", "label", "ends_in")
+    return {name: value for name, value in values.items() if name not in hidden}
 
 
 def history_json(found: History) -> dict[str, Any]:

@@ -5,37 +5,24 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any
 
-from .. import conf
 from ..engine.wire import whole
-from ..protocol.keys import keys_of, split
+from ..protocol.keys import keys_of
 from ..protocol.scripts import CONSTANTS
 from .facts import Status
-from .names import read, read_each
+from .reads import read_each, server_time, where
 
-_BATCH = 500
-_COUNTERS = {
-    "g": "granted",
-    "w": "waited",
-    "r": "released",
-    "n": "rejected",
-    "t": "timed_out",
-    "c": "reclaimed",
-    "s": "shadow_rejected",
-    "l": "lost",
-    "b": "share_rejected",
-    "v": "job_delivered",
-    "d": "job_copy_dropped",
-    "x": "job_place_expired",
-}
-_SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
 #: The last FINE minutes have a row per minute; earlier history has a row per STEP minutes.
 FINE, STEP = CONSTANTS["FINE"], CONSTANTS["QUARTER"]
-_SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
+
+
+def _count(letter: str) -> Any:
+    """Return a field for a counter that the scripts write with this letter."""
+    return field(default=0, metadata={"letter": letter})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +35,21 @@ class Counters:
     copies. `job_place_expired`: jobs that did not come back. `peak`: the most permits in use.
     """
 
-    granted: int = 0
-    waited: int = 0
+    granted: int = _count("g")
+    waited: int = _count("w")
     wait_seconds: float = 0.0
-    released: int = 0
+    released: int = _count("r")
     held_seconds: float = 0.0
-    rejected: int = 0
-    shadow_rejected: int = 0
-    timed_out: int = 0
-    reclaimed: int = 0
-    lost: int = 0
-    share_rejected: int = 0
-    job_delivered: int = 0
-    job_copy_dropped: int = 0
-    job_place_expired: int = 0
-    peak: int = 0
+    rejected: int = _count("n")
+    shadow_rejected: int = _count("s")
+    timed_out: int = _count("t")
+    reclaimed: int = _count("c")
+    lost: int = _count("l")
+    share_rejected: int = _count("b")
+    job_delivered: int = _count("v")
+    job_copy_dropped: int = _count("d")
+    job_place_expired: int = _count("x")
+    peak: int = _count("p")
 
     @property
     def rejected_or_timed_out(self) -> int:
@@ -70,6 +57,8 @@ class Counters:
         return self.rejected + self.timed_out
 
 
+_LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
+_SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
 # The object for all empty periods, which `add` skips: most periods are empty.
 _NOTHING = Counters()
 
@@ -95,25 +84,16 @@ class History:
 def histories(
     names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the last minutes of several names, with one round trip per _BATCH names.
+    """Return the last minutes of several names.
 
     If more than FINE minutes are requested, a row has STEP minutes. Rows are empty if nothing
     happened or if REDIS_SYNC["STATS"] is off. Raise Unavailable if Redis can't be reached.
     """
-    config = conf.current()
-    alias = using or config.cache
-    prefix, found = config.prefix(alias), []
-    wanted = [keys_of(prefix, name, key) for name, key in names]
-    seconds, _ = read(alias, "TIME")
-    last = int(seconds) // 60
-    for start in range(0, len(wanted), _BATCH):
-        batch = wanted[start : start + _BATCH]
-        replies = read_each(alias, [("HGETALL", keys.stats) for keys in batch])
-        found += [
-            history_of(*split(keys.quoted), reply, last, minutes)
-            for keys, reply in zip(batch, replies, strict=True)
-        ]
-    return found
+    alias, prefix = where(using)
+    wanted, last = list(names), int(server_time(alias)) // 60
+    stats = [("HGETALL", keys_of(prefix, *pair).stats) for pair in wanted]
+    replies = zip(wanted, read_each(alias, stats), strict=True)
+    return [history_of(*pair, reply, last, minutes) for pair, reply in replies]
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
@@ -197,8 +177,8 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
 def add(counters: Iterable[Counters]) -> Counters:
     """Return the sums of the counters, and their highest peak."""
     found = [c for c in counters if c is not _NOTHING]
-    statistics = {name: sum(getattr(c, name) for c in found) for name in _SUMMED}
-    return Counters(**statistics, peak=max((c.peak for c in found), default=0))
+    sums = {one.name: sum(getattr(c, one.name) for c in found) for one in fields(Counters)}
+    return Counters(**{**sums, "peak": max((c.peak for c in found), default=0)})
 
 
 def _asked(c: Counters) -> int:
@@ -218,7 +198,7 @@ def history_of(
     for start, values in by_start.items():
         minute = start.removesuffix("q")
         if minute.isascii() and minute.isdigit():
-            one = _counters(values) if minute == start else _totals(values)
+            one = _counters(values, are_pairs=minute == start)
             parsed.setdefault(whole(minute) // step, []).append(one)
     rows = [
         (row, add(parsed[row]) if row in parsed else _NOTHING)
@@ -226,46 +206,30 @@ def history_of(
     ]
     counters = [row for _, row in rows]
     every = [one for some in parsed.values() for one in some]
-    ever = add([*every, _totals(by_start.get("total", {}))])
+    ever = add([*every, _counters(by_start.get("total", {}), are_pairs=False)])
     dated = tuple((datetime.fromtimestamp(m * step * 60, tz=timezone.utc), c) for m, c in rows)
     return History(name, key, dated, add(counters), ever, *suggest(counters, step), step=step)
 
 
-def _counters(values: Mapping[str, int]) -> Counters:
-    """Return the counters of a minute, where a count and its milliseconds share a number."""
-    found: dict[str, Any] = {"peak": values.get("p", 0)}
-    for what, name in _COUNTERS.items():
-        n = values.get(what, 0)
-        if what in _SECONDS:
-            found[_SECONDS[what]] = n % CONSTANTS["PAIR"] / 1000
-            n //= CONSTANTS["PAIR"]
-        found[name] = n
-    return Counters(**found)
-
-
-def _totals(values: Mapping[str, int]) -> Counters:
-    """Return the counters of STEP minutes or of all time, where milliseconds have fields of their
-    own."""
-    found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
-    found["peak"] = values.get("p", 0)
-    found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
+def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
+    """Return the counters of a period. `are_pairs`: True for a minute, where a count and its
+    milliseconds share a number. Otherwise milliseconds have fields of their own."""
+    found: dict[str, Any] = {name: values.get(letter, 0) for letter, name in _LETTERS.items()}
+    for letter, name in _SECONDS.items():
+        ms = values.get(f"{letter}:ms", 0)
+        if are_pairs:
+            found[_LETTERS[letter]], ms = divmod(found[_LETTERS[letter]], CONSTANTS["PAIR"])
+        found[name] = ms / 1000
     return Counters(**found)
 
 
 def histories_of(
-    statuses: Sequence[Status],
-    *,
-    minutes: int = 60,
-    using: str | None = None,
-    known: Mapping[tuple[str, str | None], History] | None = None,
+    statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the history of each status, with `carried` peaks. `known`: histories already read."""
-    found = dict(known or {})
-    pairs = [(s.name, s.key) for s in statuses]
-    wanted = [pair for pair in pairs if pair not in found]
-    found |= {(h.name, h.key): h for h in histories(wanted, minutes=minutes, using=using)}
+    """Return the history of each status, with `carried` peaks."""
+    found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # A lease that is retained by min_hold counts as released.
     return [
-        carried(found[pair], [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
-        for pair, s in zip(pairs, statuses, strict=True)
+        carried(history, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
+        for history, s in zip(found, statuses, strict=True)
     ]

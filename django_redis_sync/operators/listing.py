@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -26,12 +26,13 @@ from .names import (
     count_keys,
     held_since,
     is_listed,
+    listed_keys,
     marked,
     newest_keys,
-    order_of,
     quorums,
     split_registry,
 )
+from .reads import cached
 from .statistics import SITE, Statistics, counted, heaviest, statistics_of
 from .status import idle, readable
 
@@ -82,24 +83,13 @@ class Group:
 
     @property
     def in_use(self) -> int:
-        return max(
-            self.statistics.in_use if self.statistics else 0, sum(s.in_use for s in self.all)
-        )
-
-    @property
-    def holding(self) -> int:
-        return sum(s.holding for s in self.all)
+        counted = self.statistics.in_use if self.statistics else 0
+        return max(counted, sum(s.in_use for s in self.all))
 
     @property
     def waiting(self) -> int:
-        return max(
-            self.statistics.waiting if self.statistics else 0, sum(s.waiting for s in self.all)
-        )
-
-    @property
-    def heaviest_share(self) -> int:
-        """The highest number of permits and waiters of a single share."""
-        return max((h.in_use + h.waiting for s in self.all for h in s.shares), default=0)
+        counted = self.statistics.waiting if self.statistics else 0
+        return max(counted, sum(s.waiting for s in self.all))
 
     @property
     def shares_waiting(self) -> int:
@@ -123,36 +113,33 @@ def groups_of(
     The counts of a policy are from the statistics. Only a few of its keys are read: the key with
     the oldest holder, and the busiest keys. Without statistics, the keys used last are read.
     """
-    alias = using or conf.current().cache
     held = held_since(using=using)
     oldest = {name: key for name, key in reversed(held) if key is not None}
     plain, policies = split_registry(names, using=using)
     others = {name for name, key in marked(using=using) if key is not None} | oldest.keys()
-    policies |= others & {*names}
-    counts = count_keys(sorted(policies), using=using)
-    counts = {
-        name: max(n, int(name in others)) for name, n in counts.items() if n or name in others
-    }
+    counts = count_keys(sorted(policies | (others & {*names})), using=using)
+    counts = {name: n or int(name in others) for name, n in counts.items() if n or name in others}
     statistics = counted(list(counts), using=using, sketch=False)
     keys = _keys_to_read(counts, statistics, oldest, using)
-    bare = {name for name in counts if name not in plain and name not in quorums(alias)}
-    pairs = [
-        (name, key)
-        for name in names
-        for key in (*(() if name in bare else (None,)), *keys.get(name, ()))
-    ]
+    bare = counts.keys() - plain - quorums(using).keys()
+    pairs: list[Pair] = []
+    for name in names:
+        pairs += [] if name in bare else [(name, None)]
+        pairs += [(name, key) for key in keys.get(name, ())]
     found, unread = readable(pairs, using=using) if pairs else ([], [])
-    by_name: dict[str, list[Status]] = {name: [] for name in names}
-    for one in found:
+    groups = []
+    for name in names:
+        children = tuple(one for one in found if one.name == name and one.key is not None)
+        own = next((one for one in found if one.name == name and one.key is None), None)
+        if name in bare:
+            own = idle(name, using or conf.current().cache)
         # The plain name of a policy is shown only if it was used or has an override.
-        if one.key is not None or one.used or one.name not in counts:
-            by_name[one.name].append(one)
-    for name in bare:
-        own = idle(name, alias)
-        if own.used or not by_name[name]:
-            by_name[name].insert(0, own)
-    groups = [_group(name, some, counts.get(name, 0)) for name, some in by_name.items() if some]
-    return [replace(group, statistics=statistics.get(group.name)) for group in groups], unread
+        if own is not None and not own.used and name in counts and (children or name not in bare):
+            own = None
+        if own is not None or children:
+            keys_known = max(counts.get(name, 0), len(children))
+            groups.append(Group(name, own, children, keys_known, statistics.get(name)))
+    return groups, unread
 
 
 def _keys_to_read(
@@ -161,22 +148,20 @@ def _keys_to_read(
     oldest: Mapping[str, str],
     using: str | None,
 ) -> dict[str, list[str]]:
-    share, left, keys = max(1, MAX_KEYS // max(1, len(counts))), MAX_KEYS, dict[str, list[str]]()
-    without = [name for name in counts if name not in statistics][:MAX_KEYS]
-    newest = newest_keys(dict.fromkeys(without, share), using=using)
-    for name in sorted(counts, key=lambda name: name not in oldest):
-        first = [oldest[name]] if name in oldest else []
-        if name in statistics:
-            first += [unquote(busy.key) for busy in statistics[name].busiest]
-        keys[name] = [*dict.fromkeys([*first, *newest.get(name, ())])][: min(left, share)]
-        left -= len(keys[name])
-    return keys
-
-
-def _group(name: str, some: Sequence[Status], keys: int) -> Group:
-    own = next((one for one in some if one.key is None), None)
-    children = tuple(one for one in some if one.key is not None)
-    return Group(name, own, children, max(keys, len(children)))
+    share = max(1, MAX_KEYS // max(1, len(counts)))
+    chosen = sorted(counts, key=lambda name: name not in oldest)[:MAX_KEYS]
+    without = [name for name in chosen if name not in statistics]
+    found = newest_keys(dict.fromkeys(without, share), using=using)
+    found |= {
+        name: [unquote(busy.key) for busy in statistics[name].busiest]
+        for name in chosen
+        if name in statistics
+    }
+    first = {name: [oldest[name]] for name in chosen if name in oldest}
+    return {
+        name: [*dict.fromkeys([*first.get(name, ()), *keys])][:share]
+        for name, keys in found.items()
+    }
 
 
 Past = Mapping[Pair, History]
@@ -196,20 +181,23 @@ def since(statuses: Iterable[Status]) -> datetime | None:
     return min((h.since for status in statuses for h in status.holders), default=None)
 
 
+def _events(group: Group, past: Past) -> Counters:
+    """Return the sum of a group's known events in the period of `past`."""
+    if group.statistics is not None:
+        return group.statistics.history.total
+    return add(past[s.name, s.key].total for s in group.all if (s.name, s.key) in past)
+
+
 def hour(group: Group, past: Past) -> Counters | None:
     """Return the sum of a group's events in the period of `past`, or None if it is unknown for some
     of its names."""
-    if group.statistics is not None:
-        return group.statistics.history.total
-    found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
-    return add(found) if group.whole and len(found) == len(group.all) else None
+    known = group.whole and all((s.name, s.key) in past for s in group.all)
+    return _events(group, past) if known else None
 
 
 def rejected(group: Group, past: Past) -> int:
     """Return the number of acquires that were rejected or timed out in the period of `past`."""
-    if group.statistics is not None:
-        return group.statistics.history.total.rejected_or_timed_out
-    return sum(past[s.name, s.key].total.rejected_or_timed_out for s in group.all)
+    return _events(group, past).rejected_or_timed_out
 
 
 def _fullness(group: Group, past: Past) -> tuple[float, int]:
@@ -221,13 +209,17 @@ def _age(group: Group, past: Past) -> float:
     return -oldest.timestamp() if oldest else -math.inf
 
 
+def _heaviest_share(group: Group, past: Past) -> int:
+    return max((h.in_use + h.waiting for s in group.all for h in s.shares), default=0)
+
+
 #: The figures that a list can be sorted by: the largest first.
 FIGURES: dict[str, Callable[[Group, Past], Any]] = {
     "use": _fullness,
     "waiting": lambda group, past: group.waiting,
     "rejected": rejected,
     "oldest": _age,
-    "share": lambda group, past: group.heaviest_share,
+    "share": _heaviest_share,
 }
 
 
@@ -259,39 +251,35 @@ class Selection:
         using: str | None = None,
         max_compared: int = MAX_COMPARED,
     ) -> None:
-        self._policy, self._using, self._max_compared = policy, using, max_compared
+        self._policy, self._using = policy, using
+        self._query = query.casefold()
         recent = Recent(policy, using=using)
-        field, self._first = order.lstrip("-"), list[str]()
+        field, reverse = order.lstrip("-"), order.startswith("-")
         if field not in ("name", "recent", *FIGURES):
             order, field = "trouble", "name" if len(recent) <= MAX_BY_NAME else "recent"
-        trouble = order == "trouble"
-        self.order, reverse = order, order.startswith("-")
-        self._query = query.casefold()
-        units: Sequence[str] = recent
+        units: Recent | list[str] = recent
         if query or field == "name" or reverse:
-            units = [one for one in recent.every() if self._sought(one) or one in alike]
-        if field == "name":
-            units = sorted(units, key=natural, reverse=reverse)
-        elif field == "recent" and reverse:
-            units = units[::-1]
-        self._units, self.found = units, len(units)
+            units = [one for one in recent.every() if self._is_sought(one) or one in alike]
+            if field == "name":
+                units.sort(key=natural, reverse=reverse)
+            elif field == "recent" and reverse:
+                units.reverse()
+        self.order, self._figure, self._reverse = order, FIGURES.get(field), reverse
+        self._first, self._units, self.found = list[str](), units, len(units)
+        self.past: dict[Pair, History] = {}
+        is_partial = self._figure is not None and self.found > max_compared
+        #: True if the order is that of an index, which is up to INDEX_AGE seconds old.
+        self.indexed = is_partial and field == "oldest"
         #: Number of entries that were compared by a figure. None if all were, or if the list is not
         #: sorted by a figure.
-        self.compared: int | None = None
-        #: True if the order is that of an index, which is up to INDEX_AGE seconds old.
-        self.indexed = False
-        self._figure, self._reverse = FIGURES.get(field), reverse
-        self.past: dict[Pair, History] = {}
-        self._searched: dict[Pair, History] = {}
+        self.compared = max_compared if is_partial and not self.indexed else None
+        #: What was read to compare entries, in order. The pages are parts of it.
         self._read: tuple[list[Group], list[Unread]] | None = None
-        key = ("order", using, policy, order, query)
+        place = ("order", using, policy, order, query)
         if self._figure is not None:
-            if self.found > max_compared:
-                self.indexed = field == "oldest"
-                self.compared = None if self.indexed else max_compared
-            self._units = order_of(key, lambda: self._compared(field))
-        elif trouble:
-            self._first = order_of(key, lambda: self._troubled(recent.others))
+            self._units = cached(place, lambda: self._by_figure(field, is_partial, max_compared))
+        elif order == "trouble":
+            self._first = cached(place, lambda: self._troubled(recent.others))
             if isinstance(units, list):
                 self._units = [one for one in units if one not in self._first]
 
@@ -306,11 +294,10 @@ class Selection:
         read. Store the histories in `past`."""
         if self._read is not None:
             groups, unread = self._read[0][start:stop], self._read[1]
-            self._remember(groups)
-            return groups, unread
-        first = len(self._first)
-        units = self._units[max(0, start - first) : max(0, stop - first)]
-        groups, unread = self._groups([*dict.fromkeys([*self._first[start:stop], *units])])
+        else:
+            first = len(self._first)
+            units = self._units[max(0, start - first) : max(0, stop - first)]
+            groups, unread = self._groups([*dict.fromkeys([*self._first[start:stop], *units])])
         self._remember(groups)
         return self._in_order(groups), unread
 
@@ -319,18 +306,17 @@ class Selection:
             return groups
         return sorted(groups, key=lambda one: figure(one, self.past), reverse=not self._reverse)
 
-    def _sought(self, unit: str) -> bool:
+    def _is_sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
 
-    def _compared(self, field: str) -> list[str]:
+    def _by_figure(self, field: str, is_partial: bool, max_compared: int) -> list[str]:
         """Return the entries in the order of a figure, those that could not be read last."""
-        units = self._units[: self._max_compared]
-        if self.found > self._max_compared:
-            heavy = heaviest(self._policy, using=self._using)
-            if field == "oldest":
-                heavy = [*self._held(), *heavy]
-            heavy = [one for one in heavy if self._sought(one)]
-            units = list(dict.fromkeys([*heavy, *units]))[: self._max_compared]
+        units = list(self._units[:max_compared])
+        if is_partial:
+            heavy = self._held() if field == "oldest" else []
+            heavy += heaviest(self._policy, using=self._using)
+            wanted = [one for one in heavy if self._is_sought(one)]
+            units = list(dict.fromkeys([*wanted, *units]))[:max_compared]
         groups, unread = self._groups(units)
         if field == "rejected":
             self._remember(groups)
@@ -352,18 +338,20 @@ class Selection:
         for busy in known.rejected:
             bad[self._entry(busy.key)] += busy.rejected
         held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
-        heavy = [*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]]
-        entries = [one for one in dict.fromkeys(heavy) if self._sought(one)][:MAX_SEARCHED]
+        heavy = dict.fromkeys([*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]])
+        entries = [one for one in heavy if self._is_sought(one)][:MAX_SEARCHED]
         # The statistics may contain names that have left the registry.
-        registered = {*others, *self._registered(entries)}
-        entries = [one for one in entries if one in registered]
+        if self._policy is None:
+            listed = set[str]().union(*split_registry(entries, using=self._using))
+        else:
+            listed = listed_keys(self._policy, entries, using=self._using)
+        entries = [one for one in entries if one in listed or one in others]
         # A policy may have any number of keys, so only their statistics are used.
         pairs = [(one, None) for one in entries if self._policy is None]
         for past in histories(pairs, using=self._using):
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
-            self._searched[past.name, past.key] = past
         # Powers of two, so that a page does not change its order at each refresh.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
@@ -371,12 +359,6 @@ class Selection:
         }
         found = [one for one in entries if figures[one] > (0, 0, -math.inf)]
         return sorted(found, key=figures.__getitem__, reverse=True)
-
-    def _registered(self, entries: Sequence[str]) -> list[str]:
-        if self._policy is None:
-            return [*set[str]().union(*split_registry(entries, using=self._using))]
-        here = is_listed([(self._policy, one) for one in entries], using=self._using)
-        return [one for one, is_here in zip(entries, here, strict=True) if is_here]
 
     def _entry(self, quoted: str) -> str:
         return split(quoted)[0] if self._policy is None else unquote(quoted)
@@ -401,5 +383,5 @@ class Selection:
             elif group.keys and group.own is not None and not group.own.fence:
                 self.past[group.name, None] = history_of(group.name, None, {}, 0, 1)
         wanted = [s for group in groups for s in group.all if (s.name, s.key) not in self.past]
-        for one in histories_of(wanted, using=self._using, known=self._searched):
+        for one in histories_of(wanted, using=self._using):
             self.past[one.name, one.key] = one

@@ -15,21 +15,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from itertools import zip_longest
+from typing import Any
 
-from .. import conf
-from ..engine.drivers import command, pipelined
+from ..engine.drivers import command
 from ..engine.statistics import AGAIN, LIFE, SITE
 from ..engine.wire import whole
 from ..protocol.keys import group_keys, groups_key, quote, split, unquote
 from .history import Counters, History, histories_of, history_of
-from .names import read_each
+from .reads import read_each, server_time, where
 from .status import statuses
 
 __all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "groups", "statistics_of"]
-
-_BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +56,8 @@ class Statistics:
 
     `in_use` and `waiting` are permits and waiters of `processes` processes. `history`: the last
     minutes; each `peak` is the highest use of a single key. `busiest`: keys by permits in use, then
-    by waiters. `rejected`: keys by rejections in the last one to two hours. `use_off`,
-    `waiting_off`, `rejected_off`: the error of the counts per key, 0 if they are exact. The count
-    of a key may be too low by the error, and a missing key has at most that count.
+    by waiters. `rejected`: keys by rejections in the last one to two hours. The count of a key may
+    be too low by `rejected_off`, and a missing key has at most that count.
     """
 
     name: str
@@ -69,14 +65,11 @@ class Statistics:
     waiting: int
     processes: int
     busiest: tuple[Busy, ...]
-    use_off: int
-    waiting_off: int
     rejected: tuple[Busy, ...]
     rejected_off: int
     waited: Quantiles
     held: Quantiles
     history: History
-    at: datetime
 
 
 def groups(*, using: str | None = None, limit: int = 200) -> list[str]:
@@ -84,9 +77,8 @@ def groups(*, using: str | None = None, limit: int = 200) -> list[str]:
 
     Raise Unavailable if Redis can't be reached.
     """
-    config = conf.current()
-    alias = using or config.cache
-    found = command(alias, "ZREVRANGE", groups_key(quote(config.prefix(alias))), 0, limit - 1)
+    alias, prefix = where(using)
+    found = command(alias, "ZREVRANGE", groups_key(quote(prefix)), 0, limit - 1)
     return [unquote(group) for group in found]
 
 
@@ -98,22 +90,13 @@ def statistics_of(
     Without `sketch`, use two commands, and omit durations and the keys with rejections. The
     statistics of an unknown group are zeros. Raise Unavailable if Redis can't be reached.
     """
-    config = conf.current()
-    alias = using or config.cache
-    prefix, wanted = quote(config.prefix(alias)), list(names)
-    seconds, micros = command(alias, "TIME")
-    now = int(seconds) + int(micros) / 1e6
-    found = []
-    for start in range(0, len(wanted), _BATCH):
-        batch = wanted[start : start + _BATCH]
-        keys = [group_keys(prefix, quote(name)) for name in batch]
-        shares = pipelined(alias, [("HGETALL", key) for key, _, _ in keys])
-        sketches = read_each(alias, [("HGETALL", key) for _, key, _ in keys if sketch])
-        sums = read_each(alias, [("HGETALL", key) for _, _, key in keys])
-        for i, name in enumerate(batch):
-            own = sketches[i] if sketch else {}
-            found.append(_sums(name, now, minutes, shares[i], own, sums[i]))
-    return found
+    (alias, prefix), wanted = where(using), list(names)
+    now, keys = server_time(alias), [group_keys(quote(prefix), quote(name)) for name in wanted]
+    gauges = read_each(alias, [("HGETALL", key) for key, _, _ in keys], fresh=True)
+    sketches = read_each(alias, [("HGETALL", key) for _, key, _ in keys if sketch])
+    sums = read_each(alias, [("HGETALL", key) for _, _, key in keys])
+    rows: Iterable[Any] = zip_longest(wanted, gauges, sketches, sums, fillvalue={})
+    return [_statistics(name, now, minutes, *row) for name, *row in rows]
 
 
 def counted(
@@ -132,10 +115,10 @@ def past_of(
 
     Raise Unavailable if Redis can't be reached.
     """
-    if key is None and (statistics := counted([name], using=using)):
-        found = statistics_of([name], minutes=minutes, using=using)[0].history
-        if statistics[name].history.ever != Counters():
-            return replace(found, suggested_limit=None)
+    if key is None:
+        (found,) = statistics_of([name], minutes=minutes, using=using, sketch=False)
+        if found.history.ever != Counters():
+            return replace(found.history, suggested_limit=None)
     own = statuses([(name, key)], using=using)
     return histories_of(own, minutes=minutes, using=using)[0]
 
@@ -150,83 +133,75 @@ def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str
     return list(dict.fromkeys(split(quoted)[0] for quoted in found))
 
 
-def _sums(
+def _statistics(
     name: str,
     now: float,
     minutes: int,
-    shares: Mapping[str, str],
+    gauges: Mapping[str, str],
     sketch: Mapping[str, str],
     counts: Mapping[str, str],
 ) -> Statistics:
-    in_use, waiting, off, by_key, living = _in_use(shares, now * 1000)
-    rejected, unnamed = _rejected(sketch)
+    (in_use, waiting), by_key, processes = _gauges(gauges, now * 1000)
+    rejected, rejected_off = _rejected(sketch)
+
+    def busy(key: str) -> Busy:
+        return Busy(key, by_key[0][key], by_key[1][key], rejected[key])
+
+    keys = sorted(by_key[0].keys() | by_key[1].keys())
     return Statistics(
         name=name,
         in_use=in_use,
         waiting=waiting,
-        processes=living,
-        busiest=tuple(
-            Busy(key, counts[0], counts[1], rejected[key])
-            for key, counts in sorted(by_key.items(), key=lambda item: item[1], reverse=True)
-        ),
-        use_off=off[0],
-        waiting_off=off[1],
-        rejected=tuple(Busy(key, *_two(by_key.get(key)), n) for key, n in rejected.most_common()),
-        rejected_off=unnamed,
+        processes=processes,
+        busiest=tuple(sorted(map(busy, keys), key=lambda one: (-one.in_use, -one.waiting))),
+        rejected=tuple(busy(key) for key, _ in rejected.most_common()),
+        rejected_off=rejected_off,
         waited=_quantiles(sketch, "w"),
         held=_quantiles(sketch, "r"),
         history=history_of(name, None, counts, int(now) // 60, minutes),
-        at=datetime.fromtimestamp(now, tz=timezone.utc),
     )
 
 
-def _two(counts: Sequence[int] | None) -> tuple[int, int]:
-    return (counts[0], counts[1]) if counts else (0, 0)
-
-
-def _in_use(
-    shares: Mapping[str, str], now: float
-) -> tuple[int, int, list[int], dict[str, list[int]], int]:
-    """Return permits, waiters, the error bounds of both, counts by key, and the live processes."""
-    total, off, by_key, living = [0, 0], [0, 0], dict[str, list[int]](), 0
-    for text in shares.values():
+def _gauges(
+    gauges: Mapping[str, str], now: float
+) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
+    """Return the permits in use and the waiters: the sums, and those by key. Also return the number
+    of live processes."""
+    total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
+    for text in gauges.values():
         deadline, _, entry = text.partition(" ")
         if whole(deadline) <= now:
             continue
         try:
-            in_use, waiting, own_off, named = json.loads(entry)
-            for mine, value in ((total, (in_use, waiting)), (off, own_off)):
-                mine[0] += int(value[0])
-                mine[1] += int(value[1])
-            for key, counts in named.items():
-                mine = by_key.setdefault(str(key), [0, 0])
-                mine[0] += int(counts[0])
-                mine[1] += int(counts[1])
+            *sums, _, named = json.loads(entry)
+            own = [(int(sums[i]), {str(k): int(n[i]) for k, n in named.items()}) for i in (0, 1)]
         except (ValueError, TypeError, AttributeError, IndexError):
             continue  # a foreign value
         living += 1
-    return total[0], total[1], off, by_key, living
+        for i, (count, keys) in enumerate(own):
+            total[i] += count
+            by_key[i].update(keys)
+    return total, by_key, living
 
 
 def _rejected(sketch: Mapping[str, str]) -> tuple[Counter[str], int]:
     """Return rejections by key, and how many more each key may have had."""
-    found: Counter[str] = Counter()
-    off = 0
+    found, off = Counter[str](), 0
     for label, value in sketch.items():
-        _, kind, key = _label(label)
+        kind, rest = _label(label)
         if kind == "k":
-            found[key] += whole(value)
+            found[rest] += whole(value)
         elif kind == "off":
             off += whole(value)
     return found, off
 
 
 def _quantiles(sketch: Mapping[str, str], what: str) -> Quantiles:
-    by_bucket: Counter[int] = Counter()
+    by_bucket = Counter[int]()
     for label, value in sketch.items():
-        _, kind, bucket = _label(label)
-        if kind == "d" and bucket[:1] == what:
-            by_bucket[whole(bucket[1:])] += whole(value)
+        kind, rest = _label(label)
+        if kind == "d" and rest[:1] == what:
+            by_bucket[whole(rest[1:])] += whole(value)
     return Quantiles(_quantile(by_bucket, 0.5), _quantile(by_bucket, 0.95))
 
 
@@ -239,8 +214,8 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
     return None
 
 
-def _label(label: str) -> tuple[str, str, str]:
-    """Return hour, kind (k: rejections of a key, off: of unnamed keys, d: durations), and rest."""
-    hour, _, rest = label.partition(":")
-    kind, _, rest = rest.partition(":")
-    return hour, kind, rest
+def _label(label: str) -> tuple[str, str]:
+    """Return kind (k: rejections of a key, off: of unnamed keys, d: durations) and rest, without
+    the hour."""
+    kind, _, rest = label.partition(":")[2].partition(":")
+    return kind, rest

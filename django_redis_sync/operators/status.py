@@ -7,24 +7,24 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from asgiref.sync import sync_to_async
 
 from .. import conf
-from ..engine.drivers import adrive, drive, error_of
+from ..engine.drivers import adrive, drive
 from ..engine.overrides import reading, refresh, take
 from ..engine.pools import retry_many_if_disconnected
 from ..engine.quorum import Quorum
-from ..engine.server import Server, async_server_of, server_of
+from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
-from ..protocol.keys import Keys, keys_of, split
+from ..protocol.keys import Keys, split
 from ..protocol.steps import Failure, Plan, Run, run_once
 from .facts import Holder, Member, Status, Unread, status_from
-from .names import configured, quorums
+from .names import configured, keys_for, quorums
+from .reads import failed
 
 #: Max holders, and max waiters, that are read for a name.
 MAX_ROWS = 200
@@ -35,15 +35,10 @@ _BATCH = 500
 def idle(name: str, alias: str) -> Status:
     """Return the status of a plain name that was never used. It may have overrides: those that were
     read last."""
-    keys = _keys(name, "-", alias)  # a key applies the overrides of its policy
+    keys = keys_for(name, "-", alias)  # a key applies the overrides of its policy
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
-
-
-def looking(keys: Keys, rows: int = MAX_ROWS) -> Run:
-    """Return the step that reads a name, with up to `rows` holders and waiters."""
-    return Run("inspect", keys.declared, ("", rows), ATTEMPT)
 
 
 def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
@@ -52,7 +47,7 @@ def status_of(name: str, key: str | None = None, *, using: str | None = None) ->
     alias = using or conf.current().cache
     if isinstance(alias, Quorum):
         return _quorum_status(name, alias, MAX_ROWS)
-    keys = _keys(name, key, alias)
+    keys = keys_for(name, key, alias)
     return status_from(keys, drive(_look(keys), server_of(alias)), configured().get(name))
 
 
@@ -61,13 +56,9 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
     alias = using or conf.current().cache
     if isinstance(alias, Quorum):
         return await sync_to_async(status_of, thread_sensitive=False)(name, key, using=alias)
-    keys = _keys(name, key, alias)
+    keys = keys_for(name, key, alias)
     reply = await adrive(_look(keys), async_server_of(alias))
     return status_from(keys, reply, configured().get(name))
-
-
-def _keys(name: str, key: str | None, alias: str) -> Keys:
-    return keys_of(conf.current().prefix(alias), name, key)
 
 
 def _look(keys: Keys) -> Plan:
@@ -95,15 +86,9 @@ def readable(
 ) -> tuple[list[Status], list[Unread]]:
     """Return the status of the names that can be read, and the names that can't, because a shard is
     down or another program wrote a value there. Raise the first error if no name can be read."""
-    found: list[Status] = []
-    unread: list[Unread] = []
-    for one in _read(names, using, rows):
-        if isinstance(one, Status):
-            found.append(one)
-            continue
-        unread.append(one)
-        if not found and len(unread) == _BATCH:
-            break
+    every = list(_read(names, using, rows))
+    found = [one for one in every if isinstance(one, Status)]
+    unread = [one for one in every if isinstance(one, Unread)]
     if unread and not found:
         raise unread[0].error
     return found, unread
@@ -116,7 +101,7 @@ def _read(
     on_quorums = quorums(alias) if any(key is None for _, key in wanted) else {}
     if isinstance(alias, Quorum):
         on_quorums = dict.fromkeys((name for name, _ in wanted), alias)
-    single = [_keys(*pair, alias) for pair in wanted if pair[1] or pair[0] not in on_quorums]
+    single = [keys_for(*pair, alias) for pair in wanted if pair[1] or pair[0] not in on_quorums]
     views = _views(single, alias, rows)
     for name, key in wanted:
         if key is None and name in on_quorums:
@@ -129,22 +114,16 @@ def _read(
 
 
 def _quorum_status(name: str, quorum: Quorum, rows: int) -> Status:
-    keys, views = _keys(name, None, quorum), dict[str, Status | SyncError]()
-    for alias in quorum.aliases:
-        (one,) = _views([keys], alias, rows)
-        views[alias] = one.error if isinstance(one, Unread) else one
-    return _merged(quorum, views)
-
-
-def _merged(quorum: Quorum, views: Mapping[str, Status | SyncError]) -> Status:
     """Return one status for the views of the members. Raise the first error if fewer than a
     majority answered.
 
     A token is shown as a holder if a majority of the members may have it. A member that did not
     answer counts as one that has it, so that a lock is shown as free only if that is certain.
     """
-    seen = {alias: view for alias, view in views.items() if not isinstance(view, Exception)}
-    errors = {alias: view for alias, view in views.items() if isinstance(view, SyncError)}
+    keys = keys_for(name, None, quorum)
+    views = {alias: view for alias in quorum.aliases for view in _views([keys], alias, rows)}
+    seen = {alias: view for alias, view in views.items() if isinstance(view, Status)}
+    errors = {alias: view.error for alias, view in views.items() if isinstance(view, Unread)}
     if len(seen) < quorum.need:
         raise next(iter(errors.values()))
     members = tuple(
@@ -155,30 +134,28 @@ def _merged(quorum: Quorum, views: Mapping[str, Status | SyncError]) -> Status:
     )
     holders = _holders([h for view in seen.values() for h in view.holders], quorum, len(errors))
     paused = [view for view in seen.values() if view.paused]
-    stopped = len(paused) + len(errors) > len(quorum.aliases) - quorum.need
-    newest = max(seen.values(), key=lambda view: view.at)
+    is_paused = len(paused) + len(errors) > len(quorum.aliases) - quorum.need
     first = min(paused, key=lambda view: str(view.paused_since), default=None)
     return replace(
-        newest,
+        max(seen.values(), key=lambda view: view.at),
         in_use=len(holders),
         holding=len(holders),
         holders=holders,
         limit=1,
-        paused_since=first.paused_since if first and stopped else None,
-        paused_until=first.paused_until if first and stopped else None,
+        paused_since=first.paused_since if first and is_paused else None,
+        paused_until=first.paused_until if first and is_paused else None,
         fence=max(view.fence for view in seen.values()),
         members=members,
     )
 
 
-def _holders(found: Sequence[Holder], quorum: Quorum, silent: int) -> tuple[Holder, ...]:
-    counts = Counter(holder.token for holder in found)
+def _holders(found: Iterable[Holder], quorum: Quorum, silent: int) -> tuple[Holder, ...]:
     by_token: dict[str, list[Holder]] = {}
     for holder in found:
         by_token.setdefault(holder.token, []).append(holder)
     holders = []
-    for token, same in by_token.items():
-        if counts[token] + silent >= quorum.need:
+    for same in by_token.values():
+        if len(same) + silent >= quorum.need:
             # The lease ends when fewer than a majority of the servers have it.
             ends = sorted([h.ends_in for h in same] + [math.inf] * silent, reverse=True)
             ends_in = min(ends[quorum.need - 1], max(h.ends_in for h in same))
@@ -191,23 +168,17 @@ def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | U
     if not wanted:
         return
     server, limits = server_of(alias), configured()
-    _refresh_marks(server, wanted)
+    # Read the overrides of policies if they are out of date.
+    policies = [keys.policy for keys in wanted if keys.policy is not None]
+    for registry in {policy.registry for policy in policies if policy.due <= clock()}:
+        refresh(server, registry)
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        steps = [looking(k, rows) for k in batch]
-        for keys, answer in zip(batch, retry_many_if_disconnected(server.many, steps), strict=True):
+        steps = [Run("inspect", keys.declared, ("", rows), ATTEMPT) for keys in batch]
+        answers = retry_many_if_disconnected(server.many, steps)
+        for keys, step, answer in zip(batch, steps, answers, strict=True):
             name, key = split(keys.quoted)
             if isinstance(answer, Failure):
-                error = error_of(answer, looking(keys))
-                error.__cause__ = answer.cause
-                yield Unread(name, key, error)
+                yield Unread(name, key, failed(answer, step))
             else:
                 yield status_from(keys, answer.reply, limits.get(name))
-
-
-def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
-    """Read the overrides of the keys' policies if they are out of date."""
-    now = clock()
-    policies = [keys.policy for keys in wanted if keys.policy is not None]
-    for registry in {policy.registry for policy in policies if policy.due <= now}:
-        refresh(server, registry)

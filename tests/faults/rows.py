@@ -261,7 +261,7 @@ FAULTS: dict[int, Row] = {
                 OLD,
                 "test_unavailable_names_the_denied_command",
             ),
-            *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
+            *at("test_operators_doctor", "test_doctor_lists_denied_commands_keys_and_channels"),
         ),
     ),
     26: Row(
@@ -718,7 +718,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
-                "test_resize_overrides_the_limit_of_callers_and_keeps_the_holders",
+                "test_resize_replaces_the_callers_limit_and_keeps_the_holders",
             ),
         ),
     ),
@@ -781,7 +781,6 @@ INPUT: dict[str, Row] = {
             ACT,
             "test_clear_treats_a_name_as_a_glob_only_with_pattern",
             "test_clear_shows_the_holders_and_asks_for_confirmation",
-            "test_clear_releases_no_holder_in_a_dry_run",
         ),
     ),
     "clear races a new holder": Row(
@@ -792,7 +791,7 @@ INPUT: dict[str, Row] = {
             *at(ACT, "test_clear_releases_only_holders_that_were_shown"),
             *at(
                 "test_operators_actions",
-                "test_clear_removes_only_the_shown_holder_not_a_newcomer",
+                "test_clear_ends_only_the_holder_or_waiter_with_the_id",
             ),
         ),
     ),
@@ -825,7 +824,9 @@ INPUT: dict[str, Row] = {
         (
             *at(POLICY, "test_primary_key_is_not_digested"),
             *at(POLICY, "test_digest_uses_the_old_secret_key_while_it_is_a_fallback"),
-            *at("test_command_status", "test_page_of_a_policy_shows_all_keys_or_the_key_given"),
+            *at(
+                "test_command_status", "test_page_of_a_key_is_found_by_the_address_of_its_requests"
+            ),
         ),
     ),
     "refusals": Row(
@@ -840,7 +841,7 @@ INPUT: dict[str, Row] = {
         "a wrong password, and a server that is down",
         (
             *at(OLD, "test_unavailable_does_not_contain_the_wrong_password"),
-            *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
+            *at("test_command_usage", "test_command_fails_with_one_line_while_redis_is_down"),
         ),
     ),
     "metadata": Row(

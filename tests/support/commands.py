@@ -25,7 +25,7 @@ def run(*words: object, cwd: Path, **env: str) -> str:
 
 
 def locks(*words: str, **options: Any) -> str:
-    """Call `manage.py locks` in this process. Return its output."""
-    out = StringIO()
+    """Call `manage.py locks` in this process. Return its output. `stdout`: a stream for it."""
+    out = options.pop("stdout", None) or StringIO()
     call_command("locks", *words, stdout=out, **options)
-    return out.getvalue()
+    return str(out.getvalue())

@@ -1,8 +1,9 @@
-"""A new renewal thread and housekeeping thread for tests that read the registry of names."""
+"""Threads of a test: a new renewal and housekeeping thread, and threads for callers that wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for each in mine.values():
         each.housekeeper.forget()
+
+
+@pytest.fixture(name="threads")
+def waiting_threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
 
 
 def listed(*wanted: str, using: str | None = None) -> bool:

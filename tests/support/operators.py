@@ -1,23 +1,39 @@
-"""Helpers for tests of operators: the command, a private server, and a free permit."""
+"""Helpers for tests of operators: the command, states of names, and a private server."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError
 
 from devtools.servers import RedisServer
 from django_redis_sync import Semaphore
+from tests.support.commands import locks as locks
 
 
-def locks(*words: str, **options: Any) -> str:
-    """Return what `manage.py locks` prints."""
-    out = StringIO()
-    call_command("locks", *words, stdout=out, no_color=True, **options)
-    return out.getvalue()
+def as_json(*words: str, **options: Any) -> Any:
+    """Return the JSON that `manage.py locks` prints."""
+    return json.loads(locks(*words, "--format", "json", **options))
+
+
+def failed(*words: str, **options: Any) -> tuple[int, str]:
+    """Return the exit code and the error of `manage.py locks`, which must fail."""
+    with pytest.raises(CommandError) as caught:
+        locks(*words, **options)
+    return caught.value.returncode, str(caught.value)
+
+
+def act(action: str, name: str, *words: str, key: str | None = None, **options: Any) -> str:
+    """Run an action of the command, also on a name that was never used. Return its output."""
+    create = ["--create"] * (action in ("pause", "resize") and "--reset" not in words)
+    return locks(action, name, *words, *create, *(["--key", key] if key else []), **options)
+
+
+def status_of(name: str, key: str | None = None, **options: Any) -> Any:
+    return Semaphore(name, 9, key=key, **options).status()
 
 
 def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
@@ -41,3 +57,10 @@ def private_server(new_server: Callable[..., RedisServer], settings: Any) -> Cal
         return server.url
 
     return start
+
+
+@pytest.fixture(name="dead")
+def dead_cache(settings: Any) -> None:
+    """Add a cache `dead`, whose server is down."""
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://me:secret@127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "dead": cache}

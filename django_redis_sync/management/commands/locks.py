@@ -8,7 +8,10 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,18 +23,20 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_redis_sync import conf
-from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.management import arguments, reports, runner, status_view, terminal
-from django_redis_sync.operators import actions, doctor
-from django_redis_sync.operators.facts import Holder, Status, Waiter
-from django_redis_sync.operators.formats import duration, history_json, moment, without_secrets
-from django_redis_sync.operators.names import count_keys, names_in_use
-from django_redis_sync.operators.statistics import past_of
-from django_redis_sync.operators.status import statuses
-from django_redis_sync.protocol.keys import SHOWN
-from django_redis_sync.protocol.keys import display as name_of
+from ... import conf
+from ...exceptions import SyncError, Unavailable
+from ...operators import actions, audit, doctor
+from ...operators.facts import Holder, Status, Waiter
+from ...operators.formats import duration, history_json, moment, plain, without_secrets
+from ...operators.names import count_keys, names_in_use
+from ...operators.statistics import past_of
+from ...operators.status import statuses
+from ...protocol.keys import SHOWN, display
+from .. import arguments, errors, history_view, runner, status_view, terminal
+from ..terminal import Column, Output, flexible, printable
 
+#: A function that returns lines to print, and errors with their exit codes.
+Look = Callable[[], tuple[list[str], dict[str, int]]]
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
 
@@ -56,16 +61,15 @@ class Command(BaseCommand):
         arguments.add_actions(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not options["force_color"] and not terminal.size(self.stdout):
+        given = Namespace(**options)
+        if not given.force_color and terminal.width_of(self.stdout) is None:
             self.style = no_style()
-        action = options["action"]
         try:
-            getattr(self, f"_{action}")(**options)
+            getattr(self, f"_{given.action}")(given)
         except Unavailable as error:
-            code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(action, 1)
-            raise CommandError(
-                reports.unavailable(error, options["using"]), returncode=code
-            ) from None
+            code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(given.action, 1)
+            text = errors.unavailable(error, given.using)
+            raise CommandError(text, returncode=code) from None
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
@@ -74,138 +78,125 @@ class Command(BaseCommand):
 
     # Actions that show something
 
-    def _status(
-        self, name: str | None, key: str | None, format: str, watch: float | None,
-        sort: str | None, top: int, using: str | None, **_options: Any,
-    ) -> None:  # fmt: skip
-        if key is not None and name is None:
+    def _status(self, given: Namespace) -> None:
+        name, is_json = given.name, given.format == "json"
+        if given.key is not None and name is None:
             raise CommandError(_("--key needs a name"), returncode=2)
 
-        unknown, hidden = None, ""
-
-        def lines(width: int | None) -> list[str]:
-            nonlocal unknown, hidden
-            seen = status_view.seen(name, key, sort or "", top, using)
-            hidden = reports.unread(seen.unread)
-            note = [self.style.ERROR(hidden)] if hidden and watch is not None else []
+        def look() -> tuple[list[str], dict[str, int]]:
+            """Return the lines, and errors with their exit codes."""
+            seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
+            problems = {errors.unread(seen.unread): 1}
             if name is not None:
-                unknown = arguments.unknown(seen.groups[0].all, using)
-            if format == "json":
-                indent = None if watch is not None else 2
-                return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)]
-            if name is not None:
-                note += [unknown] if unknown else []
-                return [*status_view.page(seen, width, self.style), *note]
-            if not seen.groups:
-                return [_("No lock or semaphore was used within the last day.")]
-            return [*status_view.overview(seen, width, self.style), *note]
+                problems[arguments.unknown(seen.groups[0].all, given.using)] = arguments.UNKNOWN
+            problems.pop("", None)
+            if is_json:
+                indent = 2 if given.watch is None else None
+                return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)], problems
+            view = status_view.overview if name is None else status_view.page
+            return view(seen, self._out), problems
 
-        if watch is None:
-            found = lines(self._width())
-            # JSON is printed for an unknown name too, for scripts.
-            if format == "json" or not unknown:
-                self._print(found)
-            self._check(unknown)
-            if hidden:
-                raise CommandError(hidden)
+        if given.watch is not None:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._watch(look, given)
             return
-        with contextlib.suppress(KeyboardInterrupt):
-            self._watch(lines, watch, format)
+        lines, problems = look()
+        # JSON is printed for an unknown name too, for scripts.
+        if is_json or arguments.UNKNOWN not in problems.values():
+            self._print(lines)
+        for text, code in problems.items():
+            raise CommandError(text, returncode=code)
 
-    def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
-        every = max(0.1, every)
-        if format == "json" or self._width() is None:
-            while True:
-                self._print(lines(None))
-                if format != "json":
-                    self._print([""])
-                self.stdout.flush()
-                time.sleep(every)
+    def _watch(self, look: Look, given: Namespace) -> None:
+        is_json, every = given.format == "json", max(0.1, given.watch)
+        while is_json or self._out.width is None:
+            lines, problems = look()
+            self._print(lines if is_json else [*lines, *problems, ""])
+            self.stdout.flush()
+            time.sleep(every)
         # Not through Django's wrapper, which adds a line break to each write.
-        with terminal.screen(self.stdout._out) as screen:
+        stream = self.stdout._out
+        with terminal.screen(stream):
             while True:
                 try:
-                    found = lines(self._width())
+                    lines, problems = look()
                 except Unavailable as error:
-                    text = terminal.wrap(reports.unavailable(error, None), self._width())
-                    found = [self.style.ERROR(line) for line in text]
-                now = timezone.localtime().strftime("%H:%M:%S")
-                words = {"every": duration(every), "now": now}
+                    lines, problems = [], {errors.unavailable(error, given.using): 1}
+                wrapped = [line for text in problems for line in self._out.wrap(text)]
+                lines += map(self.style.ERROR, wrapped)
+                words = {"every": duration(every), "now": f"{timezone.localtime():%H:%M:%S}"}
                 title = _("%(now)s, every %(every)s. Ctrl-C ends.") % words
-                screen.draw([title, "", *found])
+                terminal.draw(stream, [title, "", *lines])
                 time.sleep(every)
 
-    def _log(
-        self, name: str | None, key: str | None, format: str, top: int, using: str | None,
-        **_options: Any,
-    ) -> None:  # fmt: skip
-        pairs = [(name, key)] if name is None else arguments.find(name, key, using, max_keys=1)
-        found = actions.acts(*pairs[0], limit=top, using=using)
-        if format == "json":
-            self._print([json.dumps(actions.as_json(found), indent=2)])
+    def _log(self, given: Namespace) -> None:
+        name, key = given.name, given.key
+        if name is not None:
+            name, key = self._find(given)[0]
+        found = audit.acts(name, key, limit=given.top, using=given.using)
+        columns = [
+            Column(_("WHEN"), lambda act: f"{timezone.localtime(act.at):%Y-%m-%d %H:%M:%S}"),
+            flexible(_("NAME"), lambda act: act.display),
+            flexible(_("WHAT"), lambda act: act.text),
+            flexible(_("WHO"), lambda act: act.by),
+            flexible(_("WHY"), lambda act: act.reason),
+        ]
+        if given.format == "json":
+            self._print([json.dumps([plain(act) for act in found], indent=2)])
         elif found:
-            self._print(reports.actions(found, self._width(), self.style))
+            self._print(self._out.table(columns, found))
         else:
-            self._print(
-                [_("No operator has acted on this name.") if name else _("No operator has acted.")]
-            )
+            none = _("No operator has acted on this name.") if name else _("No operator has acted.")
+            self._print([none])
 
-    def _history(
-        self, name: str, key: str | None, since: float, format: str, using: str | None,
-        **_options: Any,
-    ) -> None:  # fmt: skip
-        (plain, child), *_others = arguments.find(name, key, using, max_keys=1)
-        (status,) = statuses([(plain, child)], using=using)
-        self._check(arguments.unknown([status], using))
-        kept = conf.current().keep(child)
+    def _history(self, given: Namespace) -> None:
+        name, key = self._find(given)[0]
+        (status,) = statuses([(name, key)], using=given.using)
+        self._check(arguments.unknown([status], given.using))
+        kept = conf.current().keep(key)
         if not kept:
             raise CommandError(_("REDIS_SYNC['STATS'] is off: there is no history."))
-        minutes = min(kept, max(1, round(since / 60)))
-        found = past_of(plain, child, minutes=minutes, using=using)
-        if format == "json":
+        minutes = min(kept, max(1, round(given.since / 60)))
+        found = past_of(name, key, minutes=minutes, using=given.using)
+        if given.format == "json":
             self._print([json.dumps(history_json(found), indent=2)])
             return
-        if minutes * 60 < since:
+        if minutes * 60 < given.since:
             self._print([_("History reaches back %s.") % duration(60 * minutes)])
-        self._print(reports.history(found, status.limit, self._width(), self.style))
+        self._print(history_view.history(found, status.limit, self._out))
 
     # Actions that change something
 
-    def _clear(
-        self, name: str, key: str | None, holder: str | None, pattern: bool, dry_run: bool,
-        interactive: bool, reason: str, using: str | None, **_options: Any,
-    ) -> None:  # fmt: skip
-        names = (
-            names_in_use(using=using, pattern=name) if pattern else arguments.find(name, key, using)
-        )
+    def _clear(self, given: Namespace) -> None:
+        name, using = given.name, given.using
+        if given.pattern:
+            names = names_in_use(using=using, pattern=name)
+        else:
+            names = arguments.find(name, given.key, using)
         found = statuses(names, using=using, rows=MAX_CLEARED)
-        if not pattern:
+        if not given.pattern:
             unknown = arguments.unknown(found, using)
             if unknown and names_in_use(using=using, pattern=name):
                 unknown += " " + _("To use it as a glob, add --pattern.")
             self._check(unknown)
-        elif not found:
-            self._print([_("No known name matches.")])
-            return
-        chosen = _chosen(found, holder)
+        chosen = _chosen(found, given.holder)
         if not chosen:
-            if holder is not None:
+            if given.holder is not None:
                 raise CommandError(_("No holder or waiter has that id: nothing was cleared."))
-            self._print([_("There are no holders.")])
+            self._print([_("There are no holders.") if found else _("No known name matches.")])
             return
-        self._print(status_view.holders_table(chosen, self._width(), self.style))
-        text = ngettext("Clear this one?", "Clear these %d?", len(chosen))
-        question = text % len(chosen) if "%d" in text else text
-        if dry_run:
+        self._print(status_view.holders_table(chosen, self._out))
+        if given.dry_run:
             self._print([_("Dry run: nothing was cleared.")])
             return
-        if interactive and not self._agreed(question):
+        text = ngettext("Clear this one?", "Clear these %d?", len(chosen))
+        if given.interactive and not self._agreed(text % len(chosen) if "%d" in text else text):
             raise CommandError(_("Nothing was cleared."))
         cleared = [
             one
             for status in found
             if (tokens := [shown.token for of, shown in chosen if of is status])
-            for one in actions.clear(status, tokens, using=using, reason=reason)
+            for one in actions.clear(status, tokens, using=using, reason=given.reason)
         ]
         done = sum(one.done for one in cleared)
         gone = len(cleared) - done
@@ -224,71 +215,69 @@ class Command(BaseCommand):
             self.stdout.write("")
             return False
 
-    def _pause(self, seconds: float | None, create: bool, **options: Any) -> None:
+    def _pause(self, given: Namespace) -> None:
         done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
-        if seconds is not None:
-            until = timezone.now() + timedelta(seconds=seconds)
+        if given.seconds is not None:
+            until = timezone.now() + timedelta(seconds=given.seconds)
             done = _("Paused %s") + " " + _("until %s.") % moment(until)
-        self._override(partial(actions.pause, seconds=seconds), done, before, create, **options)
+        self._override(partial(actions.pause, seconds=given.seconds), done, before, given)
 
-    def _resume(self, **options: Any) -> None:
+    def _resume(self, given: Namespace) -> None:
         before = _("%s is not paused: nothing was changed.")
-        self._override(actions.resume, _("Resumed %s."), before, **options)
+        self._override(actions.resume, _("Resumed %s."), before, given)
 
-    def _resize(self, limit: int | None, reset: bool, create: bool, **options: Any) -> None:
-        if (limit is None) == (not reset):
+    def _resize(self, given: Namespace) -> None:
+        if (given.limit is None) != given.reset:
             raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
-        if limit is None:
+        if given.reset:
             done = _("Reset %s: the callers' limit applies again.")
             before = _("%s is not resized: nothing was changed.")
-            self._override(actions.reset, done, before, **options)
+            self._override(actions.reset, done, before, given)
             return
-        done = _("Resized %s.") + " " + _("The limit is %d.") % limit
+        done = _("Resized %s.") + " " + _("The limit is %d.") % given.limit
         before = _("%s has this limit already: nothing was changed.")
-        self._override(partial(actions.resize, limit=limit), done, before, create, **options)
+        self._override(partial(actions.resize, limit=given.limit), done, before, given)
 
     def _override(
-        self, act: Callable[..., list[str]], done: str, before: str, create: bool = False, *,
-        name: str, key: str | None, reason: str, using: str | None, **_options: Any,
-    ) -> None:  # fmt: skip
+        self, act: Callable[..., list[str]], done: str, before: str, given: Namespace
+    ) -> None:
         """Change an override, and print `done`, or `before` if nothing had to be changed."""
-        (plain, child), *others = arguments.find(name, key, using, max_keys=1)
-        if not create:
-            found = statuses([(plain, child), *others], using=using)
-            self._check(arguments.unknown(found, using))
-        names = act(plain, child, using=using, reason=reason)
-        shown = terminal.printable(name_of(plain, child))
-        keys = count_keys([plain], using=using)[plain] if child is None else 0
+        using, pairs = given.using, self._find(given)
+        if act in (actions.resume, actions.reset) or not given.create:
+            self._check(arguments.unknown(statuses(pairs, using=using), using))
+        name, key = pairs[0]
+        names = act(name, key, using=using, reason=given.reason)
+        shown = printable(display(name, key))
+        keys = count_keys([name], using=using)[name] if key is None else 0
         if keys:
             shown += " (" + ngettext("%d key", "%d keys", keys) % keys + ")"
         self._print([self.style.SUCCESS(done % shown) if names else before % shown])
 
-    def _check(self, unknown: str | None) -> None:
-        if unknown:
-            raise CommandError(unknown, returncode=arguments.UNKNOWN)
-
     # The doctor, and running a command
 
-    def _doctor(self, using: str | None, **_options: Any) -> None:
-        findings = doctor.examine(using=using)
-        self._print(reports.findings(findings, self._width(), self.style))
+    def _doctor(self, given: Namespace) -> None:
+        findings = doctor.examine(using=given.using)
+        self._print(_report(findings, self._out))
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)
 
-    def _run(
-        self, name: str, limit: int | None, wait: float | None, skip: bool,
-        min_hold: float | None, using: str | None, **_options: Any,
-    ) -> None:  # fmt: skip
+    def _run(self, given: Namespace) -> None:
         if not self._child:
             raise CommandError(_("Give the command after --."), returncode=2)
-        options = runner.RunOptions(name, limit, wait, skip, min_hold or None, using)
-        sys.exit(runner.run(options, self._child, self.stderr))
+        sys.exit(runner.run(self._child, self.stderr, given))
 
     # Inside
 
-    def _width(self) -> int | None:
-        found = terminal.size(self.stdout)
-        return None if found is None else found[0]
+    def _find(self, given: Namespace) -> list[tuple[str, str | None]]:
+        return arguments.find(given.name, given.key, given.using, max_keys=1)
+
+    def _check(self, unknown: str) -> None:
+        if unknown:
+            raise CommandError(unknown, returncode=arguments.UNKNOWN)
+
+    @property
+    def _out(self) -> Output:
+        return Output(terminal.width_of(self.stdout), self.style)
 
     def _print(self, lines: Sequence[str]) -> None:
         self.stdout.write(terminal.encodable("\n".join(lines), self.stdout))
@@ -308,14 +297,29 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
             "%(n)d holders or waiters begin with %(id)s: nothing was cleared. Give more "
             "characters: %(ids)s"
         )
-        shown = ", ".join(_distinct(tokens))
+        shown = ", ".join(token[: SHOWN + 4] for token in tokens)
         raise CommandError(text % {"n": len(tokens), "id": holder, "ids": shown})
     return chosen
 
 
-def _distinct(tokens: Sequence[str]) -> list[str]:
-    """Return the beginnings of tokens, as short as they can be while distinct."""
-    length = SHOWN
-    while len({token[:length] for token in tokens}) < len({*tokens}):
-        length += 1
-    return [token[:length] for token in tokens]
+def _report(found: Sequence[doctor.Finding], out: Output) -> list[str]:
+    """Return the findings of the doctor with their remedies, and the number of each level."""
+    words = {
+        "ok": out.style.SUCCESS(_("ok")),
+        "part": out.style.NOTICE(_("in part")),
+        "warning": out.style.WARNING(_("warning")),
+        "error": out.style.ERROR(_("error")),
+    }
+    lines, narrower = [], replace(out, width=out.width and out.width - 4)
+    for one in found:
+        lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
+        for text in (one.where, one.detail, one.remedy):
+            lines += [f"    {line}" for line in narrower.wrap(printable(text))]
+    count = Counter(one.level for one in found)
+    counts = [
+        ngettext("%d error", "%d errors", count["error"]) % count["error"],
+        ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
+        _("%d ok") % count["ok"],
+        *([_("%d in part") % count["part"]] if count["part"] else []),
+    ]
+    return [*lines, "", ", ".join(counts)]

@@ -26,14 +26,16 @@ from ...engine.wire import REDIS_ERRORS, RIGHTS, configuration_error
 from ...exceptions import Unavailable
 from ...protocol.keys import quote
 from ...protocol.steps import Failure
-from ..facts import Status
+from ..facts import Status, Unread
+from ..formats import without_secrets
+from ..listing import INDEX_AGE
 from ..names import Pair, Recent, count_keys, held_since, marked, newest_keys, split_registry
 from ..status import readable
 from . import servers
 from .permissions import rules
 from .servers import Finding, Level, allowed
 
-__all__ = ["Finding", "Level", "combined", "examine"]
+__all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
@@ -63,13 +65,13 @@ def examine(*, using: str | None = None) -> list[Finding]:
             try:
                 by_node.append((node.name, list(_checked(servers.CHECKS, node))))
             except (Failure, Unavailable) as error:
-                by_node.append((node.name, [_unanswered(_cause(error))]))
+                by_node.append((node.name, [_unanswered(error)]))
         others = _checked(OVERALL_CHECKS, alias, goes_on=len(nodes) > 1)
-        return [*combined(by_node), *others]
+        return [*_combined(by_node), *others]
     except (Failure, Unavailable) as error:
         why = configuration_error(error)
         if why:
-            return [_denied(_cause(error), rules(config.prefix(alias)) if why == RIGHTS else "")]
+            return [_denied(error, rules(config.prefix(alias)) if why == RIGHTS else "")]
         raise (error_of(error) if isinstance(error, Failure) else error) from _cause(error)
 
 
@@ -84,53 +86,44 @@ def _checked(
         try:
             yield from check(subject)
         except (Failure, Unavailable) as error:
-            cause = _cause(error)
             why = configuration_error(error)
             # The check of permissions reports missing ones. Without access, no check can run.
-            is_reply = isinstance(cause, ResponseError) or why == RIGHTS
+            is_reply = isinstance(_cause(error), ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
-            yield _failed(id, cause)
+            title = _("Not everything could be examined (%s)") % id
+            remedy = _("See the other findings, and the server's log.")
+            yield Finding(id, "error", title, _("The reply was: %s.") % _words(error), remedy)
 
 
 def _cause(error: Failure | Unavailable) -> BaseException:
     return (error.cause if isinstance(error, Failure) else error.__cause__) or error
 
 
-def _failed(id: str, cause: BaseException) -> Finding:
-    """Return the finding of a check that got an error."""
-    return Finding(
-        id,
-        "error",
-        _("Not everything could be examined (%s)") % id,
-        _("The reply was: %s.") % str(cause).rstrip("."),
-        _("See the other findings, and the server's log."),
-    )
+def _words(error: Failure | Unavailable) -> str:
+    """Return the text of the cause, without secrets."""
+    return without_secrets(str(_cause(error))).rstrip(".")
 
 
-def _denied(cause: BaseException, rules: str = "") -> Finding:
+def _denied(error: Failure | Unavailable, rules: str) -> Finding:
     """Return the finding of a server that denies access. `rules`: the ACL that the user needs."""
     remedy = _(
         "Correct user, password, TLS or database number in LOCATION and OPTIONS of the cache."
     )
     if rules:
         remedy = _("To grant the required permissions, run: ACL SETUSER <user> %s") % rules
-    reply = _("The reply was: %s.") % str(cause).rstrip(".")
+    reply = _("The reply was: %s.") % _words(error)
     return Finding("access", "error", _("This Redis denies access"), reply, remedy)
 
 
-def _unanswered(cause: BaseException) -> Finding:
+def _unanswered(error: Failure | Unavailable) -> Finding:
     """Return the finding of a node that does not answer."""
-    return Finding(
-        "node",
-        "error",
-        _("A node does not answer"),
-        _("Names in its slots can't be acquired: %s.") % str(cause).rstrip("."),
-        _("Restart it, or let a replica take over: see redis-cli --cluster check."),
-    )
+    detail = _("Names in its slots can't be acquired: %s.") % _words(error)
+    remedy = _("Restart it, or let a replica take over: see redis-cli --cluster check.")
+    return Finding("node", "error", _("A node does not answer"), detail, remedy)
 
 
-def combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
+def _combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
     """Return each finding once. Its `nodes` are those that have it, or () if all have it."""
     nodes: dict[Finding, list[str]] = {}
     for node, findings in by_node:
@@ -149,26 +142,21 @@ def combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
 def _shared(alias: str) -> Iterator[Finding]:
     own, server = _places(alias), server_of(alias)
     others = [other for other in settings.CACHES if other != alias and own & _places(other)]
-    title, why = _("The database is shared"), ""
+    why = ""
     if others:
         why = _("The cache %s uses the same database.") % ", ".join(map(repr, others))
     elif alias == "default":
         why = _("It is the project's default cache.")
     elif _foreign(server, conf.current().prefix(alias)):
         why = _("It holds keys with another prefix.")
-    if why:
-        danger = _("cache.clear() empties the whole database, including all leases.")
-        yield Finding(
-            "shared",
-            "warning",
-            title,
-            f"{why} {danger}",
-            _("Set REDIS_SYNC['CACHE'] to an alias with a separate database and URL."),
-        )
+    if not why:
+        title = _("The database is not shared")
+        yield Finding("shared", "ok", title, _("No other cache alias uses it."))
         return
-    yield Finding(
-        "shared", "ok", _("The database is not shared"), _("No other cache alias uses it.")
-    )
+    danger = _("cache.clear() empties the whole database, including all leases.")
+    remedy = _("Set REDIS_SYNC['CACHE'] to an alias with a separate database and URL.")
+    title = _("The database is shared")
+    yield Finding("shared", "warning", title, f"{why} {danger}", remedy)
 
 
 def _places(alias: str) -> set[tuple[Any, ...]]:
@@ -209,95 +197,79 @@ def _names(alias: str) -> Iterator[Finding]:
     only_keys = {name for name in names if policies[name] and name not in plain}
     pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]
     pairs += [(name, key) for name in keys for key in keys[name]]
-    overridden = [pair for pair in marked(using=alias) if pair[1] is None]
-    held = held_since(using=alias)
-    found, unread = readable(dict.fromkeys([*overridden[:MAX_NAMES], *pairs]), using=alias)
-    rest = [pair for pair in [*held][:MAX_HELD] if pair not in {(s.name, s.key) for s in found}]
-    old, old_unread = readable(rest, using=alias) if rest else ([], [])
-    if unread := [*unread, *old_unread]:
+    overridden, held = marked(using=alias), held_since(using=alias)
+    pairs += [*overridden[:MAX_NAMES], *[*held][:MAX_HELD]]
+    found, unread = readable(dict.fromkeys(pairs), using=alias) if pairs else ([], [])
+    if unread:
         yield Finding(
             "unreadable",
             "error",
             _("There are names that can't be read"),
-            _listed([one.display for one in unread]) + f": {unread[0].error}",
+            _listed(unread) + ": " + without_secrets(str(unread[0].error)),
             _("Restart the node that has them, or delete the values of other programs."),
         )
     every = len(recent) - len(only_keys) + sum(policies.values())
-    yield _about(
-        "limits",
-        [
-            s
-            for s in found
-            if s.conflicting_limit is not None and s.at - s.conflicting_limit[1] < CLASH_AGE
-        ],
-        _("Callers disagree on the limit"),
-        _(
-            "In the last day, callers used different limits for %s. Each call is checked against "
-            "its own limit, so the largest limit takes effect."
-        ),
-        _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
-        _("All callers of a name agree on its limit"),
-        (len(found), max(len(found), every)),
+    clashing = [
+        s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE
+    ]
+    detail = _(
+        "In the last day, callers used different limits for %s. Each call is checked against its "
+        "own limit, so the largest limit takes effect."
     )
     yield _about(
-        "permanent",
-        [s for s in [*found, *old] if any(h.permanent for h in s.holders)],
+        "limits", clashing, (len(found), max(len(found), every)),
+        _("All callers of a name agree on its limit"),
+        _("Callers disagree on the limit"), detail,
+        _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
+    )  # fmt: skip
+    # The index has all permanent leases that are older than INDEX_AGE.
+    permanent = [s for s in found if any(h.permanent for h in s.holders)]
+    yield _about(
+        "permanent", permanent, (min(len(held), MAX_HELD), len(held)),
+        _("There are no permanent holders that are older than %d s") % INDEX_AGE,
         _("There are permanent holders"),
         _("They hold %s until they release it, even if their process has crashed."),
         _("To see them: locks status NAME. To end a lease: locks clear NAME --holder ID."),
-        _("There are no permanent holders"),
-        # The index has all permanent leases, so these are all if the whole index was read.
-        (min(len(held), MAX_HELD), len(held)),
-    )
+    )  # fmt: skip
+    changed = [
+        s for s in found if (s.name, s.key) in overridden and (s.paused or s.override is not None)
+    ]
     yield _about(
-        "marks",
-        [s for s in found if s.key is None and (s.paused or s.override is not None)],
+        "marks", changed, (min(len(overridden), MAX_NAMES), len(overridden)),
+        _("Nothing is paused or resized"),
         _("An operator's overrides are in force"),
         _("Paused or resized: %s."),
         _("To undo that: locks resume NAME, locks resize NAME --reset."),
-        _("Nothing is paused or resized"),
-        (min(len(overridden), MAX_NAMES), len(overridden)),
-    )
+    )  # fmt: skip
 
 
 def _about(
-    id: str,
-    odd: Sequence[Status],
-    title: str,
-    detail: str,
+    id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
     remedy: str,
-    fine: str,
-    seen: tuple[int, int],
-) -> Finding:
+) -> Finding:  # fmt: skip
     """Return a finding about names: a warning if there are `odd` ones. `seen`: the number of names
     that were checked, and the number of all names."""
     if odd:
-        return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
+        return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:
         return Finding(id, "ok", fine, "")
-    words = {"seen": seen[0], "all": seen[1]}
-    text = _("%(seen)d of %(all)d names were checked.") % words
+    text = _("%(seen)d of %(all)d names were checked.") % {"seen": seen[0], "all": seen[1]}
     return Finding(id, "part", fine + ", " + _("as far as checked"), text)
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    if len(names) > _SHOWN:
-        shown += _(" and %d more") % (len(names) - _SHOWN)
-    return shown
+def _listed(found: Sequence[Status | Unread]) -> str:
+    shown = ", ".join(one.display for one in found[:_SHOWN])
+    return shown + (_(" and %d more") % (len(found) - _SHOWN) if len(found) > _SHOWN else "")
 
 
 def _uwsgi(alias: str) -> Iterator[Finding]:
     fine = uwsgi_runs_threads()
     if fine is None:
         return
-    yield Finding(
-        "uwsgi",
-        "ok" if fine else "error",
-        _("uWSGI runs threads") if fine else _("uWSGI runs without threads"),
-        _("Leases are renewed on a thread."),
-        "" if fine else _("Start it with --enable-threads (and --py-call-uwsgi-fork-hooks)."),
-    )
+    title = _("uWSGI runs threads") if fine else _("uWSGI runs without threads")
+    remedy = _("Start it with --enable-threads (and --py-call-uwsgi-fork-hooks).")
+    level: Level = "ok" if fine else "error"
+    yield Finding.of("uwsgi", level, title, _("Leases are renewed on a thread."), remedy)
 
 
 #: The checks that run once, by the id of the finding if a check fails.

@@ -1,12 +1,11 @@
 """The permissions that a Redis user needs: found in the Lua sources, and tried with harmless
-commands on keys of the doctor."""
+commands on a key of the doctor."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,111 +19,74 @@ from ...protocol.scripts import LUA
 from ...protocol.steps import Failure
 
 #: Commands that clients send outside of scripts.
-_SENT: tuple[str, ...] = (
-    "BLPOP",
-    "EVAL",
-    "EVALSHA",
-    "HGETALL",
-    "HMGET",
-    "INFO",
-    "PEXPIRE",
-    "PING",
-    "SELECT",
+_SENT = (
+    "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
+    "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-_SENT += ("SUBSCRIBE", "TIME", "UNSUBSCRIBE", "ZADD", "ZRANGE", "ZREM", "ZREMRANGEBYRANK")
-_SENT += ("ZCARD", "ZMSCORE", "ZREMRANGEBYSCORE", "ZREVRANGE")
-
-# Arguments that affect only the doctor's keys: z a sorted set, h a hash, l a list.
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "DEL": ("z", "h", "l"),
-    "PEXPIRE": ("z", 1),
-    "BLPOP": ("l", "0.01"),
-    "EVAL": ("return 1", 1, "z"),
-    "EVALSHA": ("0" * 40, 1, "z"),
-    "EXISTS": ("z",),
-    "HDEL": ("h", "f"),
-    "HGET": ("h", "f"),
-    "HGETALL": ("h",),
-    "HINCRBY": ("h", "f", 1),
-    "HMGET": ("h", "f"),
-    "HSCAN": ("h", "0"),
-    "HSET": ("h", "f", 1),
-    "PERSIST": ("z",),
-    "PEXPIREAT": ("z", 1),
-    "PING": (),
-    "PUBLISH": ("channel", ""),
-    "RPUSH": ("l", ""),
-    "TIME": (),
-    "ZADD": ("z", 1, "m"),
-    "ZCARD": ("z",),
-    "ZCOUNT": ("z", 0, 1),
-    "ZLEXCOUNT": ("z", "-", "+"),
-    "ZMSCORE": ("z", "m"),
-    "ZRANGE": ("z", 0, 1),
-    "ZRANGEBYLEX": ("z", "-", "+"),
-    "ZRANGEBYSCORE": ("z", 0, 1),
-    "ZRANK": ("z", "m"),
-    "ZREM": ("z", "m"),
-    "ZREMRANGEBYRANK": ("z", 0, 1),
-    "ZREMRANGEBYSCORE": ("z", 0, 1),
-    "ZREVRANGE": ("z", 0, 1),
-    "ZREVRANGEBYLEX": ("z", "+", "-"),
-    "ZSCORE": ("z", "m"),
+#: Commands by the arguments with which they are tried. An error of the type of the key or of an
+#: argument also shows that the command is permitted.
+_TRIES: dict[tuple[Any, ...], str] = {
+    (): "PING TIME",
+    ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
+    (
+        "key",
+        "0.01",
+    ): "BLPOP HDEL HGET HMGET HSCAN PEXPIRE PEXPIREAT RPUSH ZMSCORE ZRANK ZREM ZSCORE",
+    ("key", 0, 1): "HINCRBY HSET ZADD ZCOUNT ZLEXCOUNT ZRANGE ZRANGEBYLEX ZRANGEBYSCORE "
+    "ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYLEX",
+    ("channel", ""): "PUBLISH",
+    ("return 1", 1, "key"): "EVAL",
+    ("0" * 40, 1, "key"): "EVALSHA",
 }
-#: Commands that create keys.
+#: Commands that create the key. They are not tried if it could not be deleted.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
-#: Commands without a try of their own. INFO has its own check, SELECT was sent on connect, and the
-#: other two are tried together.
-_APART = ("INFO", "SELECT", "SUBSCRIBE", "UNSUBSCRIBE")
 #: Max random names that are tried to find one on a node of a Cluster. Enough for a node with 20
 #: slots.
 _MAX_TRIES = 5000
+
+
+#: Characters of a prefix that a rule can't contain, or that are special there. "?" matches them.
+_SPECIAL = re.compile(r"[\s*?\[\]\\]")
 
 
 @cache
 def needed() -> tuple[str, ...]:
     """Return all commands that the Redis user runs, in scripts and outside of them."""
     sources = "".join(path.read_text(encoding="utf-8") for path in sorted(LUA.rglob("*.lua")))
-    return tuple(sorted({*_SENT, *re.findall(r"call\('([A-Z]+)'", sources)}))
+    return tuple(sorted({*_SENT.split(), *re.findall(r"call\('([A-Z]+)'", sources)}))
 
 
 def rules(prefix: str) -> str:
     """Return the least ACL, as arguments of ACL SETUSER. `prefix`: that of the keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
     # Before Redis 7, a new user has access to all channels, and adding one is an error.
-    return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
+    return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """A command that was denied. `rule`: the missing rule for ACL SETUSER, or "" if the server has
-    no command of that name, because it was renamed or disabled."""
-
-    verb: str
-    rule: str
+def _keys_rule(prefix: str) -> str:
+    return f"~{_SPECIAL.sub('?', quote(prefix))}:*"
 
 
-def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lack]:
-    """Return the commands that the user may not run on keys with this prefix. `has(key)`: True if
-    the key is on this server. Raise Failure if Redis can't be reached."""
-    base = _base(prefix)
-    for _try in range(_MAX_TRIES):
-        if has(base):
-            break
-        base = _base(prefix)
-    names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
-    found: list[Lack] = []
-    # DEL is tried before the commands that create keys. If it is denied, they are not tried.
-    for verb in sorted({*needed(), *_HARMLESS} - {*_APART}):
-        if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
-            continue
-        words = [names.get(w, w) if isinstance(w, str) else w for w in _HARMLESS[verb]]
-        if message := _denial(server, verb, *words):
-            found.append(Lack(verb, _rule(message, verb, prefix)))
-    _denial(server, "DEL", *(names[part] for part in "zhl"))
-    if message := _channel_denial(server, names["channel"]):
-        found.append(Lack("SUBSCRIBE", _rule(message, "SUBSCRIBE", prefix)))
-    return sorted(found, key=lambda lack: lack.verb)
+def _channels_rule(prefix: str) -> str:
+    return f"&{_SPECIAL.sub('?', prefix)}:*"
+
+
+def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str, str]:
+    """Return the commands that the user may not run on keys with this prefix, each with the missing
+    rule for ACL SETUSER, or with "" if the server has no such command, because it was renamed or
+    disabled. `has(key)`: True if the key is on this server. Raise Failure if Redis can't be
+    reached."""
+    bases = (f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:" for _try in range(_MAX_TRIES))
+    names = {"key": next(filter(has, bases), ""), "channel": f"{prefix}:wake:doctor"}
+    found: dict[str, str] = {}
+    # DEL is tried before the commands that create the key.
+    for words, verbs in _TRIES.items():
+        for verb in verbs.split():
+            if verb in needed() and not (verb in _MAKING and found.get("DEL")):
+                found[verb] = _denial(server, verb, *(names.get(w, w) for w in words))
+    _denial(server, "DEL", names["key"])
+    found["SUBSCRIBE"] = _channel_denial(server, names["channel"])
+    return {verb: _rule(text, verb, prefix) for verb, text in sorted(found.items()) if text}
 
 
 def _rule(message: str, verb: str, prefix: str) -> str:
@@ -132,12 +94,8 @@ def _rule(message: str, verb: str, prefix: str) -> str:
     if "unknown command" in message:
         return ""
     if "channel" in message:
-        return f"&{prefix}:*"
-    return f"~{quote(prefix)}:*" if "key" in message else f"+{verb.lower()}"
-
-
-def _base(prefix: str) -> str:
-    return f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:"
+        return _channels_rule(prefix)
+    return _keys_rule(prefix) if "key" in message else f"+{verb.lower()}"
 
 
 def _denial(server: Server, *words: Any) -> str:

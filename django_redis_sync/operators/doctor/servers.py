@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ... import conf
-from ...engine.cluster import Address, ClusterServer
+from ...engine.cluster import ClusterServer
 from ...engine.server import Server, server_of
 from ...engine.wire import clock, decoded
 from ...protocol.steps import Failure
@@ -74,13 +74,16 @@ def nodes_of(alias: str) -> list[Node]:
     server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
-    server.topology.look()
-    return [_node(server, address) for address in sorted(server.topology.primaries)]
-
-
-def _node(server: ClusterServer, address: Address) -> Node:
-    name = f"{address.host}:{address.port}"
-    return Node(name, server.node(address), lambda key: server.topology.of(key) == address)
+    topology = server.topology
+    topology.look()
+    return [
+        Node(
+            f"{address.host}:{address.port}",
+            server.node(address),
+            lambda key, address=address: topology.of(key) == address,  # type: ignore[misc]
+        )
+        for address in sorted(topology.primaries)
+    ]
 
 
 def allowed(server: Server, *words: Any) -> Any:
@@ -101,28 +104,24 @@ def _latency(node: Node) -> Iterator[Finding]:
         node.server.command("PING")
         spent.append(clock() - start)
     median = statistics.median(spent)
-    yield Finding.of(
-        "latency",
-        "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok",
-        _("Round trip: %.1f ms") % (median * 1000),
-        _("The median of %d. Each acquire and each release takes one round trip.") % _PINGS,
-        _("Use a nearer server, or look for slow commands with SLOWLOG."),
-    )
+    level: Level = "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok"
+    title = _("Round trip: %.1f ms") % (median * 1000)
+    detail = _("The median of %d. Each acquire and each release takes one round trip.") % _PINGS
+    remedy = _("Use a nearer server, or look for slow commands with SLOWLOG.")
+    yield Finding.of("latency", level, title, detail, remedy)
 
 
 def _clock(node: Node) -> Iterator[Finding]:
     before = time.time()
     seconds, micros = node.server.command("TIME")
     offset = int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2
-    off = abs(offset) > MAX_OFFSET
+    level: Level = "warning" if abs(offset) > MAX_OFFSET else "ok"
     title = _("The server's clock agrees with this machine's")
-    yield Finding.of(
-        "clock",
-        "warning" if off else "ok",
-        _("The server's clock is %+.1f s off this machine's") % offset if off else title,
-        _("Leases don't depend on this, but fencing tokens and the times shown do."),
-        _("Synchronize both with NTP, and never set the server's clock back."),
-    )
+    if level != "ok":
+        title = _("The server's clock is %+.1f s off this machine's") % offset
+    detail = _("Leases don't depend on this, but fencing tokens and the times shown do.")
+    remedy = _("Synchronize both with NTP, and never set the server's clock back.")
+    yield Finding.of("clock", level, title, detail, remedy)
 
 
 def _permissions(node: Node) -> Iterator[Finding]:
@@ -132,31 +131,23 @@ def _permissions(node: Node) -> Iterator[Finding]:
         title = _("The Redis user has all required permissions")
         yield Finding("acl", "ok", title, _("Each command was tried."))
         return
-    rules = dict.fromkeys(lack.rule for lack in lacks if lack.rule)
-    unknown = [lack.verb for lack in lacks if not lack.rule]
+    rules = dict.fromkeys(rule for rule in lacks.values() if rule)
+    unknown = [verb for verb, rule in lacks.items() if not rule]
     remedies = [_("To grant them, run: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
     if unknown:
         text = _("The server has no %s. Check for renamed or disabled commands.")
         remedies.append(text % ", ".join(unknown))
-    yield Finding(
-        "acl",
-        "error",
-        _("The Redis user lacks required permissions"),
-        _("Denied: %s.") % ", ".join(lack.verb for lack in lacks),
-        " ".join(remedies),
-    )
+    title, detail = _("The Redis user lacks required permissions"), _("Denied: %s.")
+    yield Finding("acl", "error", title, detail % ", ".join(lacks), " ".join(remedies))
 
 
 def _by_info(node: Node) -> Iterator[Finding]:
     reply = allowed(node.server, "INFO")
     if reply is None:
-        yield Finding(
-            "info",
-            "warning",
-            _("The server can't be examined"),
-            _("This user may not run INFO: version, memory and persistence are unknown."),
-            _("Run: ACL SETUSER <user> +info. Or run the doctor with another user."),
-        )
+        title = _("The server can't be examined")
+        detail = _("This user may not run INFO: version, memory and persistence are unknown.")
+        remedy = _("Run: ACL SETUSER <user> +info. Or run the doctor with another user.")
+        yield Finding("info", "warning", title, detail, remedy)
         return
 
     def option(name: str) -> Any:
@@ -180,36 +171,26 @@ def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Fin
     of its configuration, or None."""
     yield _version(info)
     if info.get("role") == "slave":
-        yield Finding(
-            "role",
-            "error",
-            _("This server is a replica"),
-            _("It does not accept writes, so no permits can be granted."),
-            _("Set LOCATION to the primary, or use Sentinel, which finds the primary."),
-        )
+        detail = _("It does not accept writes, so no permits can be granted.")
+        remedy = _("Set LOCATION to the primary, or use Sentinel, which finds the primary.")
+        yield Finding("role", "error", _("This server is a replica"), detail, remedy)
     yield _eviction(info)
     yield _persistence(info, option)
     seconds = int(option("timeout") or 0)
     if 0 < seconds < SHORT_TIMEOUT:
-        yield Finding(
-            "timeout",
-            "warning",
-            _("The server closes connections that are idle for %d s") % seconds,
-            _("The next command on such a connection fails and is sent again on a new one."),
-            _("Set timeout 0, or more than %d, in the server's configuration.") % SHORT_TIMEOUT,
-        )
+        title = _("The server closes connections that are idle for %d s") % seconds
+        detail = _("The next command on such a connection fails and is sent again on a new one.")
+        remedy = _("Set timeout 0, or more than %d, in the server's configuration.") % SHORT_TIMEOUT
+        yield Finding("timeout", "warning", title, detail, remedy)
 
 
 def _version(info: Mapping[str, str]) -> Finding:
     text, own = info.get("redis_version", ""), info.get("valkey_version")
-    try:
-        old = tuple(int(part) for part in text.split(".")[:2]) < OLDEST_VERSION
-    except ValueError:
-        old = False
-    shown = f"Valkey {own}" if own else f"Redis {text}"
-    needed = _("Redis 6.2 or newer, or Valkey, is required.")
-    level: Level = "error" if old else "ok"
-    return Finding.of("version", level, _("Version: %s") % shown, needed, _("Upgrade the server."))
+    numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
+    level: Level = "error" if numbers and tuple(numbers) < OLDEST_VERSION else "ok"
+    title = _("Version: %s") % (f"Valkey {own}" if own else f"Redis {text}")
+    detail = _("Redis 6.2 or newer, or Valkey, is required.")
+    return Finding.of("version", level, title, detail, _("Upgrade the server."))
 
 
 def _eviction(info: Mapping[str, str]) -> Finding:
@@ -259,15 +240,13 @@ def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))
     nodes = int(state.get("cluster_known_nodes", 0))
-    yield Finding.of(
-        "cluster",
-        "error" if state.get("cluster_state") != "ok" else "warning" if failing else "ok",
-        _("Cluster: %s") % state.get("cluster_state", "?"),
-        ngettext("%d node", "%d nodes", nodes) % nodes
-        + "; "
-        + ngettext("%d slot without a node.", "%d slots without a node.", failing) % failing,
-        _("See redis-cli --cluster check; names in these slots can't be acquired."),
-    )
+    is_ok = state.get("cluster_state") == "ok"
+    level: Level = "error" if not is_ok else "warning" if failing else "ok"
+    slots = ngettext("%d slot without a node.", "%d slots without a node.", failing) % failing
+    detail = ngettext("%d node", "%d nodes", nodes) % nodes + "; " + slots
+    remedy = _("See redis-cli --cluster check; names in these slots can't be acquired.")
+    title = _("Cluster: %s") % state.get("cluster_state", "?")
+    yield Finding.of("cluster", level, title, detail, remedy)
 
 
 #: The checks of each node, by the id of the finding if a check fails.

@@ -1,0 +1,107 @@
+"""The text of `locks history`, and the events of a name on its page."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+
+from ..operators.formats import duration, moment
+from ..operators.history import Counters, History
+from ..operators.statistics import AGAIN, Statistics
+from .terminal import Column, Output, number
+
+
+def history(found: History, limit: int | None, out: Output) -> list[str]:
+    """Return the events of a name in sentences, and a table with a line for each step in which
+    something happened. `limit`: the current one, or None if it is unknown."""
+    rows = [(start, counters) for start, counters in found.rows if counters != Counters()]
+    columns = [
+        Column(_("FROM"), lambda row: moment(row[0])),
+        number(_("AT ONCE"), lambda row: row[1].granted or ""),
+        number(_("WAITED"), lambda row: row[1].waited or ""),
+        number(_("REJECTED"), lambda row: row[1].rejected or ""),
+        number(_("TIMED OUT"), lambda row: row[1].timed_out or ""),
+        number(_("RECLAIMED"), lambda row: row[1].reclaimed or ""),
+        number(_("LOST"), lambda row: row[1].lost or ""),
+        number(_("MEAN WAIT"), lambda row: _mean_wait(row[1]) if row[1].waited else ""),
+        number(_("IN USE"), lambda row: row[1].peak),
+    ]
+    lines = events(found, out, limit=limit)
+    return [*lines, "", *out.table(columns, rows)] if rows else lines
+
+
+def events(
+    found: History,
+    out: Output,
+    of: str = "",
+    statistics: Statistics | None = None,
+    limit: int | None = None,
+) -> list[str]:
+    """Return the events of a history in sentences, and the suggested limit. `limit`: the current
+    one, or None if it is unknown."""
+    c, minutes = found.total, len(found.rows) * found.step
+    when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
+    if c == Counters():
+        return [when + of + ": " + _("nothing happened.")]
+    parts = [_("granted %d") % (c.granted + c.waited)]
+    if c.waited:
+        words = {"n": c.waited, "mean": _mean_wait(c)}
+        parts.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+    if c.job_delivered:
+        words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
+        parts.append(_("delivered by the task queue %(n)d (copies dropped: %(copies)d)") % words)
+    if c.released:
+        parts.append(_("held %s on average") % duration(c.held_seconds / c.released))
+    if statistics is not None:
+        parts += _quantiles(statistics)
+    used = _("at most %d in use") if statistics is None else _("at most %d in use by one key")
+    parts.append(used % c.peak)
+    trouble = {
+        _("rejected %d"): c.rejected,
+        _("%d because of share_limit"): c.share_rejected,
+        _("would have rejected %d"): c.shadow_rejected,
+        _("timed out %d"): c.timed_out,
+        _("reclaimed %d"): c.reclaimed,
+        _("lost %d"): c.lost,
+        _("%d jobs did not come back"): c.job_place_expired,
+    }
+    bad = [text % count for text, count in trouble.items() if count]
+    lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")
+    if bad:
+        lines += out.warn(_("Trouble: ") + ", ".join(bad) + ".")
+    if found.suggested_limit:
+        advice = _("A limit of %(limit)s would have been large enough.")
+        if found.is_estimate:
+            advice = _(
+                "Estimated from rejections and waits, a limit of at least %(limit)s was needed."
+            )
+        advice %= {"limit": found.suggested_limit}
+        if limit is not None:
+            advice += " " + _("It is %d now.") % limit
+        lines += out.warn(advice)
+    return lines
+
+
+def _mean_wait(counters: Counters) -> str:
+    return duration(counters.wait_seconds / counters.waited)
+
+
+def _quantiles(statistics: Statistics) -> list[str]:
+    """Return upper bounds of the median and the 95th percentile of waits and holds."""
+    texts = {
+        _("half waited less than %(p50)s, 95 %% less than %(p95)s"): statistics.waited,
+        _("half held less than %(p50)s, 95 %% less than %(p95)s"): statistics.held,
+    }
+    return [
+        text % {"p50": duration(found.p50), "p95": duration(found.p95)}
+        for text, found in texts.items()
+        if found.p50 is not None and found.p95 is not None
+    ]
+
+
+def exactness(statistics: Statistics) -> str:
+    """Return how old the counts are, and how large their error is."""
+    text = _("The counts are at most %d s old.") % AGAIN
+    if statistics.rejected_off:
+        error = _("The rejections of a key may be too low by up to %d.")
+        text += " " + error % statistics.rejected_off
+    return text

@@ -1,0 +1,132 @@
+"""The record of operators' actions. It is in Redis, so that all hosts show the same."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..engine.drivers import command
+from ..exceptions import SyncError
+from ..logs import logger
+from ..protocol.keys import display, quote
+from .facts import datetime_of
+from .formats import moment
+from .names import pairs_of
+from .reads import server_time, where
+
+#: Max recorded actions, of all names together: the newest.
+MAX_KEPT = 1000
+#: Days after the last action for which the record is stored.
+KEPT_DAYS = 365
+#: Max characters of a reason and of an operator's name.
+MAX_TEXT = 200
+#: Max ids of cleared holders and waiters in the record of an action.
+MAX_IDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
+    `reason`: a text by the operator. `limit`: that of a resize. `until`: the end of a pause, or
+    None. `ids`: the holders and waiters of a clear, at most MAX_IDS. `amount`: their number if
+    there were more, else 0."""
+
+    at: datetime
+    what: str
+    name: str
+    key: str | None
+    by: str = ""
+    reason: str = ""
+    limit: int | None = None
+    until: datetime | None = None
+    ids: tuple[str, ...] = ()
+    amount: int = 0
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
+
+    @property
+    def text(self) -> str:
+        """The action in words."""
+        if self.what == "clear":
+            amount = self.amount or len(self.ids)
+            shown = ", ".join(self.ids if amount == len(self.ids) else [*self.ids, "…"])
+            return ngettext("cleared %d", "cleared %d", amount) % amount + f": {shown}"
+        until = self.until
+        words = {
+            "pause": _("paused") if until is None else _("paused until %s") % moment(until),
+            "resume": _("resumed"),
+            "reset": _("limit reset"),
+            "resize": _("limit set to %s") % self.limit,
+        }
+        return words.get(self.what, self.what)
+
+
+def person() -> str:
+    """Return the user of this process, and its host, as "user@host"."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
+    """Record an action that was done. If it can't be recorded, log a warning."""
+    alias, registry = _place(using)
+    kept = {k: v[:MAX_TEXT] if isinstance(v, str) else v for k, v in details.items() if v}
+    entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
+    try:
+        at = server_time(alias) * 1000
+        command(alias, "ZADD", registry, at, json.dumps(entry, ensure_ascii=False))
+        command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MAX_KEPT)
+        command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
+    except SyncError as error:
+        logger.warning("could not record an operator's %s of %r: %s", act, name, error)
+
+
+def acts(
+    name: str | None = None, key: str | None = None, *, limit: int = 100, using: str | None = None
+) -> list[Action]:
+    """Return the recorded actions on all names, or on `name` and its keys, newest first. `key`:
+    only those on this key and on the whole policy. Raise Unavailable if Redis can't be reached."""
+    alias, registry = _place(using)
+    reply = command(alias, "ZREVRANGE", registry, 0, MAX_KEPT - 1, "WITHSCORES")
+    found = [act for text, score in pairs_of(reply) if (act := _act(text, score)) is not None]
+    return [
+        one
+        for one in found
+        if name is None or (one.name == name and (key is None or one.key in (None, key)))
+    ][:limit]
+
+
+def _place(using: str | None) -> tuple[str, str]:
+    """Return the alias, and the key of the record: a sorted set of JSON texts by server ms."""
+    alias, prefix = where(using)
+    return alias, f"{quote(prefix)}:acts"
+
+
+def _act(text: str, score: float) -> Action | None:
+    """Return a recorded action, or None for a foreign value."""
+    try:
+        entry = json.loads(text)
+        entry.pop("n", None)
+        until = entry.pop("until", None)
+        return Action(
+            datetime_of(score),
+            ids=tuple(map(str, entry.pop("ids", ()))),
+            until=None if until is None else datetime_of(until),
+            **entry,
+        )
+    except (ValueError, TypeError, AttributeError):
+        return None
