@@ -1,8 +1,21 @@
-"""Middleware that fails after the view, or that replaces, wraps, or delays its response."""
+"""Middleware that sets a user, or that drops, replaces, wraps, or delays the view's response."""
 
 import asyncio
+from types import SimpleNamespace
 
+from django.contrib.auth.models import AnonymousUser
 from django.http import HttpResponse
+
+
+def setting_the_user(get_response):
+    """Set the user to the one whose primary key is in the query, or to an anonymous user."""
+
+    def call(request):
+        pk = request.GET.get("user")
+        request.user = request._cached_user = SimpleNamespace(pk=pk) if pk else AnonymousUser()
+        return get_response(request)
+
+    return call
 
 
 def failing(get_response):
@@ -42,6 +55,8 @@ def wrapping(get_response):
 
     def call(request):
         response = get_response(request)
+        if not response.streaming:
+            return response
         content = response.streaming_content
         response.streaming_content = (part.upper() for part in content)
         return response
