@@ -169,8 +169,6 @@ def project(
     """A project with limited views. See tests/request_site/project.py."""
     from tests.request_site.project import Project
 
-    # Forget which queues were slow in earlier tests.
-    monkeypatch.setattr("django_redis_sync.limits.semaphore._crowded", {})
     with Project(settings, *getattr(request, "param", ())) as project:
         yield project
 

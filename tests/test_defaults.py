@@ -87,7 +87,7 @@ def test_requests_rejects_an_option_that_belongs_into_an_entry(option: str, set_
 
 def test_requests_sets_the_status_of_rejections(set_requests) -> None:
     set_requests(status=429)
-    assert 429 == parse("x", {"limit": 1}).rejection_status()
+    assert 429 == parse("x", {"limit": 1}).status
 
 
 def test_mixin_has_an_attribute_and_a_method_for_each_option() -> None:
@@ -284,7 +284,7 @@ TIMES = {
     "limits.breaker": {"PROBE_INTERVAL": 1, "PROBE_TIMEOUT": 0.5, "REMINDER_INTERVAL": 300},
     "limits.response": {"LEAD": 0.5},
     "limits.rejection": {"MIN_SECONDS": 1, "MAX_SECONDS": 120, "DEFAULT_SECONDS": 2},
-    "limits.semaphore": {"ATTEMPT": 0.5, "CountedKeys.HOUR": 3600, "_CROWDED": 5},
+    "limits.semaphore": {"ATTEMPT": 0.5, "CountedKeys.HOUR": 3600},
     "locks.callers": {"COLLECT_INTERVAL": 5},
     "locks.handle": {"_MIN_HOLD_LEFT": 0.001},
     "locks.lease_state": {"_CLOSE": 0.005},

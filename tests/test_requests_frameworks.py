@@ -124,12 +124,3 @@ def test_rejection_uses_the_exception_handler_of_ninja(
     assert 1 <= int(rejected["Retry-After"]) <= 3
     assert "no-store" == rejected["Cache-Control"]
     assert [] == [one for one in caplog.records if one.name == "django.request"]
-
-
-@ninja
-@pytest.mark.parametrize("path", ["migration", "schema"])
-def test_rejection_of_another_view_does_not_use_ninja(path, limited_endpoints):
-    pytest.importorskip("ninja")
-    with Semaphore("one", 1):
-        rejected = call(f"/{path}/", headers={"accept": "text/html"})
-    assert (503, "text/html") == (rejected.status_code, rejected["Content-Type"][:9])

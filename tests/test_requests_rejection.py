@@ -14,7 +14,7 @@ from django.utils import translation
 from django_redis_sync import NotAcquired, Semaphore
 from django_redis_sync.testing import filled
 from tests.behaviour.both import eventually
-from tests.request_site.project import BOTH, EVERYWHERE, call
+from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, call
 from tests.support.commands import locks
 
 pytestmark = pytest.mark.promise(19)
@@ -149,8 +149,7 @@ def test_template_of_the_project_gets_the_user(project, tmp_path):
     (folder / "503.html").write_text(template)
     settings = project.settings
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
-    setting_the_user = "tests.request_site.middleware.setting_the_user"
-    settings.MIDDLEWARE = [setting_the_user, *settings.MIDDLEWARE]
+    settings.MIDDLEWARE = [OBEYING, *settings.MIDDLEWARE]
     project.limit()
     with full():
         rejected = call("/home/?user=7", project.asgi, headers={"accept": "text/html"})

@@ -4,7 +4,7 @@ import pytest
 
 from django_redis_sync import semaphore_required
 from tests.behaviour.both import eventually
-from tests.request_site.project import BOTH, EVERYWHERE, in_use, reasons
+from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use, reasons
 
 pytestmark = pytest.mark.promise(32)
 
@@ -182,7 +182,7 @@ def test_request_is_not_admitted_when_a_callable_fails(option, value, error, pro
 def test_share_user_is_one_share_per_user_and_one_for_all_anonymous_users(
     project,
 ):
-    project.settings.MIDDLEWARE = ["tests.request_site.middleware.setting_the_user"]
+    project.settings.MIDDLEWARE = [OBEYING]
     project.limit(limit=4, share="user", share_limit=1)
     visits = [project.visit(**query).entered() for query in ({"user": "7"}, {"user": "8"}, {})]
     assert [429, 429] == [project.status(user="7"), project.status()]

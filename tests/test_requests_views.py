@@ -33,8 +33,8 @@ from tests.request_site import drf, gate
 from tests.request_site.project import (
     CLIENTS,
     EVERYWHERE,
+    OBEYING,
     ONE,
-    SETTING_THE_USER,
     arespond_ok,
     call,
     in_use,
@@ -268,7 +268,7 @@ def test_mixin_class_that_would_limit_nothing_raises_type_error(bases, attribute
         ),
     ],
 )
-def test_decorator_of_anything_but_a_view_raises_type_error(call, error, message):
+def test_decorator_on_anything_but_a_view_raises_type_error(call, error, message):
     with pytest.raises(error, match=re.escape(message)):
         call()
     assert 0 == in_use()
@@ -350,7 +350,7 @@ def test_no_request_is_limited_when_enabled_is_false(project):
 
 @site
 def test_request_redirected_to_the_login_takes_no_permit(project, raw):
-    project.settings.MIDDLEWARE = [SETTING_THE_USER]
+    project.settings.MIDDLEWARE = [OBEYING]
     project.with_middleware(ENDPOINTS={"members": ONE})
     assert 302 == call("/members/").status_code
     assert [] == [key for key in raw.scan_iter() if b"{one}" in key]

@@ -11,7 +11,6 @@ from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import ViewSet
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
-from tests.request_site import views
 
 one = semaphore_required("one", limit=1)
 mine = semaphore_required("mine", limit=1, key="user")
@@ -52,13 +51,16 @@ class ByAddress(APIView):
         return Response({"user": request.user.pk})
 
 
-class Gated(APIView):
-    """Wait at the gate in the query."""
+def gated(view):
+    """Return a limited view that calls another one."""
 
-    @method_decorator(one)
-    def get(self, request):
-        views.plain(request._request)
-        return Response({"ok": True})
+    class Gated(APIView):
+        @method_decorator(one)
+        def get(self, request):
+            view(request._request)
+            return Response({"ok": True})
+
+    return Gated.as_view()
 
 
 class Open(APIView):

@@ -45,9 +45,9 @@ CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 
 #: Run a test with the views of tests/request_site/views.py.
-site = pytest.mark.urls("tests.request_site.urls")
-#: A middleware that sets the user to the one whose primary key is in the query.
-SETTING_THE_USER = "tests.request_site.middleware.setting_the_user"
+site = pytest.mark.urls("tests.request_site.views")
+#: A middleware that obeys the query: see tests/request_site/middleware.py.
+OBEYING = "tests.request_site.middleware.obeying"
 
 
 class Visit:
