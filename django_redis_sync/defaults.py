@@ -283,8 +283,8 @@ class Requests(RequestOptions, total=False):
         Option(
             "auto",
             "Max threads of a process that wait at a time, over all limits: a waiting thread "
-            "answers no other request. auto: half of gunicorn's threads; 20 for sync views under "
-            "ASGI, where each request has its own thread; else 2. None: no limit.",
+            "answers no other request. auto: 20 for sync views under ASGI, where each request has "
+            "its own thread; else 2. None: no limit.",
         ),
     ]
     max_waiting_tasks: Annotated[

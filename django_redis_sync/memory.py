@@ -8,7 +8,7 @@ process. Other features of the scripts are missing:
 - A handle can be adopted twice.
 - The limit of a share holds, but shares don't take turns: a waiter passes waiters with a full
   share.
-- Operators can't pause, resize, or clear. There are no statistics and no lists of names.
+- Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -28,8 +27,8 @@ from .protocol.scripts import CONSTANTS, arguments_of
 from .protocol.steps import Answer, Run, Step, Wait
 
 POLL_INTERVAL = 0.01
-#: Commands for the registry of names, which are ignored.
-_REGISTRY = ("ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
+#: Commands of probes and for the registry of names, which are ignored.
+_IGNORED = ("PING", "ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
 class _Holder(NamedTuple):
@@ -40,15 +39,17 @@ class _Holder(NamedTuple):
     record: str
 
 
-@dataclass
 class _Counter:
-    """The holders of a name, and the waiting tokens in order of arrival."""
+    """The holders of a name by token, and the waiting tokens in order of arrival.
 
-    holders: dict[str, _Holder] = field(default_factory=dict)
-    #: By token: share, limit of the share (0: none), and permits.
-    waiting: dict[str, tuple[str, int, int]] = field(default_factory=dict)
-    seen: str = ""
-    fence: int = 0
+    Each script is a method, which gets the script's arguments and returns its reply.
+    """
+
+    def __init__(self) -> None:
+        self.holders: dict[str, _Holder] = {}
+        #: By token: share, limit of the share (0: none), and permits.
+        self.waiting: dict[str, tuple[str, int, int]] = {}
+        self.seen, self.fence = "", 0
 
     @property
     def used(self) -> int:
@@ -59,25 +60,27 @@ class _Counter:
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 
+    def rejection(self, reason: str, limit: Any) -> list[Any]:
+        return ["no", reason, str(len(self.waiting)), "", str(limit)]
+
     def acquire(self, given: dict[str, Any]) -> list[Any]:
         token, how, limit = given["token"], given["how"], int(given["limit"])
-        permits = int(given["permits"])
+        asked = given["share"], int(given["share_limit"]), int(given["permits"])
+        permits, kind = asked[2], self.seen[:1]
         if (held := self.holders.get(token)) is not None:
             return ["ok", held.fence, held.lease]
         if permits > limit:
             return ["large", str(limit)]
-        kind = self.seen[:1]
         if (self.holders or self.waiting) and kind not in ("", given["kind"]):
             return ["kind", kind]
-        free = self.used + permits <= limit if permits else not self.holders
-        asked = given["share"], int(given["share_limit"]), permits
-        ahead = (other for other, its in self.waiting.items() if self.within(*its))
-        fits = self.within(*asked)
-        free = free and fits and next(ahead, token) == token
+        first = next((one for one, its in self.waiting.items() if self.within(*its)), token)
+        reason = FULL if self.within(*asked) else SHARE
+        room = self.used + permits <= limit if permits else not self.holders
+        free = room and reason == FULL and first == token
         if not (free or how == "shadow"):
             full = token not in self.waiting and len(self.waiting) >= int(given["max_waiters"])
             if how == "try" or full:
-                return ["no", FULL if fits else SHARE, str(len(self.waiting)), "", str(limit)]
+                return self.rejection(reason, limit)
             self.waiting[token] = asked
             return ["wait", str(time.time_ns() // 10**6), str(int(POLL_INTERVAL * 1000)), "0"]
         self.waiting.pop(token, None)
@@ -85,8 +88,7 @@ class _Counter:
         fence, lease = str(self.fence), str(given["lease"])
         record = f"h {fence} {lease} {given['terms']}"
         self.holders[token] = _Holder(fence, permits, asked[0], lease, record)
-        reason = [] if free else [FULL if fits else SHARE]
-        return ["ok", fence, lease, str(len(self.holders)), *reason]
+        return ["ok", fence, lease, str(len(self.holders)), *([] if free else [reason])]
 
     def release(self, given: dict[str, Any]) -> list[Any]:
         token, how = given["token"], given["how"]
@@ -103,7 +105,7 @@ class _Counter:
         asked = self.waiting.pop(token, None)
         if how == "giveup":
             reason = TIMEOUT if asked is None or self.within(*asked) else SHARE
-            return ["no", reason, str(len(self.waiting)), "", self.seen.partition(" ")[2] or "1"]
+            return self.rejection(reason, self.seen.partition(" ")[2] or "1")
         return ["ok" if self.holders.pop(token, None) else "gone"]
 
     def renew(self, given: dict[str, Any]) -> list[Any]:
@@ -124,12 +126,8 @@ class MemoryServer:
     """Replacement of a Server. `asynchronous` is that of an AsyncServer."""
 
     def __init__(self, alias: str = "default") -> None:
-        self.alias = alias
+        self.alias, self.asynchronous = alias, _AsyncMemoryServer(self)
         self._counters, self._lock = defaultdict[str, _Counter](_Counter), threading.Lock()
-
-    @property
-    def asynchronous(self) -> AsyncMemoryServer:
-        return AsyncMemoryServer(self)
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step."""
@@ -157,11 +155,9 @@ class MemoryServer:
 
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
         """Answer the commands that the engine sends. Raise NotImplementedError for others."""
-        if args == ("PING",):
-            return "PONG"
         if args == ("TIME",):
             return [str(part) for part in divmod(time.time_ns() // 1000, 10**6)]
-        if args[0] in _REGISTRY:
+        if args[0] in _IGNORED:
             return None
         raise NotImplementedError(f"{args[0]} needs a Redis server")
 
@@ -169,7 +165,7 @@ class MemoryServer:
         return [self.command(*args) for args in several]
 
 
-class AsyncMemoryServer:
+class _AsyncMemoryServer:
     """Replacement of an AsyncServer."""
 
     plans = 0
@@ -184,11 +180,11 @@ class AsyncMemoryServer:
         return asyncio.ensure_future(self._perform(step))
 
     async def _perform(self, step: Step) -> Answer:
-        if isinstance(step, Run):
-            return self._server.run(step)
-        sent = clock()
-        await asyncio.sleep(_pause(step))
-        return Answer(None, sent, clock())
+        if not isinstance(step, Run):
+            sent = clock()
+            await asyncio.sleep(_pause(step))
+            return Answer(None, sent, clock())
+        return self._server.run(step)
 
 
 async def _ready(timeout: float) -> str:

@@ -17,21 +17,17 @@ from .exceptions import NotAcquired, Unavailable
 from .limits.admission import RejectedRequest, aadmit, admit
 from .limits.policy import Declared, Policy, endpoint_of
 from .limits.rejection import aanswer, answer, error_answer, is_drf
-from .limits.response import PASSED, Hold
+from .limits.response import state_of
 from .limits.routes import MARK, is_preflight, marks_of
 from .logs import logger
-
-#: The attributes of a request: the middleware's hold, and whether its view is async.
-_HOLD = "_redis_sync_hold"
-_ASYNC_VIEW = "_redis_sync_async_view"
 
 
 class ConcurrencyLimitMiddleware:
     """Enforce REDIS_SYNC["ENDPOINTS"], and with ATOMIC_REQUESTS also decorators and mixins.
 
     List it after the middleware that rejects requests (CsrfViewMiddleware,
-    LoginRequiredMiddleware). It takes permits just before the view and its transaction, and
-    releases them after both.
+    LoginRequiredMiddleware). It takes permits before the view and its transaction begin,
+    and releases them after both.
     """
 
     sync_capable = async_capable = True
@@ -51,10 +47,10 @@ class ConcurrencyLimitMiddleware:
         try:
             response = self.get_response(request)
         except BaseException:
-            if hold := _hold_of(request):
+            if hold := state_of(request).hold:
                 hold.release()
             raise
-        if (hold := _hold_of(request)) and not hold.goes_with(response):
+        if (hold := state_of(request).hold) and not hold.goes_with(request, response):
             hold.release()
         return response
 
@@ -62,49 +58,41 @@ class ConcurrencyLimitMiddleware:
         try:
             response = await self.get_response(request)
         except BaseException:
-            if hold := _hold_of(request):
-                await _release_after_view(request, hold)
+            # If the request was cancelled, its sync view runs on in the thread of the request's
+            # sync code. A call in that thread comes after the view.
+            if hold := state_of(request).hold:
+                await shield(sync_to_async(hold.release)())
             raise
-        if (hold := _hold_of(request)) and not hold.goes_with(response):
+        if (hold := state_of(request).hold) and not hold.goes_with(request, response):
             await hold.arelease()
         return response
 
     def _process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        try:
-            policies = policies_of(request, view, args, kwargs)
-        except ImproperlyConfigured:
-            if _is_of_admin(view):
-                return None
-            raise
+        policies = _policies_or_none(request, view, args, kwargs)
         if not policies:
             return None
         got = admit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
             return answer(request, got)
-        _enter(request, got, policies)
+        # Decorators and mixins don't apply these policies again.
+        state_of(request).passed, state_of(request).hold = policies, got
         return None
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        try:
-            if _asks_a_sync_view(request, view):
-                policies = await sync_to_async(policies_of)(request, view, args, kwargs)
-            else:
-                policies = policies_of(request, view, args, kwargs)
-        except ImproperlyConfigured:
-            if _is_of_admin(view):
-                return None
-            raise
+        if _asks_a_sync_view(request, view):
+            policies = await sync_to_async(_policies_or_none)(request, view, args, kwargs)
+        else:
+            policies = _policies_or_none(request, view, args, kwargs)
         if not policies:
             return None
-        setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
         got = await aadmit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
             return await aanswer(request, got)
-        _enter(request, got, policies)
+        state_of(request).passed, state_of(request).hold = policies, got
         return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -120,26 +108,21 @@ class ConcurrencyLimitMiddleware:
         return error_answer(request, error)
 
 
-def _enter(request: HttpRequest, hold: Hold, policies: list[Policy]) -> None:
-    setattr(request, PASSED, policies)  # decorators and mixins don't apply these again
-    if hold:
-        setattr(request, _HOLD, hold)
-
-
-def _hold_of(request: HttpRequest) -> Hold | None:
-    return getattr(request, _HOLD, None)
-
-
-async def _release_after_view(request: HttpRequest, hold: Hold) -> None:
-    if getattr(request, _ASYNC_VIEW, True):
-        await hold.arelease()
-    else:
-        # The request was cancelled, but its view runs on in the thread of the request's sync code.
-        # A call in that thread comes after the view.
-        await shield(sync_to_async(hold.release)())
-
-
 # Policies
+
+
+def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
+    """Return `policies_of` the arguments. With wrong settings, return none for a page of Django's
+    admin, because the admin shows the mistake. Raise ImproperlyConfigured for other views."""
+    try:
+        return policies_of(request, view, args, kwargs)
+    except ImproperlyConfigured:
+        login_page_of = getattr(view, "__self__", None)
+        if any(hasattr(view, own) for own in ("admin_site", "model_admin")):
+            return []
+        if hasattr(login_page_of, "admin_view"):
+            return []
+        raise
 
 
 def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
@@ -148,46 +131,28 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     They include those of decorators and mixins only if ATOMIC_REQUESTS wraps the view. Otherwise
     these apply their own, after the decorators outside of them (login_required).
     """
-    endpoint = endpoint_of(request)
-    own = endpoint.policy
-    marks = [*marks_of(view, request.method)]
-    if not marks:
-        return [own] if own is not None else []
-    if not _matters(own, view):
-        return []
+    endpoint, marks = endpoint_of(request), [*marks_of(view, request.method)]
+    own = [] if endpoint.policy is None else [endpoint.policy]
+    atomic = bool(marks) and is_atomic(view)
+    if not marks or not (own or atomic):
+        return own
     declared = [
-        endpoint.policy_of(declared, fallback)
-        for mark, fallback in marks
-        for declared in (mark.declared_for(request, args, kwargs),)
+        endpoint.policy_of(mark.declared_for(request, args, kwargs), name) for mark, name in marks
     ]
-    policies = []
-    if own is not None and all((own.using, own.name) != (p.using, p.name) for p in declared):
-        policies.append(own)
-    if is_atomic(view):
+    known = {(policy.using, policy.name) for policy in declared}
+    policies = [policy for policy in own if (policy.using, policy.name) not in known]
+    if atomic:
         drf = is_drf(view)
         policies += [policy for policy in declared if not (drf and _sees_the_view(policy))]
     return policies
-
-
-def _is_of_admin(view: Any) -> bool:
-    """Return True for a page of Django's admin. It stays open with wrong settings, because it shows
-    the mistake to those who can correct it."""
-    site = getattr(view, "__self__", None)  # of the login page
-    return any(hasattr(view, own) for own in ("admin_site", "model_admin")) or hasattr(
-        site, "admin_view"
-    )
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
     """Return True if `policies_of` calls methods of a sync view: they may query the database."""
     if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
         return False
-    return not iscoroutinefunction(view) and _matters(endpoint_of(request).policy, view)
-
-
-def _matters(own: Policy | None, view: Any) -> bool:
-    """Return True if the middleware needs to know the decorators and mixins."""
-    return own is not None or is_atomic(view)
+    matters = endpoint_of(request).policy is not None or is_atomic(view)
+    return matters and not iscoroutinefunction(view)
 
 
 def is_atomic(view: Any) -> bool:

@@ -38,7 +38,6 @@ from .memory import MemoryServer
 
 P = ParamSpec("P")
 T = TypeVar("T")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -62,16 +61,29 @@ class Helper(Generic[T]):
     def __call__(self, decorated: F) -> F:
         """Return a function that runs `decorated` inside a block, at each call. For a test case,
         each test runs inside a block. Raise TypeError for generators and other classes."""
-        if isinstance(decorated, type) and issubclass(decorated, unittest.TestCase):
-            decorated.setUp = self._before(decorated.setUp)  # type: ignore[assignment, method-assign]
+        function: Any = decorated
+        if isinstance(function, type) and issubclass(function, unittest.TestCase):
+            function.setUp = self._before(function.setUp)  # type: ignore[assignment, method-assign]
             return decorated
-        generates = inspect.isgeneratorfunction(decorated) or inspect.isasyncgenfunction(decorated)
-        if generates or isinstance(decorated, type):
+        generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if generates or isinstance(function, type):
             text = "decorates functions and unittest's test cases, not {!r}: use it as a `with`"
-            raise TypeError(text.format(decorated))
-        if iscoroutinefunction(decorated):
-            return self._around_async(decorated)  # type: ignore[return-value]
-        return self._around(decorated)  # type: ignore[return-value]
+            raise TypeError(text.format(function))
+        if iscoroutinefunction(function):
+
+            @wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._begin():
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._begin():
+                    return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
 
     def _before(self, set_up: Callable[[Any], None]) -> Callable[[Any], None]:
         @wraps(set_up)
@@ -80,22 +92,6 @@ class Helper(Generic[T]):
             block.__enter__()
             test.addCleanup(block.__exit__, None, None, None)
             set_up(test)
-
-        return wrapper
-
-    def _around(self, function: Callable[P, R]) -> Callable[P, R]:
-        @wraps(function)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._begin():
-                return function(*args, **kwargs)
-
-        return wrapper
-
-    def _around_async(self, function: Callable[P, Any]) -> Callable[P, Any]:
-        @wraps(function)
-        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with self._begin():
-                return await function(*args, **kwargs)
 
         return wrapper
 
@@ -145,7 +141,7 @@ def filled(
             key = identity.of_user(user.pk)
         _check_key(name, key, user)
     _check_spelling(name)
-    limit = limit if limit is not None else _limit_of(name)
+    limit = _limit_of(name) if limit is None else limit
     permits = limit or 1
     if share is not None:
         share_limit = share_limit or _limit_of(name, "share_limit")
@@ -201,8 +197,7 @@ def _check_key(name: str, key: str | None, user: Any) -> None:
 
 def _check_spelling(name: str) -> None:
     """Raise AssertionError if the name is unknown and similar to a known one."""
-    entries = endpoints().entries.values()
-    known = {*conf.current().semaphores, *(entry.name for entry in entries)}
+    known = {*conf.current().semaphores, *(one.name for one in endpoints().entries.values())}
     known |= {policy.name for route in routes() for policy in policies_of(route)}
     if name not in known and (close := get_close_matches(name, known, n=1, cutoff=0.8)):
         raise AssertionError(
@@ -215,13 +210,11 @@ def _makes(kind: Any, key: str | None) -> bool:
     """Return True if the option `key` of a policy can give this key."""
     if kind is None or key is None:
         return kind is None and key is None
-    if kind == "user":
-        return True
-    return key.startswith("ip-" if kind == "ip" else "key-")
+    return kind == "user" or key.startswith("ip-" if kind == "ip" else "key-")
 
 
 def _limit_of(name: str, option: str = "limit") -> int | None:
-    """Return the highest limit of a name in the settings and views, or None if there is no int."""
+    """Return the highest limit of a name in the settings and views, or None if none is an int."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
@@ -246,7 +239,7 @@ def without_redis() -> Iterator[None]:
     Locks, semaphores, and limits work for the threads and event loops of this process, with their
     limits, the order of waiters, and fencing tokens. A lease ends only when it is released:
     `timeout` and `min_hold` have no effect. The limit of a share holds, but shares don't take
-    turns. There are no statistics. Operator actions, lists of names, and `locks doctor` raise
+    turns. Statistics are missing. Operator actions, lists of names, and `locks doctor` raise
     NotImplementedError. Locks on a quorum are not replaced.
     """
     servers: dict[str, MemoryServer] = {}

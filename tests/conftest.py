@@ -169,6 +169,20 @@ def rejections() -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.fixture
+def project(
+    request: pytest.FixtureRequest,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    clean_redis: None,
+) -> Iterator[Any]:
+    """A project with limited views. See tests/request_site/project.py."""
+    from tests.request_site.project import Project
+
+    with Project(settings, *getattr(request, "param", ())) as project:
+        yield project
+
+
+@pytest.fixture
 def new_server() -> Iterator[Callable[..., RedisServer]]:
     """Return a function that starts a private server, with the arguments of `RedisServer`."""
     if find_server() is None:

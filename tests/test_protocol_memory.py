@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,10 @@ import redis
 from devtools.servers import RedisServer, find_server
 from tests.test_protocol_scripts import Name
 
-pytestmark = pytest.mark.skipif(find_server() is None, reason="limits the memory of its own server")
+pytestmark = [
+    pytest.mark.promise(14),
+    pytest.mark.skipif(find_server() is None, reason="limits the memory of its own server"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +38,13 @@ def fill(x: Name) -> None:
         x.raw.set("too", "much")
 
 
-def test_full_memory_denies_a_new_name_and_stores_nothing(x: Name) -> None:
+def test_full_memory_denies_new_names_and_new_waiters_and_stores_nothing(x: Name) -> None:
     fill(x)
     for how in ("try", "wait", "shadow"):
         with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
             x.ask("a", how)
     assert [] == x.raw.keys("*")
-
-
-def test_full_memory_denies_a_new_waiter_and_keeps_the_queue(x: Name) -> None:
+    x.raw.config_set("maxmemory", 0)
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -52,79 +53,68 @@ def test_full_memory_denies_a_new_waiter_and_keeps_the_queue(x: Name) -> None:
     assert (["a"], ["b"], []) == (x.holders(), x.queue(), x.traces("c"))
 
 
-def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
-    x.hold("a", limit=1)
-    fill(x)
-    assert ["no", "full"] == x.ask("b", "try", limit=1)[:2]
-    # The limit differs from the last caller's, so it is stored for operators.
-    assert ["no", "full"] == x.ask("b", "try", permits=2, limit=2)[:2]
-    assert b"p 2" == x.field("#seen")
+def buried(x: Name, token: str) -> list[Any]:
+    """Undo the request of `token`. Return the reply to a late copy of it."""
+    x.undo(token)
+    x.raw.config_set("maxmemory", 0)
+    return x.ask(token)
 
 
-@pytest.mark.parametrize("ms", [60_000, math.inf], ids=["1 minute", "permanent"])
-def test_full_memory_allows_a_renewal(x: Name, ms: Any) -> None:
-    fence = x.hold("a", lease=1000)
-    fill(x)
-    assert "ok" == x.run("renew", "a", fence=fence, how="set", ms=ms, nth=1)[0]
-    assert x.left("a") > 50_000
-    assert all(ttl > 50_000 or ttl == -1 for ttl in x.ttls().values())
+def operated(x: Name, how: str, value: Any = "") -> tuple[bool, bool]:
+    x.operate(how, value)
+    return x.field("#limit") == b"7", x.field("#paused") is not None
 
 
-def test_full_memory_allows_confirm_adopt_and_share(x: Name) -> None:
-    fence = x.hold("a", permits=0, kind="w", limit=9)
-    fill(x)
-    assert "ok" == x.run("renew", "a", fence=fence, how="confirm")[0]
-    assert "ok" == x.run("renew", "a", fence=fence, how="adopt", ms=5000, nth=7, known=0)[0]
-    assert "ok" == x.run("release", "a", fence=fence, how="share")[0]
-    assert b"0" == x.field("#extra")
+def counted(x: Name, letter: str) -> bool:
+    return any(field.decode().endswith(f":{letter}") for field in x.raw.hkeys(x.keys.stats))
 
 
-def test_full_memory_allows_a_release_with_its_count_and_handoff(x: Name) -> None:
+#: With the holder "a", which has the fence f, and the waiter "b": a call, and its result.
+ALLOWED: dict[str, tuple[Callable[[Name, str], Any], Any]] = {
+    "renewal": (
+        lambda x, f: (x.run("renew", "a", fence=f, how="set", ms=9e4, nth=1)[0], x.left("a") > 5e4),
+        ("ok", True),
+    ),
+    "permanent": (
+        lambda x, f: (x.run("renew", "a", fence=f, how="set", ms=math.inf, nth=1)[0], x.left("a")),
+        ("ok", math.inf),
+    ),
+    "confirm": (lambda x, f: x.run("renew", "a", fence=f, how="confirm")[0], "ok"),
+    "adopt": (
+        lambda x, f: x.run("renew", "a", fence=f, how="adopt", ms=5000, nth=7, known=0)[0],
+        "ok",
+    ),
+    "release": (
+        lambda x, f: (x.release("a", f, keep=5), x.holders(), len(x.wake("b")), counted(x, "r")),
+        ("ok", ["b"], 1, True),
+    ),
+    "min_hold": (lambda x, f: (x.release("a", f, hold=60_000), x.holders()), ("ok", ["ka"])),
+    "claim": (
+        lambda x, f: (x.release("a", f), x.ask("b", "again")[0], x.wake("b")),
+        ("ok", "ok", []),
+    ),
+    **{f"undo {token}": (lambda x, f, t=token: buried(x, t), ["dead"]) for token in "abc"},
+    "giveup": (
+        lambda x, f: (x.run("release", "b", how="giveup"), x.traces("b")),
+        (["no", "timeout", 0, "", "1"], []),
+    ),
+    "place": (lambda x, f: (x.ask("b", "again")[0], x.deadline("b") > 1000), ("wait", True)),
+    "rejection": (lambda x, f: x.ask("c", "try", permits=2, limit=2)[:2], ["no", "full"]),
+    "pause": (lambda x, f: operated(x, "pause"), (False, True)),
+    "resize": (lambda x, f: operated(x, "resize", 7), (True, False)),
+    **{how: (lambda x, f, h=how: operated(x, h), (False, False)) for how in ("resume", "reset")},
+    "clear": (lambda x, f: (x.run("clear", "a"), x.holders()), (["ok"], ["b"])),
+    "inspect": (lambda x, f: x.run("inspect")[7], 1),
+}
+
+
+@pytest.mark.parametrize(("call", "expected"), ALLOWED.values(), ids=ALLOWED)
+def test_full_memory_allows_all_but_new_requests(x: Name, call: Any, expected: Any) -> None:
     fence = x.hold("a", keep=5)
     x.wait("b", keep=5)
     fill(x)
-    assert "ok" == x.release("a", fence, keep=5)
-    assert (["b"], [], 1) == (x.holders(), x.queue(), len(x.wake("b")))
-    counted = {field.decode().partition(":")[2] for field in x.raw.hkeys(x.keys.stats)}
-    assert {"r", "w"} <= counted
-
-
-def test_full_memory_allows_min_hold_to_retain_permits(x: Name) -> None:
-    fence = x.hold("a")
-    fill(x)
-    assert "ok" == x.release("a", fence, hold=60_000)
-    assert ["ka"] == x.holders()
-
-
-@pytest.mark.parametrize("token", ["a", "b", "c"], ids=["holder", "waiter", "unknown"])
-def test_full_memory_allows_an_undo_with_a_tombstone(x: Name, token: str) -> None:
-    x.hold("a")
-    x.wait("b")
-    fill(x)
-    x.undo(token)
-    x.raw.config_set("maxmemory", 0)
-    assert ["dead"] == x.ask(token)
-
-
-def test_full_memory_allows_a_waiter_to_give_up(x: Name) -> None:
-    x.hold("a")
-    x.wait("b")
-    fill(x)
-    assert ["no", "timeout", 0, "", "1"] == x.run("release", "b", how="giveup")
-    assert [] == x.traces("b")
-
-
-def test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted(x: Name) -> None:
-    x.hold("a")
-    x.wait("b", "c")
-    x.raw.zadd(x.keys.waiters, {"c": x.now() + 500}, xx=True)
-    fill(x)
-    assert "wait" == x.ask("c", "again")[0]
-    assert x.deadline("c") > 1000
-    x.raw.config_set("maxmemory", 0)
-    x.expire("a")
-    fill(x)
-    assert "ok" == x.ask("b", "again")[0]
+    assert expected == call(x, fence)
+    assert all(ttl > 0 or ttl == -1 for ttl in x.ttls().values())
 
 
 def test_full_memory_allows_a_waiter_to_take_free_permits(x: Name) -> None:
@@ -132,44 +122,13 @@ def test_full_memory_allows_a_waiter_to_take_free_permits(x: Name) -> None:
     x.wait("b")
     x.raw.hdel(x.keys.info, "#paused")
     fill(x)
-    assert "ok" == x.ask("b", "again")[0]
-    assert ["b"] == x.holders()
+    assert ("ok", ["b"]) == (x.ask("b", "again")[0], x.holders())
 
 
-def test_full_memory_allows_a_new_holder_to_claim_its_lease(x: Name) -> None:
-    fence = x.hold("a")
-    x.wait("b")
-    x.release("a", fence)
+def test_full_memory_allows_a_writer_to_share_and_keys_to_expire(x: Name) -> None:
+    fence = x.hold("a", permits=0, kind="w", limit=9, lease=4000)
     fill(x)
-    assert "ok" == x.ask("b", "again")[0]
-    assert [] == x.wake("b")
-
-
-@pytest.mark.parametrize("how", ["pause", "resume", "resize", "reset"])
-def test_full_memory_allows_operators_to_pause_and_resize(x: Name, how: str) -> None:
-    x.hold("a")
-    fill(x)
-    x.operate(how, 7 if how == "resize" else "")
-    assert (how == "resize") == (x.field("#limit") == b"7")
-    assert (how == "pause") == (x.field("#paused") is not None)
-
-
-def test_full_memory_allows_operators_to_clear_a_lease(x: Name) -> None:
-    x.hold("a")
-    x.wait("b")
-    fill(x)
-    assert ["ok"] == x.run("clear", "a")
-    assert ["b"] == x.holders()
-
-
-def test_full_memory_allows_inspect(x: Name) -> None:
-    x.hold("a")
-    fill(x)
-    assert 1 == x.run("inspect")[7]
-
-
-def test_full_memory_does_not_keep_keys_from_expiring(x: Name) -> None:
-    fence = x.hold("a", lease=4000)
-    fill(x)
+    assert "ok" == x.run("release", "a", fence=fence, how="share")[0]
+    assert b"0" == x.field("#extra")
     x.run("renew", "a", fence=fence, how="set", ms=5000, nth=1)
     assert all(0 < ttl < 20_000 for ttl in x.ttls().values())

@@ -1,131 +1,248 @@
-"""The response to a rejected request: Retry-After, status, message, and page."""
+"""The response to a rejected request: status, Retry-After, form, and the project's own response."""
 
-from __future__ import annotations
-
-import json
+import contextlib
+import logging
 import random
-from typing import Any
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.http import HttpResponse
-from django.test import RequestFactory
 from django.utils import translation
 
-from django_redis_sync import Semaphore, semaphore_required
-from django_redis_sync.limits.admission import RejectedRequest
-from django_redis_sync.limits.policy import parse
-from django_redis_sync.limits.rejection import (
-    DEFAULT_SECONDS,
-    JITTER,
-    MAX_SECONDS,
-    MIN_SECONDS,
-    answer,
-)
-from django_redis_sync.operators.actions import resize
-from django_redis_sync.protocol.plans import Rejection
+from django_redis_sync import NotAcquired, Semaphore
+from django_redis_sync.testing import filled
+from tests.behaviour.both import eventually
+from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, call
+from tests.support.commands import locks
+
+pytestmark = pytest.mark.promise(19)
 
 
-@pytest.fixture(params=["lowest", "highest"])
-def jitter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """The random factor: once the lowest, once the highest."""
-    highest = request.param == "highest"
-    monkeypatch.setattr(random, "uniform", lambda low, high: high if highest else low)
-    return 1 + JITTER if highest else 1
+@contextlib.contextmanager
+def full(limit=1, waiters=0, **options):
+    """Hold all permits of "one" while `waiters` threads wait for them."""
+
+    def wait():
+        with Semaphore("one", limit, blocking_timeout=60):
+            pass
+
+    with ThreadPoolExecutor(max(1, waiters)) as threads, filled("one", limit, **options) as lease:
+        for _ in range(waiters):
+            threads.submit(wait)
+        eventually(lambda: not waiters or Semaphore("one", 1).status().waiting == waiters)
+        yield lease
 
 
-def rejected(
-    limit: int = 1,
-    override: int | None = None,
-    reason: str = "full",
-    accept: str = "",
-    **given: Any,
-) -> HttpResponse:
-    """Return the response to a request that Redis rejected with the reply `given`.
-
-    `override`: the limit in the reply, which an operator has set.
-    """
-    options = {name: given.pop(name) for name in ("min_hold", "key", "status") if name in given}
-    policy = parse("exports", {"limit": limit, **options})
-    request = RequestFactory().get("/", headers={"accept": accept})
-    request.resolver_match = None  # type: ignore[assignment]
-    response = answer(
-        request, RejectedRequest(policy, limit, Rejection(reason, limit=override, **given))
-    )
-    assert isinstance(response, HttpResponse)
-    return response
+# Retry-After
 
 
+@pytest.mark.parametrize("factor", [1, 1.5])
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("options", "waiters", "override", "seconds"),
     [
-        ({"mean_hold": 1.2}, 1.2),
-        ({"mean_hold": 4.0}, 4.0),
-        ({"mean_hold": 4.0, "waiting": 3}, 16.0),
-        ({"mean_hold": 4.0, "waiting": 3, "limit": 4}, 4.0),
-        ({"mean_hold": 6.0, "limit": 3, "override": 1}, 6.0),
-        ({"mean_hold": 4.0, "waiting": 3, "min_hold": 6.0}, 24.0),
-        ({"mean_hold": 30.0, "min_hold": 20.0}, 30.0),
-        ({"mean_hold": None, "min_hold": 6.0}, 6.0),
-        ({"mean_hold": None}, DEFAULT_SECONDS),
-        ({"mean_hold": 0.1}, MIN_SECONDS),
-        ({"mean_hold": 10_000.0}, MAX_SECONDS),
+        ({}, 0, None, 2),  # no hold was measured
+        ({"min_hold": 4.2}, 0, None, 4.2),
+        ({"min_hold": 4.2, "limit": 3}, 0, None, 1.4),
+        ({"min_hold": 4.2}, 3, None, 16.8),
+        ({"min_hold": 4.2, "limit": 2}, 3, None, 8.4),
+        ({"min_hold": 4.2, "limit": 3}, 0, "1", 4.2),
+        ({"min_hold": 0.1}, 0, None, 1),
+        ({"min_hold": 1000}, 0, None, 120),
     ],
-    ids=str,
 )
 def test_retry_after_is_the_time_until_a_permit_is_expected(
-    given: Any, seconds: float, jitter: float
-) -> None:
-    expected = min(seconds * jitter, MAX_SECONDS)
-    assert expected <= int(rejected(**given)["Retry-After"]) < expected + 1  # rounded up
+    project, monkeypatch, options, waiters, override, seconds, factor
+):
+    bounds = []
+    monkeypatch.setattr(random, "uniform", lambda *given: bounds.append(given) or factor)
+    project.limit(**options)
+    with full(options.get("limit", 1), waiters):
+        if override:
+            locks("resize", "one", override, "--create")
+        found = int(project.get()["Retry-After"])
+    expected = min(seconds * factor, 120)
+    assert expected <= found < expected + 1, "not rounded up"
+    assert (1, 1.5) in bounds, "clients would return together"
 
 
-def test_retry_after_differs_between_requests() -> None:
-    given = {"waiting": 9, "mean_hold": 2.0}
-    assert 1 < len({rejected(**given)["Retry-After"] for _ in range(200)})
+def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
+    project.limit()
+    with Semaphore("one", 1):
+        time.sleep(0.5)
+    with full(waiters=9):
+        found = int(project.get()["Retry-After"])
+    assert found >= 5, "a permit is free after ten holds of 0.5 s"
 
 
-@pytest.mark.usefixtures("clean_redis")
-def test_retry_after_uses_the_limit_of_an_operator() -> None:
-    view = semaphore_required("one", limit=3, min_hold=12)(lambda request: HttpResponse())
-    resize("one", None, 1)
-    with Semaphore("one", 3):
-        # With the caller's limit, 12 / 3 seconds would be the least.
-        assert 12 <= int(view(RequestFactory().get("/"))["Retry-After"]) <= 18
+# Status and body
 
 
 @pytest.mark.parametrize(
-    ("reason", "given", "status", "crowded"),
+    ("cause", "options", "status", "crowded"),
     [
         ("full", {}, 503, True),
         ("full", {"key": "ip"}, 429, True),
         ("full", {"key": "ip", "status": 420}, 420, True),
+        ("full", {"key": lambda request: "k", "status": 503}, 503, True),
         ("full", {"status": 420}, 420, True),
-        ("timeout", {"key": "ip"}, 429, True),
-        ("cleared", {"key": "ip"}, 503, False),
-        ("outage", {"key": "ip", "status": 420}, 503, False),
-        ("paused", {"key": "ip"}, 503, False),
+        ("full", {"key": "ip", "blocking_timeout": 0.05}, 429, True),
+        ("paused", {"key": "ip", "status": 420}, 503, False),
+        ("paused", {"blocking_timeout": 0.05}, 503, False),
+        ("outage", {"key": "ip", "status": 420, "on_outage": "closed"}, 503, False),
     ],
 )
-def test_status_and_message_distinguish_a_full_limit_from_an_outage(
-    reason: str, given: Any, status: int, crowded: bool
-) -> None:
-    response = rejected(reason=reason, **given)
-    data = json.loads(response.content)
-    assert (status, crowded) == (response.status_code, "Too many requests" in data["detail"])
-    assert (status, int(response["Retry-After"])) == (data["status"], data["retry_after"])
+@BOTH
+def test_status_and_message_tell_a_full_limit_from_a_pause_and_an_outage(
+    project, cause, options, status, crowded
+):
+    project.limit(**options)
+    with contextlib.ExitStack() as stack:
+        if cause == "full":
+            inside = project.visit().entered()
+            stack.callback(inside.end)
+        elif cause == "paused":
+            locks("pause", "one", "--create")
+        else:
+            project.lose_redis()
+        response = project.get()
+    assert (status, status) == (response.status_code, response.json()["status"])
+    assert crowded == ("Too many requests" in response.json()["detail"])
+    assert int(response["Retry-After"]) == response.json()["retry_after"]
     assert "no-store" == response["Cache-Control"]
 
 
+HTML = "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/json", "application/json"),
+        ("text/html, application/json;q=0.9", HTML),
+        ("application/json, text/html;q=0.9", "application/json"),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", HTML),  # browsers
+        ("text/*", HTML),
+        ("*/*", "application/json"),  # curl, requests, httpx, fetch()
+        ("image/png", "application/json"),
+        (None, "application/json"),
+    ],
+)
+@pytest.mark.promise(28)
+def test_rejection_has_the_preferred_content_type_and_no_secrets(project, accept, kind, caplog):
+    project.limit()
+    with full() as lease:
+        rejected = call("/home/", headers={"accept": accept} if accept else {})
+    assert kind == rejected["Content-Type"] and "Accept" in rejected["Vary"]
+    shown = rejected.content.decode() + str(rejected.headers)
+    for secret in (lease.token[:8], socket.gethostname(), str(lease.fence)):
+        assert secret not in shown
+    assert [] == [one for one in caplog.records if one.name == "django.request"]
+
+
+@EVERYWHERE
+def test_template_of_the_project_gets_the_user(project, tmp_path):
+    folder = tmp_path / "django_redis_sync"
+    folder.mkdir()
+    template = "busy, {{ request.user.pk }}: {{ status }}, {{ retry_after }}"
+    (folder / "503.html").write_text(template)
+    settings = project.settings
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    settings.MIDDLEWARE = [OBEYING, *settings.MIDDLEWARE]
+    project.limit()
+    with full():
+        rejected = call("/home/?user=7", project.asgi, headers={"accept": "text/html"})
+    assert 503 == rejected.status_code
+    assert f"busy, 7: 503, {rejected['Retry-After']}" == rejected.content.decode()
+
+
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_page_declares_its_language(language: str) -> None:
+def test_page_declares_its_language_and_is_plain_text_without_templates(project, language):
+    project.limit()
+    locks("pause", "one", "--create")
     with translation.override(language):
-        page = rejected(reason="paused", accept="text/html").content.decode()
+        page = call("/home/", headers={"accept": "text/html"}).content.decode()
         title = translation.gettext("Please try again")
         message = translation.gettext("Please try again in a moment.")
+        project.settings.TEMPLATES = []
+        text = call("/home/", headers={"accept": "text/html"}).content.decode()
     assert f'<html lang="{language}">' in page
     assert f"<title>{title}</title>" in page and f"<p>{message}</p>" in page
+    assert message == text
 
 
-def test_page_is_plain_text_without_a_template_engine(settings: Any) -> None:
-    settings.TEMPLATES = []
-    assert b"Please try again in a moment." == rejected(reason="paused", accept="text/html").content
+# The project's own response
+
+
+def respond_418(request, rejection):
+    text = f"{rejection.reason} {rejection.name} {rejection.status} {rejection.message}"
+    return HttpResponse(text, status=418)
+
+
+async def arespond_after_99_seconds(request, rejection):
+    return HttpResponse("later", status=rejection.status, headers={"Retry-After": "99"})
+
+
+class AsyncCallable:
+    """A callable whose `__call__` is async: `iscoroutinefunction` returns False for it."""
+
+    async def __call__(self, request, rejection):
+        return respond_418(request, rejection)
+
+
+def return_none(request, rejection): ...
+
+
+def return_text(request, rejection):
+    return "come back later"
+
+
+@pytest.mark.promise(18)
+@pytest.mark.parametrize(
+    ("response", "in_sync", "in_async"),
+    [
+        # The status of the response, or the type in the error with which it is replaced
+        (respond_418, 418, 418),
+        (f"{__name__}.respond_418", 418, 418),
+        (AsyncCallable(), "coroutine", 418),
+        (arespond_after_99_seconds, "coroutine", 503),
+        (return_none, "NoneType", "NoneType"),
+        (return_text, "str", "str"),
+    ],
+)
+@EVERYWHERE
+def test_response_function_makes_the_response_but_never_admits(
+    project, response, in_sync, in_async, caplog
+):
+    project.limit(response=response)
+    with full():
+        rejected = project.get()
+    expected = in_async if project.asgi else in_sync
+    errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    if isinstance(expected, str):
+        name = getattr(response, "__name__", "AsyncCallable")
+        words = f"response={__name__}.{name} of the limit 'one' returned a {expected},"
+        assert 503 == rejected.status_code and words in errors[0]
+        assert "Too many requests" in rejected.json()["detail"]
+    else:
+        assert (expected, []) == (rejected.status_code, errors)
+        said = b"later" if expected == 503 else b"full one 503 Too many requests"
+        assert rejected.content.startswith(said)
+    assert ("99" == rejected["Retry-After"]) == (expected == 503)
+    assert "no-store" == rejected["Cache-Control"]
+
+
+def test_response_setting_applies_to_all_limits(project):
+    project.configure(REQUESTS={"response": f"{__name__}.respond_418"})
+    project.limit()
+    with full():
+        assert 418 == project.status()
+
+
+@EVERYWHERE
+def test_on_full_raise_raises_not_acquired(project):
+    project.limit(on_full="raise")
+    with full(), pytest.raises(NotAcquired, match="'one': all permits are in use") as raised:
+        project.get()
+    assert ("full", "one") == (raised.value.reason, raised.value.lock_name)

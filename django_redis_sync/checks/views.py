@@ -88,8 +88,8 @@ def check_deployment() -> Iterator[CheckMessage]:
     if waiting and "max_waiting_threads" not in given:
         yield Warning(
             f"{_some(waiting)}: blocking_timeout lets requests wait, but only some threads of a "
-            "process may wait at a time, and max_waiting_threads is not set: without a server that "
-            "tells its number of threads, two. The next request is rejected at once.",
+            "process may wait at a time, and max_waiting_threads is not set: under WSGI, two. The "
+            "next request is rejected at once.",
             hint="Set REDIS_SYNC['REQUESTS']['max_waiting_threads'] to the number of threads of a "
             "process that may wait; leave at least one to the other views.",
             id="redis_sync.W021",

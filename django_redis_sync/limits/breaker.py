@@ -28,8 +28,8 @@ class Breaker:
     """The circuit breaker of a cache alias.
 
     Closed: every request may contact Redis. Open: no request may, and a thread probes Redis once
-    per `PROBE_INTERVAL`. Half open, after an answered probe: one request may contact Redis, and its
-    outcome decides.
+    per `PROBE_INTERVAL`. After each answered probe, one request may contact Redis, and its outcome
+    decides. If it ends without an outcome, the request after the next probe decides.
     """
 
     # Invariant: the generation grows with each change, and is odd while Redis is down. A request
@@ -88,13 +88,6 @@ class Breaker:
         if changed:
             self._notify(down=True)
 
-    def cancelled(self, generation: int) -> None:
-        """Record that a request of this generation ended without an outcome. If it was the trial,
-        another request may be."""
-        if generation % 2 == 1:
-            with self._lock:
-                self._probe_answered = self._probe_answered or generation == self.generation
-
     def close(self) -> None:
         """End the probes, because the settings have changed."""
         with self._lock:
@@ -130,20 +123,17 @@ class Breaker:
         while self.down:
             time.sleep(PROBE_INTERVAL)
             generation = self.generation
-            if self.down and not self._probe_answered and self._redis_answers():
+            if not self.down or self._probe_answered:
+                continue
+            try:
+                server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
+            except Failure as failure:
+                self._log(failure.cause, changed=False)
+            except Exception:  # for example, the settings have changed
+                logger.exception("probing the Redis of cache %r failed", self.alias)
+            else:
                 with self._lock:
                     self._probe_answered = generation == self.generation
-
-    def _redis_answers(self) -> bool:
-        try:
-            server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
-        except Failure as failure:
-            self._log(failure.cause, changed=False)
-            return False
-        except Exception:  # for example, the settings have changed
-            logger.exception("probing the Redis of cache %r failed", self.alias)
-            return False
-        return True
 
     def _notify(self, down: bool) -> None:
         run_callbacks(partial(outage_changed.send_robust, Breaker, alias=self.alias, down=down))

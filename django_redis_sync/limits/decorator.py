@@ -149,7 +149,7 @@ def respond(
     except BaseException:
         hold.release()
         raise
-    if not hold.goes_with(response):
+    if not hold.goes_with(request, response):
         hold.release()
     return response
 
@@ -179,7 +179,7 @@ async def arespond(
     except BaseException:
         await hold.arelease()
         raise
-    if not hold.goes_with(response):
+    if not hold.goes_with(request, response):
         await hold.arelease()
     return response
 

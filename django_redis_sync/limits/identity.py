@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Generator
-from functools import cache, partial
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +19,6 @@ from django.http import HttpRequest
 
 from .. import conf
 from ..locks import shares
-from ..logs import logger
 from ..protocol.keys import check_text
 
 if TYPE_CHECKING:
@@ -47,19 +46,7 @@ def of_user(pk: Any) -> str:
 
 def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
     """Return the key of the client's address: its digest, with IPv6 that of its network."""
-    found = address(request, trusted_proxies)
-    if not found:
-        _warn_of_no_address()
-    return digest("ip", network(found, ipv6_prefix))
-
-
-@cache
-def _warn_of_no_address() -> None:
-    logger.warning(
-        "requests have no client address, for example because of a Unix socket: limits by address "
-        "count all of them as one client. Let the proxy append to X-Forwarded-For, and set "
-        "trusted_proxies"
-    )
+    return digest("ip", network(address(request, trusted_proxies), ipv6_prefix))
 
 
 def of_value(value: Any) -> str:
@@ -131,30 +118,11 @@ def _bare(text: str) -> str:
     return text
 
 
-def user_of(request: Any) -> Any:
-    """Return the user of Django's or REST framework's request. Raise ImproperlyConfigured if there
-    is none."""
-    try:
-        return request.user
-    except AttributeError as error:
-        raise ImproperlyConfigured(
-            "A policy with key 'user' needs request.user: add AuthenticationMiddleware."
-        ) from error
-
-
 # Steps
 
 
-class Step(Protocol):
-    """A step of a plan: `do` carries it out in sync code, and `ado` in async code."""
-
-    @property
-    def do(self) -> Callable[[], Any]: ...
-    @property
-    def ado(self) -> Callable[[], Awaitable[Any]]: ...
-
-
-Plan = Generator[Step, Any, Any]
+#: A generator of steps. Each step has two methods: `do` for sync code, and `ado` for async code.
+Plan = Generator[Any, Any, Any]
 
 
 def run(plan: Plan) -> Any:
@@ -209,7 +177,7 @@ class Call(NamedTuple):
     async def ado(self) -> Any:
         if iscoroutinefunction(self.function):
             return await self.function(self.request)
-        value = await sync_to_async(self.function)(self.request)
+        value = await sync_to_async(partial(self.function, self.request))()
         return await value if isawaitable(value) else value
 
 
@@ -262,8 +230,14 @@ def _client(policy: Policy, request: HttpRequest) -> str:
 
 
 def _user(request: Any) -> Any:
-    """Return the primary key of the request's user, or None if it is anonymous."""
-    return user_of(request).pk
+    """Return the primary key of the request's user, or None if it is anonymous. Raise
+    ImproperlyConfigured if the request has no user."""
+    try:
+        return request.user.pk
+    except AttributeError as error:
+        raise ImproperlyConfigured(
+            "A policy with key 'user' needs request.user: add AuthenticationMiddleware."
+        ) from error
 
 
 async def _auser(request: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..defaults import ENTRY
 from ..protocol.keys import check_text
-from ..protocol.reasons import FULL, SHARE
 from ..values import unknown
 
 
@@ -62,11 +61,6 @@ class Policy(_Options):  # type: ignore[misc]
     __slots__ = ()
 
     @property
-    def keyed(self) -> bool:
-        """True if each key has its own semaphore."""
-        return self.key is not None
-
-    @property
     def same_for_all(self) -> bool:
         """True if all requests have the same semaphore, limit, and share."""
         return (
@@ -76,18 +70,13 @@ class Policy(_Options):  # type: ignore[misc]
             and not callable(self.share_limit)
         )
 
-    def rejection_status(self, reason: str = FULL) -> int:
-        """Return the HTTP status for a request that is rejected because of other requests: the
-        option `status`, else 429 if they have the same key or share, else 503."""
-        return self.status or (429 if self.keyed or reason == SHARE else 503)
-
     def counts(self, method: str | None, preflight: bool = False) -> bool:
         """Return True if requests with this HTTP method are limited. `preflight`: True if a
         framework answers the request before the view's code."""
         return not preflight if self.methods is None else method in self.methods
 
 
-class SemaphoreKey(NamedTuple):
+class SemaphoreId(NamedTuple):
     """Identifies a semaphore of a policy: its cache alias, name, and key."""
 
     using: str
@@ -115,15 +104,11 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
         raise ValueError("fair must not be False with share or share_limit: shares take turns")
     for option, value in given.items():
         if ENTRY[option].path and isinstance(value, str) and "." in value:
-            given[option] = _callable_at(option, value)
+            given[option] = found = import_string(value)
+            if not callable(found):
+                what = f"{value} is a {type(found).__name__}"
+                raise TypeError(f"{option} must be a callable, but {what}")
     return Policy(name=name, **given)
-
-
-def _callable_at(option: str, path: str) -> Any:
-    found = import_string(path)
-    if not callable(found):
-        raise TypeError(f"{option} must be a callable, but {path} is a {type(found).__name__}")
-    return found
 
 
 def checked(option: str, value: Any) -> Any:
@@ -140,8 +125,7 @@ _KNOWN = f"the options are {', '.join(sorted(ENTRY))}"
 # Endpoints
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry of ENDPOINTS: the semaphore's name, and the options that the entry gives."""
 
     name: str
@@ -173,7 +157,7 @@ class Endpoints:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
-        self._globs = sorted(filter(is_glob, given), key=lambda glob: (-len(glob), glob))
+        self._globs = sorted(self.entries, key=lambda glob: (-len(glob), glob))
 
     def find(self, view_name: str) -> Entry | None:
         """Return the entry for a view, or None. Slow: it tries all globs."""
@@ -185,10 +169,6 @@ class Endpoints:
         if view_name in self.entries:
             return view_name
         return next((glob for glob in self._globs if fnmatchcase(view_name, glob)), None)
-
-
-def is_glob(pattern: str) -> bool:
-    return any(char in pattern for char in "*?[")
 
 
 class Declared:
@@ -215,9 +195,6 @@ class Declared:
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
         """Return itself: these options are the same for all requests."""
         return self
-
-    def __repr__(self) -> str:
-        return f"<Declared {self.name!r} {self.options!r}>"
 
 
 #: Max cached policies of a view. The methods of a mixin may make any number of names.

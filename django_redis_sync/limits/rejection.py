@@ -10,14 +10,13 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from inspect import isawaitable, iscoroutine
+from inspect import iscoroutine
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
@@ -27,8 +26,8 @@ from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
 from ..protocol.reasons import OUTAGE
 from .admission import RejectedRequest
+from .identity import Call
 from .policy import Policy
-from .semaphore import seconds_until_free
 
 #: Bounds of Retry-After in seconds, and its value if no hold was measured.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
@@ -36,16 +35,14 @@ MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
 JITTER = 0.5
 
 
-def retry_after(rejected: RejectedRequest) -> int:
+def _retry_after(rejected: RejectedRequest | None = None) -> int:
     """Return the estimated seconds until a permit is free after those of all waiters."""
-    ahead = rejected.rejection.waiting + 1
-    return _scattered(
-        seconds_until_free(rejected.policy, rejected.limit, rejected.rejection, ahead)
-    )
-
-
-def _scattered(seconds: float | None) -> int:
-    wait = min(max(DEFAULT_SECONDS if seconds is None else seconds, MIN_SECONDS), MAX_SECONDS)
+    wait = DEFAULT_SECONDS
+    if rejected is not None:
+        policy, limit, found = rejected
+        hold = max(found.mean_hold or 0, policy.min_hold or 0)
+        wait = (found.waiting + 1) * hold / (found.limit or limit) if hold else wait
+    wait = min(max(wait, MIN_SECONDS), MAX_SECONDS)
     return math.ceil(min(wait * random.uniform(1, 1 + JITTER), MAX_SECONDS))
 
 
@@ -64,13 +61,16 @@ class RejectionInfo:
     name: str
 
 
-def info_of(rejected: RejectedRequest) -> RejectionInfo:
-    """Return the RejectionInfo of a rejected request."""
+def _info_of(rejected: RejectedRequest) -> RejectionInfo:
+    """Return the RejectionInfo of a rejected request. Raise NotAcquired if the policy has
+    on_full="raise"."""
+    reason, name = rejected.rejection.reason, rejected.policy.name
+    if rejected.policy.on_full == "raise":
+        raise NotAcquired(f"{name!r}: {rejected.rejection}", reason, name)
     message = _("Please try again in a moment.")
     if rejected.rejection.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
-    reason, name = rejected.rejection.reason, rejected.policy.name
-    return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
+    return RejectionInfo(rejected.status, _retry_after(rejected), message, reason, name)
 
 
 def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
@@ -78,9 +78,7 @@ def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) ->
 
     Raise NotAcquired if the policy has on_full="raise".
     """
-    if rejected.policy.on_full == "raise":
-        raise rejected.error()
-    info, made = info_of(rejected), None
+    info, made = _info_of(rejected), None
     if rejected.policy.response is not None:
         made = _checked(rejected.policy.response(request, info), rejected.policy)
     return _finished(_default(request, seen, info) if made is None else made, info)
@@ -91,16 +89,10 @@ async def aanswer(
 ) -> HttpResponseBase:
     """Async version of `answer()`. Sync code of the project and templates run in a thread, because
     they may query the database."""
-    own = rejected.policy.response
-    if rejected.policy.on_full == "raise":
-        raise rejected.error()
-    info, made = info_of(rejected), None
-    if own is not None:
-        call = partial(own, request, info)
-        made = call() if iscoroutinefunction(own) else await sync_to_async(call)()
-        if isawaitable(made) and not isinstance(made, HttpResponseBase):
-            made = await made
-        made = _checked(made, rejected.policy)
+    info, made = _info_of(rejected), None
+    if rejected.policy.response is not None:
+        own = partial(rejected.policy.response, request)
+        made = _checked(await Call(own, info).ado(), rejected.policy)
     if made is None and _is_plain(request):
         made = _default(request, seen, info)
     elif made is None:
@@ -114,7 +106,7 @@ def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> Http
     if isinstance(error, NotAcquired):
         reason, name = error.reason, str(error.lock_name or "")
     message = _("Please try again in a moment.")
-    info = RejectionInfo(503, _scattered(None), message, reason, name)
+    info = RejectionInfo(503, _retry_after(), message, reason, name)
     return _finished(_default(request, None, info), info)
 
 
@@ -143,7 +135,7 @@ def _name_of(function: Any) -> str:
 def _is_plain(request: HttpRequest) -> bool:
     """Return True if the default response is JSON that this module makes itself."""
     view = _view_of(request)
-    return not (is_drf(view) or answers_by_ninja(view) or prefers_page(request))
+    return not (is_drf(view) or _ninja_api(view) or _prefers_page(request))
 
 
 def _view_of(request: HttpRequest) -> Any:
@@ -154,16 +146,13 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
     """Return the response in the form of the view's framework. Without a framework, return a page
     for clients that prefer HTML, and JSON for others."""
     view = _view_of(request)
-    within = hasattr(seen, "parser_context")
-    if within or is_drf(view):
-        error = drf_error(info.status, info.message, info.retry_after, info.reason)
-        return answer_within_drf(seen, error) if within else answer_by_drf(request, view, error)
-    by_ninja = answers_by_ninja(view)
-    if by_ninja is not None:
-        return by_ninja(request, info.status, info.message)
-    if prefers_page(request):
-        page = _page(request, info.message, info.status, info.retry_after)
-        response = HttpResponse(page, status=info.status)
+    if hasattr(seen, "parser_context") or is_drf(view):
+        return _by_drf(request, seen, info)
+    if (api := _ninja_api(view)) is not None:
+        error = import_module("ninja.errors").HttpError(info.status, info.message)
+        return api.on_exception(request, error)  # type: ignore[no-any-return]
+    if _prefers_page(request):
+        response = HttpResponse(_page(request, info), status=info.status)
     else:
         data = {"detail": info.message, "status": info.status, "retry_after": info.retry_after}
         response = JsonResponse(data, status=info.status)
@@ -180,18 +169,18 @@ def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBa
     return response
 
 
-def prefers_page(request: HttpRequest) -> bool:
+def _prefers_page(request: HttpRequest) -> bool:
     """Return True if the client prefers HTML to JSON, as browsers do."""
     return bool(request.get_preferred_type(["application/json", "text/html"]) == "text/html")
 
 
-def _page(request: HttpRequest, message: str, status: int, seconds: int) -> str:
-    names = [f"django_redis_sync/{status}.html", "django_redis_sync/rejected.html"]
-    context: dict[str, Any] = {"message": message, "status": status, "retry_after": seconds}
+def _page(request: HttpRequest, info: RejectionInfo) -> str:
+    names = [f"django_redis_sync/{info.status}.html", "django_redis_sync/rejected.html"]
+    context = {"message": info.message, "status": info.status, "retry_after": info.retry_after}
     try:
         return loader.render_to_string(names, context, request)
     except TemplateDoesNotExist:  # no template engine has APP_DIRS
-        return message
+        return info.message
 
 
 # The frameworks
@@ -202,20 +191,18 @@ def is_drf(view: Any) -> bool:
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
-def drf_error(status: int, message: str, seconds: int, reason: str) -> Exception:
-    """Return an error for REST framework's exception handlers. They set `Retry-After` to its
-    `wait`."""
-    error: Any = import_module("rest_framework.exceptions").APIException(message, code=reason)
-    error.status_code, error.wait = status, seconds
-    return error  # type: ignore[no-any-return]
-
-
-def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResponse:
-    """Return the response of a REST framework view to an error, made by its exception handler and
-    renderers. The view was not called yet."""
+def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
+    """Return the rejection in the form that the exception handler and the renderers of a REST
+    framework view give to errors."""
+    exceptions: Any = import_module("rest_framework.exceptions")
+    error = exceptions.APIException(info.message, code=info.reason)
+    error.status_code, error.wait = info.status, info.retry_after  # `wait` becomes Retry-After
+    if hasattr(seen, "parser_context"):  # inside the view
+        # If the error were raised, Django would log the response as an error of the server.
+        return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match
-    made = view.cls(**getattr(view, "initkwargs", {}))
-    made.action_map = getattr(view, "actions", None) or {}  # of a view set
+    made = match.func.cls(**getattr(match.func, "initkwargs", {}))
+    made.action_map = getattr(match.func, "actions", None) or {}  # of a view set
     made.args, made.kwargs = match.args, match.kwargs
     made.format_kwarg = made.get_format_suffix(**match.kwargs)
     made.headers = made.default_response_headers
@@ -224,24 +211,12 @@ def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResp
     return response  # type: ignore[no-any-return]
 
 
-def answer_within_drf(seen: Any, error: Exception) -> HttpResponse:
-    """Return the response of a REST framework handler to an error. `seen`: the framework's request.
-
-    If the error were raised, Django would log the response as an error of the server.
-    """
-    response = seen.parser_context["view"].handle_exception(error)
-    return response  # type: ignore[no-any-return]
-
-
-def answers_by_ninja(view: Any) -> Callable[[HttpRequest, int, str], HttpResponse] | None:
-    """Return a function with which the API of a django-ninja view makes a response of a status and
-    a message. Return None for any other view."""
+def _ninja_api(view: Any) -> Any:
+    """Return the API of a django-ninja view, or None for any other view."""
     if "ninja" not in sys.modules:
         return None
     inside = inspect.getclosurevars(view).nonlocals.values() if inspect.isfunction(view) else ()
     for found in (getattr(view, "__self__", None), *inside):
         if type(found).__module__.startswith("ninja.") and getattr(found, "operations", None):
-            api: Any = found.operations[0].api
-            error = import_module("ninja.errors").HttpError
-            return lambda request, *given: api.on_exception(request, error(*given))
+            return found.operations[0].api
     return None

@@ -9,8 +9,8 @@ Django reports the end of a request in two ways. It calls `request.close()` when
 response that it sent, which may be another one than the view's. Under ASGI, if the client left
 before there was a response, it only sends `request_finished`, in the thread of the request's sync
 code and therefore after that code. If a server cancels the request, Django 6.1 does neither. Then
-the request ends with the task that sends the response, and with the context in which Django handles
-the request.
+the request ends with the context in which Django handles it: that exists as long as a task or a
+thread runs code of the request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import errno
 import math
 import socket
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,22 +32,47 @@ from django.dispatch import receiver
 from django.http import HttpRequest
 
 from ..engine.threads import run_callbacks
-from ..exceptions import LeaseLost, Unavailable
+from ..exceptions import LeaseLost, NotAcquired, Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
 from ..protocol.steps import Run
 from .breaker import Breaker
 from .local import local_limiter
-from .policy import SemaphoreKey
+from .policy import Policy, SemaphoreId
 
-#: The attribute of a request with the semaphores that it holds.
-_NOTE = "_redis_sync_held"
-#: The attribute of a request with the policies that the middleware has applied.
-PASSED = "_redis_sync_passed"
+#: The attribute of a request with its State.
+_STATE = "_redis_sync"
 
 #: A stream is ended LEAD seconds before its lease expires, so that it has stopped when the next
 #: request is admitted. MAX_PART: the largest part of max_hold for that.
 LEAD, MAX_PART = 0.5, 0.1
+
+
+class State:
+    """What decorators, mixin, and middleware store about a request.
+
+    - `held`: the semaphores that have given the request a permit.
+    - `passed`: the policies that the middleware has applied.
+    - `longest`: the longest `blocking_timeout` of the request's limits so far.
+    - `waited`: the seconds that the request has waited, for all of its limits together.
+    - `hold`: the permits of the middleware.
+    """
+
+    __slots__ = ("held", "hold", "longest", "passed", "waited")
+
+    def __init__(self) -> None:
+        self.held: set[SemaphoreId] = set()
+        self.passed: Sequence[Policy] = ()
+        self.longest, self.waited = 0.0, 0.0
+        self.hold: Hold | None = None
+
+
+def state_of(request: HttpRequest) -> State:
+    """Return the State of a request."""
+    found: State | None = request.__dict__.get(_STATE)
+    if found is None:
+        found = request.__dict__[_STATE] = State()
+    return found
 
 
 class RequestLease(Lease):
@@ -55,7 +80,7 @@ class RequestLease(Lease):
 
     # Class attributes: most leases don't change more than `path`.
     path = ""
-    #: The hold whose stream ends with this lease, and the time to end the stream.
+    #: The hold with the stream that ends with this lease, and the time to end the stream.
     _hold: weakref.ref[Hold] | None = None
     _hang_up_at = math.inf
 
@@ -96,90 +121,66 @@ class RequestLease(Lease):
 class Permit(NamedTuple):
     """The permit of a semaphore that a request took. `lease` is None if Redis was down."""
 
-    place: SemaphoreKey
-    lease: RequestLease | None
+    semaphore: SemaphoreId
+    lease: Any
     redis: Breaker
 
-    def release(self) -> None:
-        """Release the lease. Raise nothing: the lease renewer retries a failed release."""
-        if self.lease is not None:
-            generation = self.redis.generation
-            try:
-                self.lease.release()
-            except Exception as error:
-                self._failed(self.lease, generation, error)
-
-    async def arelease(self) -> None:
-        """Async version of `release()`. A cancellation takes effect after the release."""
-        if self.lease is not None:
-            generation = self.redis.generation
-            try:
-                await self.lease.arelease()
-            except Exception as error:
-                self._failed(self.lease, generation, error)
-
-    def release_later(self) -> None:
-        """Release the lease in the background. Never wait."""
-        if self.lease is not None:
-            try:
-                self.lease.release_later()
-            except Exception as error:
-                self._failed(self.lease, self.redis.generation, error)
-
-    def _failed(self, lease: Lease, generation: int, error: Exception) -> None:
+    def failed(self, generation: int, error: Exception) -> None:
+        """Report the error of a release to the breaker, and log it."""
+        name = self.semaphore.name
         if isinstance(error, LeaseLost):
             logger.debug("nothing to release: %s", error)  # the loss was logged before
         elif isinstance(error, Unavailable):
             self.redis.failed(generation, error)  # logs it once per outage
-            message = "%r will be released when Redis is available: %s"
-            logger.debug(message, lease.name, error)
+            logger.debug("%r will be released when Redis is available: %s", name, error)
         else:
-            logger.error("releasing %r failed", lease.name, exc_info=error)
+            logger.error("releasing %r failed", name, exc_info=error)
 
 
 class Hold:
     """The permits that a decorator, the mixin, or the middleware took for a request."""
 
     # Invariant: each permit is released by the one thread that pops it. list.pop is atomic.
-    __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "_request", "note")
+    __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "held")
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, held: set[SemaphoreId]) -> None:
+        """`held`: the semaphores that have given the request a permit, at any place."""
         self._permits: list[Permit] = []
-        self.note = note_of(request)
-        # A weak reference, because the middleware's request has a reference to its hold.
-        self._request = weakref.ref(request)
-        self._ended = False
+        self.held, self._ended = held, False
         self._hang_up: Callable[[], bool] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._permits)
 
-    def add(self, permit: Permit) -> Permit:
-        """Add a permit, to be released with the others, and return it."""
+    def add(self, permit: Permit) -> None:
+        """Add a permit, to be released with the others."""
         self._permits.append(permit)
-        self.note.add(permit.place)
-        return permit
-
-    def has(self, lease: RequestLease) -> bool:
-        """Return True if `lease` is among the permits."""
-        return any(permit.lease is lease for permit in list(self._permits))
+        self.held.add(permit.semaphore)
 
     def release(self) -> None:
         """Release all permits. Raise nothing, and don't wait for a server that is down."""
         while self._permits and (permit := self._leave()) is not None:
-            permit.release()
+            generation = permit.redis.generation
+            try:
+                permit.lease.release()
+            except Exception as error:  # the lease renewer retries the release
+                permit.failed(generation, error)
 
     async def arelease(self) -> None:
         """Async version of `release()`. A cancellation takes effect after the release."""
         while self._permits and (permit := self._leave()) is not None:
-            await permit.arelease()
+            generation = permit.redis.generation
+            try:
+                await permit.lease.arelease()
+            except Exception as error:
+                permit.failed(generation, error)
 
     def release_later(self) -> None:
         """Release all permits on another thread. Never wait: a destructor may call this."""
         if self._permits:
             run_callbacks(self.release)
 
-    def goes_with(self, response: Any) -> bool:
+    def goes_with(self, request: HttpRequest, response: Any) -> bool:
         """If `response` is not complete, release the permits at its end, and return True.
 
         Return False if the caller has to release them now, because the response is complete or the
@@ -188,8 +189,7 @@ class Hold:
         streaming = getattr(response, "streaming", False)
         if not self or not (streaming or not getattr(response, "is_rendered", True)):
             return False
-        request = self._request()
-        if request is None or not _release_at_end(request, self):
+        if not _release_at_end(request, self):
             return False
         if streaming:
             response._resource_closers.append(self.release)
@@ -242,11 +242,7 @@ class Hold:
                 self._hang_up = None
 
     async def _awatched(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        task = asyncio.current_task()
-        self._hang_up = partial(_cancel, asyncio.get_running_loop(), task)
-        if task is not None:
-            # If the task is cancelled while it sends, Django 6.1 doesn't close the response.
-            task.add_done_callback(lambda _: self.release_later())
+        self._hang_up = partial(_cancel, asyncio.get_running_loop(), asyncio.current_task())
         try:
             async for part in parts:
                 yield part
@@ -257,20 +253,21 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Return the next permit to release now, or None. No other caller gets it. If Redis is
-        down, release permits in the background instead."""
+        """Return the next permit with a lease to release now, or None. No other caller gets it. If
+        Redis is down, release leases in the background instead."""
         self._hang_up = None  # the connection may already serve another request
         while self._permits:
             try:
                 permit = self._permits.pop()
             except IndexError:
                 break  # another thread popped the last one
-            place = permit.place
-            self.note.discard(place)
-            local_limiter.left(place, self)
-            if not permit.redis.down:
+            self.held.discard(permit.semaphore)
+            local_limiter.left(permit.semaphore, self)
+            if permit.lease is not None and not permit.redis.down:
                 return permit
-            permit.release_later()
+            if permit.lease is not None:
+                with contextlib.suppress(NotAcquired):  # it was released
+                    permit.lease.release_later()
         return None
 
 
@@ -293,18 +290,10 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
     return True
 
 
-def note_of(request: HttpRequest) -> set[SemaphoreKey]:
-    """Return the semaphores of which a request holds permits, from any decorator, mixin, or
-    middleware."""
-    note: set[SemaphoreKey] = request.__dict__.setdefault(_NOTE, set())
-    return note
-
-
 # The end of a request
 
 #: The holds to release when an ASGI request ends, by the context in which Django handles it.
-_at_end: weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]
-_at_end = weakref.WeakKeyDictionary()
+_at_end = weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]()
 
 
 def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
@@ -313,32 +302,23 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
     if context is not None:
         if context.token is None:  # Django has left it
             return False
-        holds = _at_end.get(context)
-        if holds is None:
-            holds = _at_end[context] = []
-            # If the server cancels the request, Django 6.1 reports its end in neither way. The
-            # context exists as long as threads run code of the request.
-            weakref.finalize(context, _release_rest, holds).atexit = False
-        holds.append(hold)
-    closing = request.__dict__.get("close")
-    if not isinstance(closing, _Close):
-        closing = request.__dict__["close"] = _Close(request)
-    closing.holds.append(hold)
+        weakref.finalize(context, hold.release_later).atexit = False
+        _at_end.setdefault(context, []).append(hold)
+    known = request.__dict__.get("close")
+    request.__dict__["close"] = partial(_close, weakref.ref(request), known, hold)
     return True
 
 
-class _Close:
-    """Replacement of `request.close()` that also releases `holds`."""
-
-    def __init__(self, request: HttpRequest) -> None:
-        self._request, self.holds = weakref.ref(request), list[Hold]()
-
-    def __call__(self) -> None:
-        request = self._request()
-        if request is not None:
-            type(request).close(request)
-        for hold in self.holds:
-            hold.release()
+def _close(
+    reference: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold
+) -> None:
+    """Replace `request.close()`: call the one that was `known` before, and release the permits."""
+    request = reference()
+    if known is not None:
+        known()
+    elif request is not None:
+        type(request).close(request)
+    hold.release()
 
 
 # Connected at import: Django may cache the receivers before the view returns.
@@ -347,8 +327,3 @@ def _finished(**_: Any) -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)
     for hold in () if context is None else _at_end.pop(context, ()):
         hold.release()
-
-
-def _release_rest(holds: list[Hold]) -> None:
-    for hold in holds:
-        hold.release_later()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
 
 from .policy import Declared, Endpoint, Policy, endpoints
 
@@ -25,7 +25,7 @@ MARK = "_redis_sync_policies"
 STACK = "_redis_sync_stack"
 #: The attribute of the mixin's dispatch: a function from the view's instance to its options.
 MIXIN = "_redis_sync_declared_by"
-#: The packages whose `options` and `dispatch` run no code of the project.
+#: The packages with an `options` and a `dispatch` that run no code of the project.
 _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
@@ -243,12 +243,6 @@ def _walk(patterns: Sequence[Any], spaces: tuple[str, ...]) -> Iterator[Route]:
             inner = (*spaces, pattern.namespace) if pattern.namespace else spaces
             yield from _walk(pattern.url_patterns, inner)
         elif isinstance(pattern, URLPattern):
-            name = pattern.name or _path(pattern.callback)
-            yield Route(":".join((*spaces, name)), pattern.callback)
-
-
-def _path(view: Any) -> str:
-    """Return the name of a view that has none in the URLconf, as ResolverMatch does."""
-    view = getattr(view, "view_class", view)
-    named = view if hasattr(view, "__name__") else type(view)
-    return f"{named.__module__}.{named.__name__}"
+            view = pattern.callback
+            match = ResolverMatch(view, (), {}, url_name=pattern.name, namespaces=[*spaces])
+            yield Route(match.view_name, view)

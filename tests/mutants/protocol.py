@@ -97,8 +97,8 @@ MUTANTS = [
     ),
     Mutant(
         "new callers overtake the queue in without_redis",
-        "free = free and fits and next(ahead, token) == token",
-        "free = free and fits",
+        "free = room and reason == FULL and first == token",
+        "free = room and reason == FULL",
         "test_testing.py",
     ),
 ]

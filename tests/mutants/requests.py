@@ -1,4 +1,4 @@
-"""Defects of the permits of requests, of rejections, the middleware, and the checks."""
+"""Defects of policies, of responses, of the middleware, and of the checks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ from .mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "SEMAPHORES take precedence over ENDPOINTS",
+        "*(dict(layer) for layer in (*layers, config.named(name))), requests",
+        "*(dict(layer) for layer in (config.named(name), *layers)), requests",
+        "test_requests_policy.py",
+    ),
+    Mutant(
+        "an IPv4-mapped IPv6 address is reduced to its network",
+        "        if found.ipv4_mapped is not None:\n",
+        "        if False:\n",
+        "test_requests_policy.py",
+    ),
+    Mutant(
+        "the digest of a key has another salt",
+        '_SALT = "django_redis_sync.limits.identity"',
+        '_SALT = "django_redis_sync.identity"',
+        "test_requests_policy.py",
+    ),
+    Mutant(
         "a response function that returns None admits the request",
         "    if isinstance(made, HttpResponseBase):\n        return made\n",
         "    return made\n",
-        "test_requests_views.py",
+        "test_requests_rejection.py",
     ),
     Mutant(
         "Retry-After is rounded down",
@@ -19,9 +37,9 @@ MUTANTS = [
     ),
     Mutant(
         "a request with a replaced response keeps its permit",
-        "    closing.holds.append(hold)\n",
+        '    request.__dict__["close"] = partial(_close, weakref.ref(request), known, hold)\n',
         "",
-        "test_requests_views.py",
+        "test_requests_response.py",
     ),
     Mutant(
         "a template response releases its permit before it is rendered",
@@ -42,33 +60,21 @@ MUTANTS = [
         "test_requests_views.py",
     ),
     Mutant(
-        "a sync view's coroutine is returned",
-        "raise _not_async(view, response)",
-        "return response",
+        "non_atomic_requests has no effect",
+        'database["ATOMIC_REQUESTS"] and alias not in skipped',
+        'database["ATOMIC_REQUESTS"]',
         "test_requests_views.py",
     ),
     Mutant(
-        "Unavailable in a view causes a server error",
-        "if not isinstance(error, (NotAcquired, Unavailable)):",
-        "if not isinstance(error, NotAcquired):",
+        "a preflight request takes a permit of the middleware under ASGI",
+        "await aadmit(policies, request, preflight=is_preflight(request, view))",
+        "await aadmit(policies, request)",
         "test_requests_views.py",
     ),
     Mutant(
-        "ERROR_RESPONSES has no effect",
-        "        if not conf.current().error_responses:\n            return None\n",
-        "",
-        "test_requests_views.py",
-    ),
-    Mutant(
-        "the middleware keeps its permit if the view raises",
-        "            if hold := _hold_of(request):\n                hold.release()\n",
-        "",
-        "test_requests_response.py",
-    ),
-    Mutant(
-        "a dotted path to a str is accepted as a key",
-        "    if not callable(found):\n",
-        "    if False:\n",
+        "the mixin's initkwargs are lost",
+        "return declared_by(self._view_class(**self._initkwargs))",
+        "return declared_by(self._view_class())",
         "test_checks.py",
     ),
     Mutant(

@@ -5,68 +5,62 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import ViewSet
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
-from django_redis_sync.limits.response import note_of
-from tests.request_site import views
+
+one = semaphore_required("one", limit=1)
+mine = semaphore_required("mine", limit=1, key="user")
 
 
 class Header(BaseAuthentication):
-    """Authentication that trusts the header X-User, which contains a user name."""
+    """Authentication that trusts the header X-User, which contains a primary key."""
 
     def authenticate(self, request):
-        name = request.headers.get("X-User")
-        return (User.objects.get(username=name), None) if name else None
-
-
-def held(request) -> Response:
-    """Return the keys of the request's permits, and its user."""
-    keys = sorted(str(place.key) for place in note_of(request._request))
-    return Response({"keys": keys, "user": request.user.pk})
+        pk = request.headers.get("X-User")
+        return (User(pk=int(pk)), None) if pk else None
 
 
 class Token(APIView):
-    authentication_classes = [Header]
+    authentication_classes = (Header,)
 
-    @method_decorator(semaphore_required("mine", limit=1, key="user"))
+    @method_decorator(mine)
     def get(self, request):
-        return held(request)
+        return Response({"user": request.user.pk})
 
-    @semaphore_required("mine", limit=1, key="user")
+    @mine
     def post(self, request):
-        return held(request)
-
-
-class Gated(APIView):
-    """Wait at the gate in the query."""
-
-    @method_decorator(semaphore_required("one", limit=1))
-    def get(self, request):
-        views.plain(request._request)
-        return Response({"ok": True})
-
-
-class ByAddress(APIView):
-    @method_decorator(semaphore_required("mine", limit=1, key="ip"))
-    def get(self, request):
-        return held(request)
+        return Response({"user": request.user.pk})
 
 
 @api_view(["GET"])
 @authentication_classes([Header])
-@semaphore_required("mine", limit=1, key="user")
+@mine
 def function(request):
-    return held(request)
+    return Response({"user": request.user.pk})
 
 
-urlpatterns = [
-    path("token/", Token.as_view(), name="token"),
-    path("by-address/", ByAddress.as_view(), name="by-address"),
-    path("function/", function, name="function"),
-]
+class ByAddress(APIView):
+    authentication_classes = (Header,)
+
+    @method_decorator(semaphore_required("mine", limit=1, key="ip"))
+    def get(self, request):
+        return Response({"user": request.user.pk})
+
+
+def gated(view):
+    """Return a limited view that calls another one."""
+
+    class Gated(APIView):
+        @method_decorator(one)
+        def get(self, request):
+            view(request._request)
+            return Response({"ok": True})
+
+    return Gated.as_view()
 
 
 class Open(APIView):
@@ -85,15 +79,16 @@ class Set(ViewSet):
         return Response({"ok": True})
 
 
-class OnList(ViewSet):
-    @method_decorator(semaphore_required("one", limit=1))
-    def list(self, request):
-        return Response({"ok": True})
+class OnList(Set):
+    list = method_decorator(one)(Set.list)
 
 
-@method_decorator(semaphore_required("one", limit=1), name="dispatch")
 class OnDispatch(Open):
-    pass
+    dispatch = method_decorator(one)(Open.dispatch)
+
+
+class Problem(JSONRenderer):
+    media_type = "application/problem+json"
 
 
 def format_error(error, context):
@@ -104,8 +99,12 @@ def format_error(error, context):
     return response
 
 
-urlpatterns += [
+urlpatterns = [
+    path("token/", Token.as_view(), name="token"),
+    path("by-address/", ByAddress.as_view(), name="by-address"),
+    path("function/", function, name="function"),
     path("open/", Open.as_view(), name="open"),
+    path("problem/", Open.as_view(renderer_classes=[Problem]), name="problem"),
     path("mixed/", Mixed.as_view(), name="mixed"),
     path("set/", Set.as_view({"get": "list"}), name="set"),
     path("on-list/", OnList.as_view({"get": "list"}), name="on-list"),

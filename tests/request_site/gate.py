@@ -4,10 +4,8 @@ Both are in the Redis of the test run, so they work with views in other processe
 Redis of the limits is down.
 """
 
-import asyncio
 import os
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import redis
@@ -19,72 +17,50 @@ MAX_WAIT = 60
 TICK = 0.02
 
 
-def connect() -> redis.Redis:
-    """Return a client with all permissions. The Redis user of the limits may have fewer."""
+def ask(command, what, name, *args):
+    """Send a command for a key, as a user with all permissions."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
-    return redis.Redis.from_url(url, decode_responses=True)
+    with redis.Redis.from_url(url, decode_responses=True) as db:
+        return db.execute_command(command, f"{settings.PREFIX}:{what}:{name}", *args)
 
 
-def key(what: str, name: str) -> str:
-    return f"{settings.PREFIX}:{what}:{name}"
+def open_gate(name):
+    ask("SET", "gate", name, 1)
 
 
-def open_gate(name: str) -> None:
-    with connect() as db:
-        db.set(key("gate", name), 1)
-
-
-def while_shut(name: str) -> Iterator[None]:
-    """Yield until the gate is open, or `MAX_WAIT` seconds have passed."""
+def while_shut(name):
+    """Yield until the gate is open, or `MAX_WAIT` seconds have passed. None: there is no gate."""
     end = time.monotonic() + MAX_WAIT
-    with connect() as db:
-        while not db.exists(key("gate", name)) and time.monotonic() < end:
-            yield
-
-
-def wait(name: str) -> None:
-    for _ in while_shut(name):
-        time.sleep(TICK)
-
-
-async def await_(name: str) -> None:
-    """Async version of `wait()`."""
-    for _ in while_shut(name):
-        await asyncio.sleep(TICK)
+    while name and not ask("EXISTS", "gate", name) and time.monotonic() < end:
+        yield
 
 
 @contextmanager
-def inside(name: str, client: str = ""):
+def inside(name, client=""):
     """Count a request inside the block. Record its arrival and the highest count."""
-    with connect() as db:
-        number = db.incr(key("inside", name))
-        db.rpush(key("arrived", name), client)
-        db.zadd(key("peak", name), {"peak": number}, gt=True)
+    number = ask("INCR", "inside", name)
+    record_arrival(name, client)
+    ask("ZADD", "peak", name, "GT", number, "peak")
     try:
         yield
     finally:
-        with connect() as db:
-            db.decr(key("inside", name))
+        ask("DECR", "inside", name)
 
 
-def record_arrival(name: str, client: str) -> None:
+def record_arrival(name, client):
     """Record an arrival without counting a request."""
-    with connect() as db:
-        db.rpush(key("arrived", name), client)
+    ask("RPUSH", "arrived", name, client)
 
 
-def now_inside(name: str) -> int:
-    with connect() as db:
-        return int(db.get(key("inside", name)) or 0)
+def now_inside(name):
+    return int(ask("GET", "inside", name) or 0)
 
 
-def arrived(name: str) -> list[str]:
+def arrived(name):
     """Return the clients in order of arrival."""
-    with connect() as db:
-        return db.lrange(key("arrived", name), 0, -1)
+    return ask("LRANGE", "arrived", name, 0, -1)
 
 
-def peak(name: str) -> int:
+def peak(name):
     """Return the highest number of requests that were inside at the same time."""
-    with connect() as db:
-        return int(db.zscore(key("peak", name), "peak") or 0)
+    return int(ask("ZSCORE", "peak", name, "peak") or 0)

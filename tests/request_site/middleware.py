@@ -1,65 +1,42 @@
-"""Middleware that fails after the view, or that replaces, wraps, or delays its response."""
+"""Middleware that sets a user, and does what the parameter `outer` of the query says."""
 
 import asyncio
+from types import SimpleNamespace
 
+from django.contrib.auth.models import AnonymousUser
 from django.http import HttpResponse
 
 
-def failing(get_response):
-    """Raise after the view has returned."""
+def obeying(get_response):
+    """Set the user to the one whose primary key is in the query. After the view, "raise", "replace"
+    the response, as ConditionalGetMiddleware does, or "wrap" it, as GZipMiddleware does."""
 
     def call(request):
-        get_response(request)
-        raise RuntimeError("a middleware failed")
-
-    return call
-
-
-def failing_on_request(get_response):
-    """Raise after the view has returned if the query has "outer"."""
-
-    def call(request):
-        response = get_response(request)
-        if "outer" in request.GET:
+        pk = request.GET.get("user")
+        request.user = request._cached_user = SimpleNamespace(pk=pk) if pk else AnonymousUser()
+        response, outer = get_response(request), request.GET.get("outer")
+        if outer == "raise":
             raise RuntimeError("a middleware failed")
+        if outer == "replace":
+            return HttpResponse(status=304)
+        if outer == "wrap" and response.streaming:
+            content = response.streaming_content
+            response.streaming_content = (part.upper() for part in content)
         return response
 
     return call
 
 
-def replacing(get_response):
-    """Replace the response, as ConditionalGetMiddleware does for a 304."""
-
-    def call(request):
-        get_response(request)
-        return HttpResponse(status=304)
-
-    return call
-
-
-def wrapping(get_response):
-    """Wrap the stream of the response, as GZipMiddleware does."""
-
-    def call(request):
-        response = get_response(request)
-        content = response.streaming_content
-        response.streaming_content = (part.upper() for part in content)
-        return response
-
-    return call
-
-
-def sleeping_on_request(get_response):
-    """Sleep after the view has returned if the query has "sleep"."""
+def sleeping(get_response):
+    """Sleep after the view has returned if `outer` is "sleep"."""
 
     async def call(request):
         response = await get_response(request)
-        if "sleep" in request.GET:
+        if request.GET.get("outer") == "sleep":
             await asyncio.sleep(60)
         return response
 
     return call
 
 
-sleeping_on_request.async_capable = True
-sleeping_on_request.sync_capable = False
+sleeping.async_capable, sleeping.sync_capable = True, False

@@ -24,62 +24,27 @@ PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
-
-def gunicorn(port: int, workers: int, threads: int) -> list[str]:
-    words = ["gunicorn", WSGI, "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    words += ["--worker-class", "gthread", "--threads", str(threads)]
-    return [*words, "--graceful-timeout", "2", "--no-control-socket"]
-
-
-def gevent(port: int, workers: int, threads: int) -> list[str]:
-    words = ["gunicorn", WSGI, "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    words += ["--worker-class", "gevent", "--worker-connections", str(threads)]
-    return [*words, "--graceful-timeout", "2", "--no-control-socket"]
-
-
-def uvicorn(port: int, workers: int, threads: int) -> list[str]:
-    words = ["uvicorn", ASGI, "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--workers", str(workers), "--lifespan", "off"]
-    return [*words, "--timeout-graceful-shutdown", "2", "--log-level", "warning"]
-
-
-def daphne(port: int, workers: int, threads: int) -> list[str]:
-    return ["daphne", "-b", "127.0.0.1", "-p", str(port), "-v", "0", ASGI]
-
-
-def hypercorn(port: int, workers: int, threads: int) -> list[str]:
-    words = ["hypercorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    return [*words, "--graceful-timeout", "2", ASGI]
-
-
-def granian(port: int, workers: int, threads: int) -> list[str]:
-    words = ["granian", "--interface", "asginl", "--host", "127.0.0.1", "--port", str(port)]
-    return [*words, "--workers", str(workers), ASGI]
-
-
-def granian_wsgi(port: int, workers: int, threads: int) -> list[str]:
-    words = ["granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
-    return [*words, "--workers", str(workers), "--blocking-threads", str(threads), WSGI]
-
-
-def waitress(port: int, workers: int, threads: int) -> list[str]:
-    return ["waitress", f"--listen=127.0.0.1:{port}", f"--threads={threads}", WSGI]
-
-
-def uwsgi(port: int, workers: int, threads: int) -> list[str]:
-    words = ["--http-socket", f"127.0.0.1:{port}", "--module", WSGI, "--master", "--lazy-apps"]
-    words += ["--processes", str(workers), "--threads", str(threads), "--enable-threads"]
-    return ["uwsgi", *words, "--py-call-uwsgi-fork-hooks", "--die-on-term", "--need-app"]
-
-
-#: The function that returns the command of each server. uWSGI is a program, the others are modules.
+GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} -w {{workers}} --graceful-timeout 2"
+#: The command of each server. uWSGI is a program, the others are modules.
 SERVERS = {
-    one.__name__: one
-    for one in (
-        *(gunicorn, uvicorn, gevent, daphne, hypercorn),
-        *(granian, granian_wsgi, waitress, uwsgi),
-    )
+    "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
+    "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
+    "uvicorn": f"uvicorn {ASGI} --host 127.0.0.1 --port {{port}} --workers {{workers}} "
+    "--lifespan off --timeout-graceful-shutdown 2 --log-level warning",
+    "daphne": f"daphne -b 127.0.0.1 -p {{port}} -v 0 {ASGI}",
+    "hypercorn": f"hypercorn --bind 127.0.0.1:{{port}} --workers {{workers}} "
+    f"--graceful-timeout 2 {ASGI}",
+    "granian": f"granian --interface asginl --host 127.0.0.1 --port {{port}} "
+    f"--workers {{workers}} {ASGI}",
+    "granian_wsgi": f"granian --interface wsgi --host 127.0.0.1 --port {{port}} "
+    f"--workers {{workers}} --blocking-threads {{threads}} {WSGI}",
+    "waitress": f"waitress --listen=127.0.0.1:{{port}} --threads={{threads}} {WSGI}",
+    "uwsgi": f"uwsgi --http-socket 127.0.0.1:{{port}} --module {WSGI} --master --lazy-apps "
+    "--processes {workers} --threads {threads} --enable-threads --py-call-uwsgi-fork-hooks "
+    "--die-on-term --need-app",
 }
+#: The servers for ASGI.
+ASYNC = ("uvicorn", "daphne", "hypercorn", "granian")
 
 
 class Site:
@@ -88,7 +53,7 @@ class Site:
     def __init__(self, kind: str, log: Path, workers: int = 1, threads: int = 8, **options):
         self.kind, self.port, self.log = kind, free_port(), log
         self.url = f"http://127.0.0.1:{self.port}"
-        words = SERVERS[kind](self.port, workers, threads)
+        words = SERVERS[kind].format(port=self.port, workers=workers, threads=threads).split()
         if kind == "uwsgi":
             folder = Path(sys.executable).parent
             self.words = [str(folder / "uwsgi"), "--home", str(folder.parent), *words[1:]]

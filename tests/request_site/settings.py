@@ -12,7 +12,7 @@ SITE = json.loads(os.environ.get("SITE", "{}"))
 if SITE.get("without_gc"):
     gc.disable()
 
-ROOT_URLCONF = "tests.request_site.urls"
+ROOT_URLCONF = "tests.request_site.views"
 WSGI_APPLICATION = "tests.request_site.wsgi.application"
 
 CACHES = {**CACHES, "limits": {**CACHES["default"]}}

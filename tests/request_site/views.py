@@ -1,6 +1,7 @@
 """Views with limits by decorator or mixin, and plain views, which tests limit by ENDPOINTS.
 
-The query parameter `gate` names the gate at which a view waits, `client` names the client.
+The query parameter `gate` names the gate at which a view waits, `client` names the client. Names of
+async versions begin with "a".
 """
 
 import asyncio
@@ -11,40 +12,33 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import Group
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
+from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
-from tests.request_site import gate
+from tests.request_site import drf, gate
+from tests.request_site.project import async_view, respond_ok
 
 one = semaphore_required("one", limit=1)
 
 
-def gate_of(request) -> str:
-    return request.GET.get("gate", "")
-
-
-def client_of(request) -> str:
+def client_of(request):
     return request.GET.get("client", "")
-
-
-def while_shut(request):
-    """Yield while the gate in the query is shut."""
-    return gate.while_shut(gate_of(request)) if gate_of(request) else ()
 
 
 def plain(request):
     """Wait at the gate in the query, if there is one."""
     with gate.inside("plain", client_of(request)):
-        if gate_of(request):
-            gate.wait(gate_of(request))
-        return HttpResponse(f"{client_of(request)} of {request.user.pk}")
+        for _ in gate.while_shut(request.GET.get("gate")):
+            time.sleep(gate.TICK)
+        return HttpResponse("ok")
 
 
 async def aplain(request):
     with gate.inside("plain", client_of(request)):
-        if gate_of(request):
-            await gate.await_(gate_of(request))
+        for _ in gate.while_shut(request.GET.get("gate")):
+            await asyncio.sleep(gate.TICK)
         return HttpResponse("ok")
 
 
@@ -54,40 +48,51 @@ def quick(request):
     return HttpResponse("ok")
 
 
-limited = one(plain)
-alimited = one(aplain)
+# Responses that end later
 
 
 def parts(request):
     yield b"first"
-    for _ in while_shut(request):
-        time.sleep(gate.TICK)
+    for _ in gate.while_shut(request.GET.get("gate")):
         yield b"." * 1000
     if "fail" in request.GET:
         raise OSError("the source of the stream failed")
     yield b"last"
 
 
-async def aparts(request):
-    yield b"first"
-    for _ in while_shut(request):
-        await asyncio.sleep(gate.TICK)
-        yield b"." * 1000
-    if "fail" in request.GET:
-        raise OSError("the source of the stream failed")
-    yield b"last"
+def flood_parts(request):
+    """Yield more than fits into the buffers between server and client."""
+    for _ in range(1000):
+        gate.record_arrival("flood", client_of(request))
+        yield b"." * 200_000
 
 
-def plain_stream(request):
-    return StreamingHttpResponse(parts(request))
+def stream_of(parts, seconds=gate.TICK):
+    def stream(request):
+        def slowly():
+            for part in parts(request):
+                yield part
+                time.sleep(seconds)
+
+        return StreamingHttpResponse(slowly())
+
+    async def astream(request):
+        async def slowly():
+            for part in parts(request):
+                yield part
+                await asyncio.sleep(seconds)
+
+        return StreamingHttpResponse(slowly())
+
+    return stream, astream
 
 
-async def aplain_stream(request):
-    return StreamingHttpResponse(aparts(request))
-
-
-stream = one(plain_stream)
-astream = one(aplain_stream)
+plain_stream, aplain_stream = stream_of(parts)
+# daphne takes all parts, even if its client does not read.
+flood, aflood = map(
+    semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10),
+    stream_of(flood_parts, 0.005),
+)
 
 
 @one
@@ -104,9 +109,7 @@ class SlowTemplate:
     """A template whose rendering waits at the gate in the query."""
 
     def render(self, context, request):
-        with gate.inside("plain"):
-            gate.wait(gate_of(request))
-        return "rendered"
+        return plain(request).content.decode()
 
 
 @one
@@ -119,9 +122,7 @@ def broken_template(request):
     return TemplateResponse(request, "there/is/no/such/template.html")
 
 
-@one
-def failing(request):
-    raise ValueError("the view failed")
+# Class-based views
 
 
 @method_decorator(one, name="dispatch")
@@ -135,14 +136,9 @@ class OnGet(View):
     def get(self, request):
         return plain(request)
 
-    @one
-    def post(self, request):
-        return HttpResponse("posted")
-
 
 class Mixed(SemaphoreRequiredMixin, View):
-    semaphore_name = "one"
-    semaphore_limit = 1
+    semaphore_name, semaphore_limit = "one", 1
 
     def get(self, request):
         return plain(request)
@@ -159,62 +155,15 @@ class AsyncMixed(SemaphoreRequiredMixin, View):
         return await aplain(request)
 
 
-PART = b"." * 200_000
-#: So that a client that reads slowly never gets all parts.
-PARTS = 1000
-short = semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10)
-
-
-def flood_parts(request):
-    for _ in range(PARTS):
-        gate.record_arrival("flood", client_of(request))
-        yield PART
-
-
-async def aflood_parts(request):
-    for part in flood_parts(request):
-        yield part
-        await asyncio.sleep(0.005)  # daphne takes all parts, even if its client does not read
-
-
-@short
-def flood(request):
-    """Stream more than fits into the buffers between server and client."""
-    return StreamingHttpResponse(flood_parts(request))
-
-
-@short
-async def aflood(request):
-    return StreamingHttpResponse(aflood_parts(request))
-
-
-members_only = login_required(one(plain))
-
-
-@semaphore_required("mine", limit=1, key="user")
-def mine(request):
-    return plain(request)
-
+# Tenants, and a view that must not run concurrently
 
 tenants = semaphore_required("tenants", limit=4, share=client_of, share_limit=2)
 
 
-@tenants
 def tenant(request):
     with gate.inside("tenants"), gate.inside(f"tenant {client_of(request)}"):
         time.sleep(0.02)
-    return HttpResponse("done")
-
-
-@tenants
-async def atenant(request):
-    with gate.inside("tenants"), gate.inside(f"tenant {client_of(request)}"):
-        await asyncio.sleep(0.02)
-    return HttpResponse("done")
-
-
-turns = semaphore_required("turns", limit=1, share=client_of, blocking_timeout=50)
-turn, aturn = turns(plain), turns(aplain)
+    return respond_ok(request)
 
 
 @semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)
@@ -225,12 +174,23 @@ def counter(request):
     time.sleep(0.001)
     group.name = f"count {number + 1}"
     group.save()
-    return HttpResponse("counted")
+    return respond_ok(request)
 
 
-@semaphore_required("line", limit=1, blocking_timeout=20)
-def line(request):
-    with gate.inside("line", client_of(request)):
-        if gate_of(request):
-            gate.wait(gate_of(request))
-        return HttpResponse("served")
+def served(**views):
+    return [path(f"{name}/", view, name=name) for name, view in views.items()]
+
+
+reports = served(
+    export=plain, aexport=aplain, list=plain, stream=plain_stream, astream=aplain_stream
+)
+urlpatterns = [
+    path("reports/", include((reports, "reports"))),
+    *served(free=plain, quick=quick, limited=one(plain), alimited=one(aplain)),
+    *served(stream=one(plain_stream), astream=one(aplain_stream), flood=flood, aflood=aflood),
+    *served(file=file, template=template, slow_template=slow_template),
+    *served(broken_template=broken_template, gated=drf.gated(plain), counter=counter),
+    *served(adispatch=AsyncDispatch.as_view(), onget=OnGet.as_view()),
+    *served(mixed=Mixed.as_view(), amixed=AsyncMixed.as_view(), members=login_required(one(plain))),
+    *served(tenant=tenants(tenant), atenant=tenants(async_view(tenant))),
+]

@@ -1,0 +1,245 @@
+"""A project with limited views, requests that stay inside a view, and what operators read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.management import CommandError
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from django.views import View
+
+from devtools.servers import free_port
+from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
+from tests.behaviour.both import eventually
+from tests.support.commands import locks
+
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+ONE = {"name": "one", "limit": 1}
+WAYS = ("decorator", "mixin", "middleware")
+
+
+def as_param(*cases: tuple[str, bool]) -> Any:
+    """Return a mark that runs a test with a Project for each (way, asgi)."""
+    ids = [f"{way}-{'async' if asgi else 'sync'}" for way, asgi in cases]
+    return pytest.mark.parametrize("project", cases, ids=ids, indirect=True)
+
+
+BOTH = as_param(("decorator", False), ("decorator", True))
+SYNC = as_param(*((way, False) for way in WAYS))
+EVERYWHERE = as_param(*((way, asgi) for way in WAYS for asgi in (False, True)))
+
+
+#: Run a test with Django's WSGI handler and its ASGI handler.
+CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+
+
+#: Run a test with the views of tests/request_site/views.py.
+site = pytest.mark.urls("tests.request_site.views")
+#: A middleware that obeys the query: see tests/request_site/middleware.py.
+OBEYING = "tests.request_site.middleware.obeying"
+
+
+class Visit:
+    """A request in its own thread, which stays inside its view until `end()`."""
+
+    open: ClassVar[dict[str, Visit]] = {}
+
+    def __init__(self, get: Callable[..., Any], at: str, query: dict[str, str]) -> None:
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.response: Any = None
+        self.open[str(id(self))] = self
+        query = {**query, "visit": str(id(self))}
+        self.thread = threading.Thread(target=self.run, args=(get, at, query), daemon=True)
+        self.thread.start()
+
+    def run(self, get: Callable[..., Any], at: str, query: dict[str, str]) -> None:
+        self.response = get(at, **query)
+
+    @property
+    def status(self) -> int:
+        """The status of the response, after the request has ended."""
+        self.thread.join(60)
+        return int(self.response.status_code)
+
+    @property
+    def ended(self) -> bool:
+        """True if the request has ended."""
+        return not self.thread.is_alive()
+
+    def end(self) -> int:
+        self.leave.set()
+        return self.status
+
+    def entered(self) -> Visit:
+        eventually(lambda: self.inside.is_set() or self.ended)
+        assert self.inside.is_set(), f"not admitted: {self.response}"
+        return self
+
+
+def stay(request: Any) -> HttpResponse:
+    """Respond with 200. The request of a Visit stays until its `end()`."""
+    if visit := Visit.open.get(request.GET.get("visit")):
+        visit.inside.set()
+        visit.leave.wait(60)
+    return HttpResponse()
+
+
+def respond_ok(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+async def arespond_ok(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+def async_view(body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def view(request: Any) -> Any:
+        return await asyncio.to_thread(body, request)
+
+    return view
+
+
+def mixed(view: Callable[[Any], Any], options: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a class-based view with the mixin, whose handlers call `view`."""
+
+    async def aget(self: Any, request: Any) -> Any:
+        return await view(request)
+
+    def get(self: Any, request: Any) -> Any:
+        return view(request)
+
+    handler = aget if asyncio.iscoroutinefunction(view) else get
+    attributes = {f"semaphore_{option}": value for option, value in options.items()}
+    handlers = dict.fromkeys(("get", "post"), handler)
+    made: Any = type("Mixed", (SemaphoreRequiredMixin, View), {**attributes, **handlers})
+    return made.as_view()  # type: ignore[no-any-return]
+
+
+class Project:
+    """A project whose views are limited in one of the WAYS, with sync or async views."""
+
+    def __init__(self, settings: Any, way: str = "decorator", asgi: bool = False) -> None:
+        self.settings, self.way, self.asgi = settings, way, asgi
+        self.routes: dict[str, Any] = {}
+        settings.MIDDLEWARE = [MIDDLEWARE] if way == "middleware" else []
+
+    def __enter__(self) -> Project:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for visit in Visit.open.values():
+            visit.leave.set()
+            visit.thread.join(60)
+        Visit.open.clear()
+
+    def configure(self, **sync: Any) -> None:
+        self.settings.REDIS_SYNC = {**self.settings.REDIS_SYNC, **sync}
+
+    def with_middleware(self, **sync: Any) -> None:
+        """Add the middleware, and options to REDIS_SYNC."""
+        if MIDDLEWARE not in self.settings.MIDDLEWARE:
+            self.settings.MIDDLEWARE = [*self.settings.MIDDLEWARE, MIDDLEWARE]
+        self.configure(**sync)
+
+    def limit(self, at: str = "home", body: Callable[[Any], Any] = stay, **options: Any) -> None:
+        """Serve a view at /`at`/, limited by ONE and `options`. The body may block."""
+        options = {**ONE, **options}
+        view = async_view(body) if self.asgi else body
+        if self.way == "decorator":
+            view = semaphore_required(**options)(view)
+        elif self.way == "mixin":
+            view = mixed(view, options)
+        else:
+            known = self.settings.REDIS_SYNC.get("ENDPOINTS", {})
+            self.configure(ENDPOINTS={**known, at: options})
+        self.serve(**{at: view})
+
+    def serve(self, **views: Callable[..., Any]) -> None:
+        self.routes |= {at: path(f"{at}/", view, name=at) for at, view in views.items()}
+        self.settings.ROOT_URLCONF = tuple(self.routes.values())
+
+    def get(self, at: str = "home", method: str = "GET", **query: str) -> Any:
+        return call(f"/{at}/?{urlencode(query)}", self.asgi, method)
+
+    def status(self, at: str = "home", method: str = "GET", **query: str) -> int:
+        return int(self.get(at, method, **query).status_code)
+
+    def visit(self, at: str = "home", **query: str) -> Visit:
+        return Visit(self.get, at, query)
+
+    def lose_redis(self) -> None:
+        """Set the cache to an address where no server listens."""
+        self.use_redis(f"redis://127.0.0.1:{free_port()}")
+
+    def use_redis(self, url: str) -> None:
+        cache = {**self.settings.CACHES["default"], "LOCATION": url}
+        self.settings.CACHES = {**self.settings.CACHES, "default": cache}
+
+
+def call(path: str, asgi: bool = False, method: str = "GET", **options: Any) -> Any:
+    """Return Django's response to a request, through all middleware."""
+    client = AsyncClient() if asgi else Client()
+    send = getattr(client, method.lower())
+    return (async_to_sync(send) if asgi else send)(path, **options)
+
+
+def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
+    """Return the status of a view's response, without middleware."""
+    response = view(RequestFactory().get("/") if request is None else request, **kwargs)
+    return int((asyncio.run(response) if asyncio.iscoroutine(response) else response).status_code)
+
+
+# What operators read
+
+
+def in_use(name: str = "one") -> int:
+    return Semaphore(name, 1).status().in_use
+
+
+def waiting(name: str = "one") -> int:
+    return Semaphore(name, 1).status().waiting
+
+
+def facts(name: str = "one", *words: str) -> list[dict[str, Any]]:
+    """Return what `manage.py locks status` shows of a name, or of the keys of a policy.
+
+    Wait until the name is listed: the library lists it in the background."""
+
+    def shown() -> Any:
+        with contextlib.suppress(CommandError):
+            return json.loads(locks("status", name, *words, "--format", "json"))["names"]
+
+    found: list[dict[str, Any]] = eventually(shown)
+    return found
+
+
+def key_in(name: str) -> str:
+    """Return the only key of a policy."""
+    (key,) = eventually(lambda: [one["key"] for one in facts(name) if one["key"] is not None])
+    return str(key)
+
+
+OUTCOMES = ("granted", "waited", "rejected", "timed_out", "shadow_rejected")
+
+
+def outcomes(name: str = "one") -> dict[str, int]:
+    """Return the number of requests that were counted with each outcome."""
+    counts = Counter[str]()
+    for one in facts(name):
+        counts.update({kind: one["ever"][kind] for kind in OUTCOMES})
+    return {kind: number for kind, number in counts.items() if number}
+
+
+def reasons(rejections: list[dict[str, Any]]) -> list[str]:
+    return [sent["rejection"].reason for sent in rejections]
