@@ -416,8 +416,8 @@ STORM = """if True:
         pass
 
     def soft_limit(number, frame):
-        # Before Python 3.13, logging's lock stays taken if it is interrupted (docs/failure-modes.md).
-        # redis-py takes it on each connect.
+        # Before Python 3.13, logging's lock stays taken if it is interrupted: see
+        # docs/failure-modes.md. redis-py takes it on each connect.
         while frame:
             if frame.f_globals.get("__name__") == "logging":
                 return

@@ -81,7 +81,8 @@ class CheckedOut:
 
     def send_several(self, packed: Iterable[bytes]) -> None:
         self._sent = True  # earlier: the server may receive some commands before this fails
-        self.connection.send_packed_command(tuple(packed))
+        # Joined, because redis-py calls send() for each item.
+        self.connection.send_packed_command((b"".join(packed),))
 
     def read(self) -> Any:
         """Return the next reply. Raise redis-py's TimeoutError if it is late."""

@@ -11,6 +11,7 @@ import gc
 import operator
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..engine.renewal import renewer
 from ..engine.threads import run_callbacks
+from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..logs import logger
 from ..protocol.keys import Keys
@@ -33,6 +35,8 @@ Caller = weakref.ref[Any]
 _MAX_OVER = 100
 #: Max leases of the process among which those of the caller are searched.
 _MAX_SEARCHED = 100
+#: Min seconds between two garbage collections, because each one stops all threads.
+COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
     "a block ended in another thread or task than it began in, while several blocks with the same "
@@ -234,18 +238,22 @@ def own_hold(keys: Keys, alias: Any) -> str:
     return f"this {kind} holds it, and only an RLock may be taken again"
 
 
-#: Event loops that have ended, and for which garbage was collected.
-_collected: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+_next_collection = [0.0]
 
 
 def collect_if_ended(caller: Caller) -> None:
-    """Collect garbage, once for each event loop, if the caller is a task of a loop that has ended.
+    """Collect garbage if the caller is a task of an event loop that has ended.
 
     Such a task is a reference cycle (task, coroutine, future, callback). Without a garbage
     collection, its leases would be renewed.
     """
     task = caller()
     loop = None if task is None or isinstance(task, _Thread) else task.get_loop()
-    if loop is not None and loop.is_closed() and loop not in _collected:
-        _collected.add(loop)
-        run_callbacks(gc.collect)
+    if loop is not None and loop.is_closed() and clock() >= _next_collection[0]:
+        _next_collection[0] = clock() + COLLECT_INTERVAL
+        run_callbacks(_collect)
+
+
+def _collect() -> None:
+    time.sleep(0.05)  # until then, the lease renewer refers to the lease that it has just renewed
+    gc.collect()
