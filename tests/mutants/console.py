@@ -70,7 +70,7 @@ MUTANTS = [
         "a bar counts as busy at 50 %",
         "share >= 0.75",
         "share >= 0.5",
-        "test_console_charts.py",
+        "test_admin_pages.py",
     ),
     Mutant(
         "HTML in a label is not escaped",
