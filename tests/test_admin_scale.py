@@ -25,7 +25,7 @@ TROUBLE = "zz-last-by-name"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def large(redis_url: str) -> Iterator[None]:
+def large(redis_url: str) -> Iterator[redis.Redis]:
     """2,000 names and 50,000 keys in the registry; one name has a waiter and a rejection."""
     clean(redis_url)
     raw = redis.Redis.from_url(redis_url)
@@ -44,20 +44,23 @@ def large(redis_url: str) -> Iterator[None]:
             pass
 
     waiter = threading.Thread(target=wait)
-    with ExitStack() as stack:
+    with ExitStack() as stack, raw:
+        stack.callback(clean, redis_url)
         stack.callback(waiter.join)
         stack.enter_context(Semaphore(TROUBLE, 1))
         for key in range(30):
             stack.enter_context(Semaphore("policy-7", 2, key=str(key)))
         assert Semaphore(TROUBLE, 1).acquire(blocking=False) is None
         waiter.start()
-        yield
-    raw.close()
-    clean(redis_url)
+        yield raw
 
 
-def test_list_begins_with_names_that_have_problems(admin_client: Client) -> None:
+def test_list_begins_with_names_that_have_problems(
+    large: redis.Redis, admin_client: Client
+) -> None:
     def problem_first() -> bool:
+        hour_ago = (large.time()[0] - 3600) * 1000
+        large.zadd(f"{settings.PREFIX}:names", {TROUBLE: hour_ago})  # it is not used last
         page = get(admin_client)
         return [f"row-{TROUBLE}"] == [*page.cells][:1] and f"{NAMES + 1} names" in page.text
 

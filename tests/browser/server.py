@@ -15,6 +15,6 @@ if __name__ == "__main__":
     call_command("migrate", verbosity=0)
     permissions = Permission.objects.filter(content_type__app_label="django_redis_sync")
     for name, codenames in {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}.items():
-        user = User.objects.create_user(name, is_staff=True)
+        user = User.objects.create_user(name, password="correct horse", is_staff=True)
         user.user_permissions.set(permissions.filter(codename__in=codenames))
     call_command("runserver", f"127.0.0.1:{sys.argv[1]}", "--insecure", "--noreload")
