@@ -33,13 +33,13 @@ def semaphores(settings: Any) -> None:
 
 
 def scrape(**options: Any) -> dict[str, float]:
-    """Return the samples by name and labels, without the prefix of all names."""
+    """Return the samples by name and labels."""
     registry = CollectorRegistry()
     metrics.register(registry=registry, **options)
     lines = [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
     found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
     assert len(found) == len(lines), "Prometheus rejects duplicate samples"
-    return {line.removeprefix("redis_sync_"): value for line, value in found.items()}
+    return found
 
 
 def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> None:
@@ -55,18 +55,20 @@ def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> Non
         assert Semaphore("exports", 3).acquire(blocking=False, permits=2) is None
         waiter.start()
         eventually(lambda: listed("exports") and Semaphore("exports", 3).status().waiting)
-        eventually(lambda: scrape()["all_waiting"] == 1)
+        eventually(lambda: scrape()["redis_sync_all_waiting"] == 1)
         start, found, end = now(), scrape(), now()
     waiter.join()
     here = '{name="exports"}'
     counts = ("up", "names", "names_left_out", "all_in_use", "all_waiting", "all_paused")
-    assert [1, 1, 0, 3, 1, 0] == [found[name] for name in counts]
+    assert [1, 1, 0, 3, 1, 0] == [found[f"redis_sync_{name}"] for name in counts]
     counts = ("limit", "in_use", "waiting", "paused")
-    assert [3, 3, 1, 0] == [found[name + here] for name in counts]
+    assert [3, 3, 1, 0] == [found[f"redis_sync_{name}{here}"] for name in counts]
     since = older.acquired_at.timestamp()
     for name in ("all_oldest_hold_seconds", f"oldest_hold_seconds{here}"):
-        assert start - since - 0.001 <= found[name] <= end - since + 0.001, name
-    events = [found[f'events_total{{event="{event}",name="exports"}}'] for event in EVENTS]
+        assert start - since - 0.001 <= found[f"redis_sync_{name}"] <= end - since + 0.001, name
+    events = [
+        found[f'redis_sync_events_total{{event="{event}",name="exports"}}'] for event in EVENTS
+    ]
     assert [3, 0, 1, 0, 0, 0, 0] == events[:7]
 
 
@@ -75,11 +77,14 @@ def test_keys_of_a_policy_are_summed_and_never_a_label() -> None:
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         locks("pause", "api:*")
         found = scrape()
-    assert 2 == found['in_use{name="api:*"}'] and 5 == found['limit{name="api:*"}']
-    assert 1 == found['paused{name="api:*"}']
+    assert (
+        2 == found['redis_sync_in_use{name="api:*"}']
+        and 5 == found['redis_sync_limit{name="api:*"}']
+    )
+    assert 1 == found['redis_sync_paused{name="api:*"}']
     assert not any("731" in line for line in found)
     # Keys expire, so a sum over the present keys is not a counter.
-    assert not any(line.startswith("events_total") for line in found)
+    assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
 def test_names_option_selects_the_names_with_their_own_series(
@@ -88,14 +93,20 @@ def test_names_option_selects_the_names_with_their_own_series(
     with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
         eventually(lambda: listed("invoice:1", "nightly"))
         found, by_default = scrape(names=["night*"]), scrape()
-    assert 1 == found['in_use{name="nightly"}'] and not any("invoice" in line for line in found)
-    assert (2, 1) == (found["names"], found["names_left_out"])
-    assert (2, 0) == (by_default["names"], by_default["names_left_out"])
+    assert 1 == found['redis_sync_in_use{name="nightly"}'] and not any(
+        "invoice" in line for line in found
+    )
+    assert (2, 1) == (found["redis_sync_names"], found["redis_sync_names_left_out"])
+    assert (2, 0) == (by_default["redis_sync_names"], by_default["redis_sync_names_left_out"])
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     for options in ({}, {"names": ["*"]}):
         found = scrape(**options)
-        assert metrics.MAX_LABELS == len([line for line in found if line.startswith("in_use{")])
-        assert 1002 == found["names"] and 900 <= found["names_left_out"] <= 904
+        assert metrics.MAX_LABELS == len(
+            [line for line in found if line.startswith("redis_sync_in_use{")]
+        )
+        assert (
+            1002 == found["redis_sync_names"] and 900 <= found["redis_sync_names_left_out"] <= 904
+        )
 
 
 def test_plain_names_have_series_and_sums_by_default() -> None:
@@ -106,9 +117,9 @@ def test_plain_names_have_series_and_sums_by_default() -> None:
         locks("clear", "nightly", "--no-input")
         with contextlib.suppress(LeaseLost):
             lease.renew()
-        eventually(lambda: scrape()['all_events_total{event="lost"}'] == 1)
+        eventually(lambda: scrape()['redis_sync_all_events_total{event="lost"}'] == 1)
         found = scrape()
-    assert 1 == found['paused{name="nightly"}'] == found["all_paused"]
+    assert 1 == found['redis_sync_paused{name="nightly"}'] == found["redis_sync_all_paused"]
 
 
 #: Counts by event and by its letter in Redis.
@@ -136,16 +147,18 @@ def test_events_of_a_name_or_a_policy_have_their_own_values(
                 raw.hset(hash_key, mapping={**each, "tidied": minute})
             found = scrape(names=["exp*"])
     seconds = {"wait": 2.5, "held": 7.0}
-    for family, times in (("last_minute{", 1), ("events_total{", 111)):
+    for family, times in (("last_minute", 1), ("events_total", 111)):
         for event, n in EVENTS.items():
-            assert times * n == found[f'{family}event="{event}",name="{name}"}}'], (family, event)
-    for family, times in (("last_minute_seconds{", 1), ("seconds_total{", 111)):
+            line = f'redis_sync_{family}{{event="{event}",name="{name}"}}'
+            assert (line, times * n) == (line, found[line])
+    for family, times in (("last_minute_seconds", 1), ("seconds_total", 111)):
         for what, n in seconds.items():
-            assert times * n == found[f'{family}name="{name}",what="{what}"}}'], (family, what)
+            line = f'redis_sync_{family}{{name="{name}",what="{what}"}}'
+            assert (line, times * n) == (line, found[line])
 
 
 def test_scrape_shows_up_0_while_redis_is_down() -> None:
-    assert {"up": 0} == scrape(using="dead")
+    assert {"redis_sync_up": 0} == scrape(using="dead")
 
 
 def test_register_does_not_read_redis_and_rejects_a_second_registration() -> None:
