@@ -175,7 +175,7 @@ def test_pause_resume_resize_and_reset_take_effect(manager: Client, lease: Lease
 
 
 def test_pause_ends_after_the_chosen_minutes(manager: Client, lease: Lease) -> None:
-    act(manager, "pause", minutes=10)
+    act(manager, "pause", seconds=600)
     status = Semaphore("exports", 2).status()
     assert status.paused_until is not None and status.paused_since is not None
     assert 600 == round((status.paused_until - status.paused_since).total_seconds())
@@ -184,7 +184,7 @@ def test_pause_ends_after_the_chosen_minutes(manager: Client, lease: Lease) -> N
 @pytest.mark.parametrize(
     ("action", "fields"),
     [
-        *(("pause", {"minutes": minutes}) for minutes in ("-1", "7", "x")),
+        *(("pause", {"seconds": seconds}) for seconds in ("-1", "7", "x")),
         *(
             ("resize", {"limit": limit})
             for limit in ("0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x")
