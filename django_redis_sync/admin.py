@@ -53,7 +53,7 @@ class NameAdmin(NameModelAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Name | None:
-        """Return an entry for any valid name. There are no rows: the pages read Redis."""
+        """Return an entry for any valid name. The model has no rows: the pages read Redis."""
         return Name.find(object_id)
 
     def get_urls(self) -> list[URLPattern]:

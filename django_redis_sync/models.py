@@ -16,7 +16,7 @@ _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # There is no table, so `dumpdata`, for example, must find no rows.
+        # The model has no table, so `dumpdata`, for example, must find no rows.
         rows: models.QuerySet[Name] = super().get_queryset().none()
         return rows
 

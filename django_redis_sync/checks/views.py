@@ -24,12 +24,12 @@ from ..middleware import is_atomic
 from ..values import unknown
 from .settings import check_endpoint, check_semaphore, hint_for, message, mistake
 
-OURS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
-ADD_OURS = f"Add '{OURS}' to MIDDLEWARE, if possible as the last entry."
+_LIMITS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+_ADD_LIMITS = f"Add '{_LIMITS}' to MIDDLEWARE, if possible as the last entry."
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _ACCESS_MIXIN = "django.contrib.auth.mixins.AccessMixin"
-#: Middleware that rejects requests before the view. Our middleware must not take permits for them.
+#: Middleware that rejects requests. ConcurrencyLimitMiddleware must take no permits for these.
 _GATEKEEPERS = (
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
@@ -139,11 +139,11 @@ def _of_transaction(view: Any) -> Iterator[Problem]:
     """Yield permits and locks that are released before COMMIT."""
     if not is_atomic(view):
         return
-    if any(marks_of(view)) and not has_middleware(OURS):
+    if any(marks_of(view)) and not has_middleware(_LIMITS):
         yield (
             "W008",
             "With ATOMIC_REQUESTS, permits are released before COMMIT.",
-            f"{ADD_OURS} It releases them after COMMIT.",
+            f"{_ADD_LIMITS} It releases them after COMMIT.",
         )
     owner = owner_of(view)
     handlers = [getattr(owner, name, None) for name in owner.http_method_names] if owner else []
@@ -273,7 +273,7 @@ def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
     the two could wait for each other."""
     first: dict[tuple[str, str], str] = {}
     for route in reached:
-        for way in admissions_of(route, has_middleware(OURS) and is_atomic(route.view)):
+        for way in admissions_of(route, has_middleware(_LIMITS) and is_atomic(route.view)):
             names = [{policy.name for policy in together} for together in way]
             for earlier, later in combinations(names, 2):
                 for pair in product(earlier - later, later - earlier):
@@ -293,11 +293,11 @@ def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
 
 def _check_middleware() -> Iterator[CheckMessage]:
     """Yield a warning if the middleware is missing, misplaced, or listed twice."""
-    places = [n for n, path in enumerate(settings.MIDDLEWARE) if _is_listed(path, OURS)]
+    places = [n for n, path in enumerate(settings.MIDDLEWARE) if _is_listed(path, _LIMITS)]
     if not places:
         if endpoints().entries:
             text = "REDIS_SYNC['ENDPOINTS'] does nothing without the middleware."
-            yield message("W007", text, ADD_OURS)
+            yield message("W007", text, _ADD_LIMITS)
         return
     late = [path for path in settings.MIDDLEWARE[places[0] + 1 :] if path in _GATEKEEPERS]
     if len(places) > 1:

@@ -48,8 +48,8 @@ class Moment(NamedTuple):
     age: str
 
 
-def before(at: datetime, now: datetime) -> Moment:
-    """Return the moment `at` as seen from `now`."""
+def with_age(at: datetime, now: datetime) -> Moment:
+    """Return a time with its age at `now`."""
     return Moment(at, moment(at), duration((now - at).total_seconds()))
 
 
@@ -127,7 +127,7 @@ def _units(group: Group, wanted: Wanted) -> list[Group]:
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each policy of which the query is a key, for example a user or an address."""
+    """Yield a row for each policy that has the query as a key, for example a user or an address."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)
@@ -151,7 +151,7 @@ def _row(group: Group, past: Past) -> Context:
         "bar": charts.bar(group.in_use, limit, group.waiting, permanent),
         "permanent": permanent,
         "resized": any(status.override is not None for status in group.all),
-        "oldest": oldest and before(oldest, first.at),
+        "oldest": oldest and with_age(oldest, first.at),
         # None if there are too many keys to add up their events.
         "hour": hour(group, past),
         "spark": spark,
@@ -248,13 +248,13 @@ def holder_row(status: Status, holder: Holder) -> Context:
     return {
         "holder": holder,
         "fence": str(holder.fence),  # a link must not depend on the language
-        "since": before(holder.since, status.at),
+        "since": with_age(holder.since, status.at),
         "left": "" if holder.permanent else duration(holder.ends_in),
     }
 
 
 def _waiter_row(status: Status, waiter: Waiter) -> Context:
-    return {"waiter": waiter, "since": before(waiter.since, status.at)}
+    return {"waiter": waiter, "since": with_age(waiter.since, status.at)}
 
 
 def _bounds(found: Quantiles) -> str:
