@@ -296,7 +296,9 @@ CORRECT = [
     Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django reports these
     Case("", [DRF], {}, (OURS,)),
     Case("", **with_cache(x=LARGE)),
-    Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),
+    Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),  # no signatures
+    Case("", [limited(number=lambda r: 3, when=lambda r: True, response=lambda r, why: None)]),
+    Case("", [limited(share=lambda r: "x", share_limit=lambda r: 2)]),
     Case("", [limited(share="user", share_limit=3), limited(share="user", view=aview)]),
     Case(
         "",

@@ -28,7 +28,9 @@ def test_argument_of_a_log_call_adds_no_line(messages, arg: object) -> None:
     logger.error("got %s", arg)
     logger.error("got %(value)s", {"value": arg})
     logger.error("%s %r %d %.1f", "Grüße 汉字 \x7f", "it's", 3, 0.25)
-    assert [f"got {ESCAPED}", f"got {ESCAPED}", 'Grüße 汉字 \\x7f "it\'s" 3 0.2'] == messages()
+    logger.error("%s", "\x1b[2J")
+    text = 'Grüße 汉字 \\x7f "it\'s" 3 0.2'
+    assert [f"got {ESCAPED}", f"got {ESCAPED}", text, "\\x1b[2J"] == messages()
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])

@@ -163,7 +163,7 @@ def test_scrape_shows_up_0_while_redis_is_down() -> None:
 
 def test_register_does_not_read_redis_and_rejects_a_second_registration() -> None:
     registry = CollectorRegistry()
-    metrics.register(registry=registry, using="dead")
+    assert isinstance(metrics.register(registry=registry, using="dead"), metrics.SyncCollector)
     with pytest.raises(ValueError, match="Duplicated"):
         metrics.register(registry=registry)
 
