@@ -130,7 +130,9 @@ def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Leas
         page = get(manager, link)
         assert "nightly_report" in page.text and "weekly_report" not in page.text
         assert "Now: 2 holders, 0 waiting." in page.text and lease.token not in page.html
-        message = act(manager, "release", fence=lease.fence)
+        form = page.html.partition('<form method="post" class="sync-confirm"')[2]
+        (fence,) = re.findall(r'name="fence" value="(\d+)"', form)
+        message = act(manager, "release", fence=fence)
         assert f"Released 1 holder of exports: {lease.token[:8]}." == message
         assert other.owned()
     with pytest.raises(LeaseLost):
