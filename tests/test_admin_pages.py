@@ -173,7 +173,8 @@ def test_list_can_be_searched_and_sorted(viewer: Client, held: Held) -> None:
     }
     assert [["desc"], ["asc"], ["asc"], ["desc"], ["desc"], [], [], []] == [*found.values()]
     page = get(viewer, "?q=-BET&o=use")
-    assert 'name="q" value="-BET"' in page.html, "the form keeps the search"
+    kept = ('name="q" value="-BET"', 'name="o" value="use"')
+    assert all(field in page.html for field in kept), "the form keeps the search"
     # Links keep the search. A second click on a header reverses the order.
     assert {"?q=-BET&o=-use", "?q=-BET&o=waiting", "?q=-BET&o=trouble"} <= {*page.links}
     assert f'data-url="{LIST}live/?q=-BET&o=use"' in html.unescape(page.html)

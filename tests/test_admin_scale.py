@@ -40,7 +40,7 @@ def large(redis_url: str) -> Iterator[redis.Redis]:
     fill.execute()
 
     def wait() -> None:
-        with Semaphore(TROUBLE, 1, blocking_timeout=60):
+        with Semaphore(TROUBLE, 1, blocking_timeout=600):
             pass
 
     waiter = threading.Thread(target=wait)

@@ -44,7 +44,7 @@ def scrape(**options: Any) -> dict[str, float]:
 
 def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> None:
     def wait() -> None:
-        with Semaphore("exports", 3, blocking_timeout=20):
+        with Semaphore("exports", 3, blocking_timeout=600):
             pass
 
     def now() -> float:

@@ -40,8 +40,8 @@ def test_list_changes_without_a_reload_and_speaks_seldom(viewer: Visitor) -> Non
 
 def test_manager_releases_a_holder_and_the_next_waiter_is_admitted(manager: Visitor) -> None:
     def wait() -> None:
-        with Semaphore("exports", 2, label="shop.tasks.next", blocking_timeout=60):
-            leave.wait(60)
+        with Semaphore("exports", 2, label="shop.tasks.next", blocking_timeout=600):
+            leave.wait(600)
 
     leave, waiter = threading.Event(), threading.Thread(target=wait)
     stuck = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
