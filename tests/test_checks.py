@@ -54,77 +54,8 @@ class Called:
         return HttpResponse()
 
 
-class Mixed(SemaphoreRequiredMixin, Plain):
-    semaphore_name = "nowhere"
-
-
-class ByTenant(Mixed):
-    def get_semaphore_limit(self):
-        return len(self.request.path)
-
-
-class NamedByTenant(Mixed):
-    def get_semaphore_name(self):
-        return self.kwargs["tenant"]
-
-
-class OnGet(View):
-    @semaphore_required("nowhere")
-    def get(self, request):
-        return HttpResponse()
-
-
-class WithSelf(Mixed):
-    semaphore_limit = 3
-
-    def semaphore_when(self, request):
-        return True
-
-
-class Hides(Mixed):
-    semaphore_limit = 3
-
-    def dispatch(self, request):
-        return HttpResponse()
-
-
-class Delegates(Mixed):
-    semaphore_limit = 3
-
-    def dispatch(self, request):
-        return super().dispatch(request)
-
-
-class BeforeLogin(SemaphoreRequiredMixin, LoginRequiredMixin, Plain):
-    semaphore_limit = 3
-
-
-class AfterLogin(LoginRequiredMixin, SemaphoreRequiredMixin, Plain):
-    semaphore_limit = 3
-
-
-@synchronized("stock")
-def races(request):
-    return HttpResponse()
-
-
-@synchronized("stock", release_on_commit=True)
-def waits(request):
-    return HttpResponse()
-
-
-class Races(View):
-    @synchronized("stock")
-    def get(self, request):
-        return HttpResponse()
-
-
 def limited(name: str = "here", number: Any = 3, view: Any = view, **options):
     return semaphore_required(name, number, **options)(view)
-
-
-def mixed(**attributes):
-    return type("Limited", (Mixed,), attributes).as_view()
 
 
 def both(first: str, second: str):
@@ -132,14 +63,34 @@ def both(first: str, second: str):
     return limited(first, view=never_cache(limited(second)))
 
 
-class OnDispatchAndGet(View):
-    get = method_decorator(semaphore_required("b", 3))(Plain.get)
+def mixed(*bases: type, limit: Any = 3, **attributes):
+    """Return a view with the mixin after `bases`, or with these bases if the mixin is one."""
+    given = {"semaphore_name": "nowhere", **attributes}
+    mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
+    return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
+
+
+def on_get(decorator: Any):
+    """Return a view of a class with a decorated handler."""
+    return type("OnGet", (Plain,), {"get": decorator(Plain.get)}).as_view()
+
+
+class Hides:
+    def dispatch(self, request):
+        return HttpResponse()
+
+
+class Delegates:
+    def dispatch(self, request):
+        return super().dispatch(request)
 
 
 DRF = drf.Token.as_view()
-ON_GET = method_decorator(semaphore_required("here", 3), name="get")(type("M", (Plain,), {}))
 UNLIMITED = semaphore_required("there")(view)
 USED = semaphore_required("here")(view)
+LOGIN_LAST = mixed(SemaphoreRequiredMixin, LoginRequiredMixin)
+RACES = synchronized("stock")
+AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 
 
 class Case(NamedTuple):
@@ -203,16 +154,13 @@ MISTAKES = [
     Case("E005|max_hold must|not inf", sync=semaphores(max_hold=math.inf)),
     Case(f"E013|'there'|missing|{FIVE}|{{'limit': 3}}", [UNLIMITED] * 7),
     Case(f"E013|'{HERE}.view'|missing|view0", [semaphore_required(view)]),
-    Case("E013|'nowhere'|missing", [Mixed.as_view()]),
-    Case("E013|'nowhere'|missing", [OnGet.as_view()]),
-    Case("E013|limit must be from 1|Permits", [mixed(semaphore_limit=0)]),
-    Case("E013|key must|'nobody'", [mixed(semaphore_limit=3, semaphore_key="nobody")]),
+    Case("E013|'nowhere'|missing", [mixed(limit=None)]),
+    Case("E013|'nowhere'|missing", [on_get(semaphore_required("nowhere"))]),
+    Case("E013|limit must be from 1|Permits", [mixed(limit=0)]),
+    Case("E013|key must|'nobody'", [mixed(semaphore_key="nobody")]),
     Case("E013|'x'|missing", [semaphore_required("x")(limited())]),
     Case("E013 E013|'a'|'b'", [semaphore_required("a")(semaphore_required("b")(view))]),
-    Case(
-        "E013|fair must not be False",
-        [mixed(semaphore_limit=3, semaphore_share="user", semaphore_fair=False)],
-    ),
+    Case("E013|fair must not", [mixed(semaphore_share="user", semaphore_fair=False)]),
     Case("E016|'nowhere.at_all'|No module", sync={"ASYNC_CLIENT": "nowhere.at_all"}),
     Case("E016|not callable", sync={"ASYNC_CLIENT": f"{HERE}.KEY"}),
     Case("E017|key=<lambda>|1 argument:|view0, view1", [limited(key=lambda: "x")] * 2),
@@ -220,11 +168,11 @@ MISTAKES = [
     Case("E017|share_limit=<lambda>", [limited(share="user", share_limit=lambda a, b: 3)]),
     Case("E017|limit=<lambda>", [limited(number=lambda a, b: 3)]),
     Case("E017|response=<lambda>|2 arguments:", [limited(response=lambda request: None)]),
-    Case("E017|when=WithSelf.semaphore_when", [WithSelf.as_view()]),
+    Case("E017|when=<lambda>|self", [mixed(semaphore_when=lambda self, request: True)]),
     Case("W006|'view0'", [], endpoints(limit=1)),
     Case(f"W007|ENDPOINTS|{OURS}", [view], endpoints(limit=1), ()),
     Case(f"W008|{FIVE}|{OURS}", [limited()] * 7, {}, (), True),
-    Case("W008|view0", [ON_GET.as_view()], {}, (), True),
+    Case("W008|view0", [on_get(method_decorator(semaphore_required("here", 3)))], {}, (), True),
     Case(f"W009|{CSRF}", [], {}, (OURS, CSRF)),
     Case("W009|more than once", [], {}, (OURS, OURS)),
     Case("W010|'view0'", [DRF], endpoints(limit=1, key="user")),
@@ -232,17 +180,17 @@ MISTAKES = [
     Case("W012|'small'|pool of 3|to 4 or more", **with_cache(small=SMALL)),
     Case("W012|'small'", sync=semaphores(limit=1, using="small"), caches={"small": SMALL}),
     Case("W012|pool of 2", **with_cache(x=cache("redis://h/1?max_connections=2"))),
-    Case(f"W014|{FIVE}|release_on_commit", [races] * 7, atomic=True),
-    Case("W014|view0", [never_cache(races)], atomic=True),
-    Case("W014|view0", [Races.as_view()], atomic=True),
+    Case(f"W014|{FIVE}|release_on_commit", [RACES(view)] * 7, atomic=True),
+    Case("W014|view0", [never_cache(RACES(view))], atomic=True),
+    Case("W014|view0", [on_get(RACES)], atomic=True),
     Case("W016|PSOT (did you mean POST?)|view0|PATCH", [limited(methods=["PSOT"])]),
     Case("W018|'x'|'view0' 1, 'view1' 2", [view, view], TWO_LIMITS),
     Case(f"W019|key='user'|view0|{AUTHENTICATION}", [limited(key="user")], {}, (OURS,)),
     Case("W019|share='user'", [limited(share="user")], {}, (OURS,)),
-    Case("W020|Hides.dispatch()|view0", [Hides.as_view()]),
-    Case("W022|BeforeLogin|view0", [BeforeLogin.as_view()]),
+    Case("W020|Hides.dispatch()|view0", [mixed(Hides)]),
+    Case("W022|Mixed|view0", [LOGIN_LAST]),
     Case("W023|'view0' takes 'a' before 'b'|'view1' takes", [both("a", "b"), both("b", "a")]),
-    Case("W023|'a'|'b'", [limited("a", view=OnDispatchAndGet.as_view()), both("b", "a")]),
+    Case("W023|'a'|'b'", [limited("a", view=on_get(semaphore_required("b", 3))), both("b", "a")]),
     Case(
         "W023|'a'|'b'",
         [limited("a"), both("a", "b")],
@@ -259,12 +207,12 @@ MISTAKES = [
     # The other limits of a view are checked, and all mistakes of a project are reported.
     Case(
         "E013 W015|limit must be an int|here",
-        [limited(key="ip", view=mixed(semaphore_limit="3"))],
+        [limited(key="ip", view=mixed(limit="3"))],
         NO_PROXY,
     ),
     Case(
         "E002 E005 W006 W007 W014|'nowhere'",
-        [races],
+        [RACES(view)],
         {"CACHE": "unknown", "ENDPOINTS": {"nowhere": {"limit": 0}}},
         (),
         True,
@@ -288,10 +236,11 @@ CORRECT = [
     Case("", [limited(), limited(view=Plain.as_view()), limited(view=aview)]),
     Case("", [USED], semaphores(limit=3)),
     Case("", [semaphore_required(view)], endpoints(name="here", limit=3)),
-    Case("", [Mixed.as_view(semaphore_limit=3), ByTenant.as_view(), NamedByTenant.as_view()]),
-    Case("", [AfterLogin.as_view(), Delegates.as_view()]),
-    Case("", [limited(), waits], atomic=True),
-    Case("", [transaction.non_atomic_requests(lambda r: races(r))], atomic=True),
+    Case("", [mixed(), mixed(LoginRequiredMixin), mixed(Delegates)]),
+    Case("", [mixed(limit=None, get_semaphore_limit=lambda self: 3)]),
+    Case("", [mixed(get_semaphore_name=lambda self: self.kwargs["tenant"])]),
+    Case("", [limited(), AFTER_COMMIT], atomic=True),
+    Case("", [transaction.non_atomic_requests(lambda r: RACES(view)(r))], atomic=True),
     Case("", [], {}, (OURS, "django.middleware.common.CommonMiddleware")),
     Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django reports these
     Case("", [DRF], {}, (OURS,)),
