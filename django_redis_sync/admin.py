@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
@@ -16,14 +16,9 @@ from django.views.decorators.csrf import csrf_exempt
 from .console import views
 from .models import Name
 
-if TYPE_CHECKING:
-    NameModelAdmin = admin.ModelAdmin[Name]
-else:
-    NameModelAdmin = admin.ModelAdmin
-
 
 @admin.register(Name)
-class NameAdmin(NameModelAdmin):
+class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameters at runtime
     """The admin pages of locks and semaphores. To add them to another admin site, call
     `site.register(Name, NameAdmin)`."""
 
