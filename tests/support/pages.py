@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from html.parser import HTMLParser
 from typing import Any
 
-import redis
-from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 
@@ -121,17 +118,3 @@ def get_list(client: Client, *ids: str, query: str = "") -> Page:
     """Return the list page as soon as it shows rows with these ids: a process registers names in
     the background, and each name at most once a minute."""
     return eventually(lambda: (page := get(client, query)) and {*ids} <= {*page.cells} and page)
-
-
-def write_counters(raw: redis.Redis, key: str, minutes: dict[int, dict[str, int]]) -> int:
-    """Write counters for numbers of minutes ago. Return the number of the current minute."""
-    now = int(raw.time()[0]) // 60
-    fields = {f"{now - ago}:{what}": n for ago, some in minutes.items() for what, n in some.items()}
-    raw.hset(f"{settings.PREFIX}:{key}", mapping={**fields, "tidied": now})
-    return now
-
-
-def wait_for_a_whole_minute(seconds: float = 15) -> None:
-    """Wait until the current minute lasts as long as this, because histories change with it."""
-    while time.time() % 60 > 60 - seconds:
-        time.sleep(0.1)
