@@ -183,14 +183,8 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
             with page_errors():
                 level, message = action.run(status, request.user.get_username())
         except PageError as error:
-            level, message = (
-                messages.ERROR,
-                _("%(action)s: this failed. %(error)s")
-                % {
-                    "action": title,
-                    "error": error.message,
-                },
-            )
+            text = _("%(action)s: this failed. %(error)s")
+            level, message = messages.ERROR, text % {"action": title, "error": error.message}
         messages.add_message(request, level, message)
         _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip())
         return HttpResponseRedirect(back)
