@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
@@ -16,14 +16,9 @@ from django.views.decorators.csrf import csrf_exempt
 from .console import views
 from .models import Name
 
-if TYPE_CHECKING:
-    NameModelAdmin = admin.ModelAdmin[Name]
-else:
-    NameModelAdmin = admin.ModelAdmin
-
 
 @admin.register(Name)
-class NameAdmin(NameModelAdmin):
+class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameters at runtime
     """The admin pages of locks and semaphores. To add them to another admin site, call
     `site.register(Name, NameAdmin)`."""
 
@@ -53,24 +48,22 @@ class NameAdmin(NameModelAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Name | None:
-        """Return an entry for any valid name. There are no rows: the pages read Redis."""
-        entry = Name(id=object_id)
-        try:
-            entry.parts  # noqa: B018
-        except ValueError:
-            return None
-        return entry
+        """Return an entry for any valid name. The model has no rows: the pages read Redis."""
+        return Name.find(object_id)
 
     def get_urls(self) -> list[URLPattern]:
-        info = f"{self.opts.app_label}_{self.opts.model_name}"
-        own = [
-            path("live/", self._page(views.live_list), name=f"{info}_live"),
-            path("data/", self._page(views.data_list), name=f"{info}_data"),
-            path("<str:object_id>/data/", self._page(views.data_name), name=f"{info}_data_name"),
-            path("<str:object_id>/live/", self._page(views.live_name), name=f"{info}_live_name"),
-            path("<str:object_id>/act/<str:verb>/", self._page(views.act), name=f"{info}_act"),
+        def own(route: str, name: str, view: Any, **options: Any) -> URLPattern:
+            info = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+            return path(route, self._page(view), options, name=info)
+
+        return [
+            own("live/", "live", views.list_page, live=True),
+            own("data/", "data", views.data_list),
+            own("<str:object_id>/live/", "live_name", views.name_page, live=True),
+            own("<str:object_id>/data/", "data_name", views.data_name),
+            own("<str:object_id>/act/<str:verb>/", "act", views.act),
+            *super().get_urls(),
         ]
-        return own + super().get_urls()
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         return views.list_page(self, request)
@@ -91,7 +84,7 @@ class NameAdmin(NameModelAdmin):
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         """Return a view as a page of this site: for its staff, with CSRF, never cached."""
 
-        def for_staff(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+        def for_staff(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if "object_id" in kwargs:
                 kwargs["object_id"] = unquote(kwargs["object_id"])
             return view(self, request, **kwargs)
@@ -101,7 +94,7 @@ class NameAdmin(NameModelAdmin):
         # Exempt from the middleware only: with CSRF_USE_SESSIONS, the middleware would answer 403
         # to a request without a session.
         @csrf_exempt
-        def page(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+        def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
                 # The session has ended. After the login, the confirm page has the same fields.
                 login = reverse("admin:login", current_app=self.admin_site.name)

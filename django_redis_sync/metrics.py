@@ -42,7 +42,7 @@ scrape target per database is enough. docs/monitoring has rules for alerts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -70,21 +70,35 @@ MAX_LABELS = 100
 #: Max entries of the index of holders that are read: the oldest.
 _OLDEST = 20
 
-_EVENTS = (
-    "granted",
-    "waited",
-    "rejected",
-    "shadow_rejected",
-    "timed_out",
-    "released",
-    "reclaimed",
-    "lost",
-    "share_rejected",
-    "job_delivered",
-    "job_copy_dropped",
-    "job_place_expired",
-)
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
+_EVENTS = [name for name in Counters.__dataclass_fields__ if name not in _SECONDS.values()]
+_EVENTS.remove("peak")
+
+#: The help text and the labels of each metric, by its name after `redis_sync_`.
+_GAUGES: dict[str, tuple[str, ...]] = {
+    "names": ("Names used within the last day.",),
+    "names_left_out": ("Names without series of their own.",),
+    "all_in_use": ("Permits in use, of all names.",),
+    "all_waiting": ("Waiters, of all names.",),
+    "all_paused": ("Names that are paused.",),
+    "all_oldest_hold_seconds": ("How long the oldest holder of all has held.",),
+    "limit": ("Permits (of each key).", "name"),
+    "in_use": ("Permits in use.", "name"),
+    "waiting": ("Waiters.", "name"),
+    "shares_waiting": ("Shares with waiters.", "name"),
+    "paused": ("Paused by an operator.", "name"),
+    "oldest_hold_seconds": ("How long the oldest holder has held.", "name"),
+    "last_minute": ("Events of the last whole minute.", "name", "event"),
+    "last_minute_seconds": ("Seconds waited and held.", "name", "what"),
+}
+_COUNTERS: dict[str, tuple[str, ...]] = {
+    "all_events": ("Events ever, of all names.", "event"),
+    "all_seconds": ("Seconds waited and held ever, of all names.", "what"),
+    "events": ("Events ever.", "name", "event"),
+    "seconds": ("Seconds waited and held ever.", "name", "what"),
+}
+#: Adds a sample to a metric: its name, the value, and the labels.
+_Put = Callable[..., None]
 
 
 def register(
@@ -119,92 +133,63 @@ class SyncCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read Redis and return the families. If Redis is down, `redis_sync_up` is 0."""
         families = _families()
+
+        def put(name: str, value: float, *labels: str) -> None:
+            families[name].add_metric(labels, value)
+
         try:
-            self._fill(families)
+            self._read(put)
         except SyncError:
             yield _up(0)
             return
         yield from (_up(1), *families.values())
 
-    def _fill(self, families: Mapping[str, Any]) -> None:
+    def _read(self, put: _Put) -> None:
         count = count_names(using=self._using)
         shown = self._shown()
         plain, policies = split_registry(shown, using=self._using)
-        families["names"].add_metric([], count)
-        families["left_out"].add_metric([], max(0, count - len(plain) - len(policies)))
+        put("names", count)
+        put("names_left_out", max(0, count - len(plain) - len(policies)))
         groups, _ = groups_of(shown, using=self._using)
-        self._add_sums(families, groups)
+        self._read_sums(put, groups)
         single = [group for group in groups if group.statistics is None]
-        read = [(one.name, one.key) for group in single for one in group.all if one.used]
-        by_name: dict[str, list[History]] = {}
-        for one in histories(read, minutes=2, using=self._using):
-            by_name.setdefault(one.name, []).append(one)
+        pairs = [(one.name, one.key) for group in single for one in group.all if one.used]
+        past: dict[str, list[History]] = {}
+        for one in histories(pairs, minutes=2, using=self._using):
+            past.setdefault(one.name, []).append(one)
         for group in groups:
-            _add_now(families, group)
-            sums = None if group.statistics is None else group.statistics.history
-            _add_events(families, group.name, by_name.get(group.name, []), sums)
+            _put_state(put, group)
+            _put_events(put, group, past.get(group.name, []))
 
-    def _add_sums(self, families: Mapping[str, Any], groups: Iterable[Group]) -> None:
+    def _read_sums(self, put: _Put, groups: Iterable[Group]) -> None:
         (site,) = statistics_of([SITE], minutes=2, using=self._using)
-        families["all_in_use"].add_metric([], site.in_use)
-        families["all_waiting"].add_metric([], site.waiting)
-        overridden = [name for name, key in marked(using=self._using) if key is None]
-        wanted = [(name, None) for name in overridden[:MAX_LABELS]]
-        paused = [s for s in statuses(wanted, using=self._using) if s.paused]
-        families["all_paused"].add_metric([], len(paused))
+        put("all_in_use", site.in_use)
+        put("all_waiting", site.waiting)
+        overridden = [(name, None) for name, key in marked(using=self._using) if key is None]
+        found = statuses(overridden[:MAX_LABELS], using=self._using)
+        put("all_paused", len([status for status in found if status.paused]))
         found = statuses([*held_since(using=self._using)][:_OLDEST], using=self._using)
-        found += [s for group in groups for s in group.all]
-        families["all_oldest"].add_metric([], _oldest(found))
-        for event in _EVENTS:
-            families["all_events"].add_metric([event], getattr(site.history.ever, event))
-        for what, attribute in _SECONDS.items():
-            families["all_seconds"].add_metric([what], getattr(site.history.ever, attribute))
+        put("all_oldest_hold_seconds", _oldest([*found, *(s for g in groups for s in g.all)]))
+        _put_counters(put, "all_events", "all_seconds", site.history.ever)
 
     def _shown(self) -> list[str]:
+        """Return the names with series of their own."""
         named = sorted(configured())
-        plain, policies = split_registry(named, using=self._using)
-        chosen = [name for name in named if name in plain or name in policies]
+        used = set[str]().union(*split_registry(named, using=self._using))
         if self._globs is None:
             others = [name for name, _ in held_since(using=self._using)][:_OLDEST]
             others += newest(2 * MAX_LABELS, using=self._using)
         else:
-            others = [n for n in Recent(using=self._using).every() if self._is_wanted(n)]
-        return list(dict.fromkeys([*chosen, *others]))[:MAX_LABELS]
-
-    def _is_wanted(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._globs or ())
-
-
-#: The families by a short name: suffix of the metric's name, help text, and labels.
-_GAUGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "names": ("names", "Names used within the last day.", ()),
-    "left_out": ("names_left_out", "Names without series of their own.", ()),
-    "all_in_use": ("all_in_use", "Permits in use, of all names.", ()),
-    "all_waiting": ("all_waiting", "Waiters, of all names.", ()),
-    "all_paused": ("all_paused", "Names that are paused.", ()),
-    "all_oldest": ("all_oldest_hold_seconds", "How long the oldest holder of all has held.", ()),
-    "limit": ("limit", "Permits (of each key).", ("name",)),
-    "in_use": ("in_use", "Permits in use.", ("name",)),
-    "waiting": ("waiting", "Waiters.", ("name",)),
-    "shares": ("shares_waiting", "Shares with waiters.", ("name",)),
-    "paused": ("paused", "Paused by an operator.", ("name",)),
-    "oldest": ("oldest_hold_seconds", "How long the oldest holder has held.", ("name",)),
-    "minute": ("last_minute", "Events of the last whole minute.", ("name", "event")),
-    "minute_seconds": ("last_minute_seconds", "Seconds waited and held.", ("name", "what")),
-}
-_COUNTERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "all_events": ("all_events", "Events ever, of all names.", ("event",)),
-    "all_seconds": ("all_seconds", "Seconds waited and held ever, of all names.", ("what",)),
-    "events": ("events", "Events ever.", ("name", "event")),
-    "seconds": ("seconds", "Seconds waited and held ever.", ("name", "what")),
-}
+            every = Recent(using=self._using).every()
+            others = [n for n in every if any(fnmatchcase(n, glob) for glob in self._globs)]
+        return list(dict.fromkeys([*(n for n in named if n in used), *others]))[:MAX_LABELS]
 
 
 def _families() -> dict[str, Any]:
     return {
-        short: kind(f"redis_sync_{name}", text, labels=labels)
+        name: kind(f"redis_sync_{name}", text, labels=labels)
         for kind, rows in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS))
-        for short, (name, text, labels) in rows.items()
+        for name, (text, *labels) in rows.items()
     }
 
 
@@ -212,39 +197,35 @@ def _up(value: int | None = None) -> GaugeMetricFamily:
     return GaugeMetricFamily("redis_sync_up", "Whether Redis answered.", value=value)
 
 
-def _add_now(families: Mapping[str, Any], group: Group) -> None:
-    label = [group.name]
+def _put_state(put: _Put, group: Group) -> None:
     if group.limit is not None:
-        families["limit"].add_metric(label, group.limit)
-    families["in_use"].add_metric(label, group.in_use)
-    families["waiting"].add_metric(label, group.waiting)
-    if any(s.share_count for s in group.all):
-        families["shares"].add_metric(label, group.shares_waiting)
-    families["paused"].add_metric(label, int(group.paused))
-    families["oldest"].add_metric(label, _oldest(group.all))
+        put("limit", group.limit, group.name)
+    put("in_use", group.in_use, group.name)
+    put("waiting", group.waiting, group.name)
+    if any(status.share_count for status in group.all):
+        put("shares_waiting", group.shares_waiting, group.name)
+    put("paused", int(group.paused), group.name)
+    put("oldest_hold_seconds", _oldest(group.all), group.name)
 
 
 def _oldest(found: Iterable[Status]) -> float:
-    held = [(s.at - h.since).total_seconds() for s in found for h in s.holders]
-    return max(held, default=0.0)
+    return max(((s.at - h.since).total_seconds() for s in found for h in s.holders), default=0.0)
 
 
-def _add_events(
-    families: Mapping[str, Any], name: str, histories: list[History], statistics: History | None
-) -> None:
-    """Add the counters of a name, or the statistics of a policy."""
+def _put_events(put: _Put, group: Group, past: list[History]) -> None:
+    """Add the events of a policy from its statistics, or else those of a name. Without statistics,
+    keys of a policy have no sums: keys expire, so that the sums would not be counters."""
+    if group.statistics is not None:
+        past = [group.statistics.history]
     # The last row is the current minute, so the one before it is the last complete one.
-    minute = add(h.rows[0][1] for h in histories) if statistics is None else statistics.rows[-2][1]
-    _add(families["minute"], families["minute_seconds"], name, minute)
-    plain = [h.ever for h in histories if h.key is None]
-    if statistics is not None:
-        _add(families["events"], families["seconds"], name, statistics.ever)
-    elif plain and len(histories) == 1:
-        _add(families["events"], families["seconds"], name, plain[0])
+    minute = add(one.rows[-2][1] for one in past)
+    _put_counters(put, "last_minute", "last_minute_seconds", minute, group.name)
+    if len(past) == 1 and past[0].key is None:
+        _put_counters(put, "events", "seconds", past[0].ever, group.name)
 
 
-def _add(events: Any, seconds: Any, name: str, counters: Counters) -> None:
+def _put_counters(put: _Put, events: str, seconds: str, counters: Counters, *labels: str) -> None:
     for event in _EVENTS:
-        events.add_metric([name, event], getattr(counters, event))
+        put(events, getattr(counters, event), *labels, event)
     for what, attribute in _SECONDS.items():
-        seconds.add_metric([name, what], getattr(counters, attribute))
+        put(seconds, getattr(counters, attribute), *labels, what)

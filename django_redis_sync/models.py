@@ -16,7 +16,7 @@ _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # There is no table, so `dumpdata`, for example, must find no rows.
+        # The model has no table, so `dumpdata`, for example, must find no rows.
         rows: models.QuerySet[Name] = super().get_queryset().none()
         return rows
 
@@ -40,20 +40,21 @@ class Name(models.Model):
         verbose_name_plural = _("locks and semaphores")
 
     def __str__(self) -> str:
-        try:
-            name, key = self.parts
-        except ValueError:
-            return self.id
-        return display(name, key)
+        return display(*self.parts) if self.find(self.id) else self.id
 
     @property
     def parts(self) -> tuple[str, str | None]:
-        """The name and its key. Raise ValueError if the id is not valid."""
-        quoted = _UNDOTTED.get(self.id, self.id)
-        name, key = split(quoted)
-        if keys_of("", name, key).quoted != quoted:
-            raise ValueError(f"not the id of a name: {self.id!r}")
-        return name, key
+        """The name and its key, or None."""
+        return split(_UNDOTTED.get(self.id, self.id))
+
+    @classmethod
+    def find(cls, id: str) -> Name | None:
+        """Return the entry of an id, or None if the id is not that of a name."""
+        entry = cls(id=id)
+        try:
+            return entry if cls.of(*entry.parts).id == id else None
+        except ValueError:  # such as a name that is too long
+            return None
 
     @classmethod
     def of(cls, name: str, key: str | None = None) -> Name:

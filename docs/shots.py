@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 1280
@@ -121,10 +122,23 @@ def main(folder: Path) -> None:
             ("exports/change/", "admin-name", 1640),
         ):
             visitor.open(path)
-            visitor.show(WIDTH, height, "light")
+            visitor.show(WIDTH, height)
             time.sleep(3)
             browser.save_screenshot(str(folder / f"{name}.png"))
-            visitor.shoot(name)
+            if more := os.environ.get("DJANGO_REDIS_SYNC_SHOTS"):
+                Path(more).mkdir(parents=True, exist_ok=True)
+                shoot(visitor, str(Path(more, name)))
+
+
+def shoot(visitor: Any, start: str) -> None:
+    """Take pictures of the whole page, on a desktop and a phone, in light and dark mode."""
+    for width, device in ((WIDTH, "desktop"), (390, "phone")):
+        for scheme in ("light", "dark"):
+            visitor.show(width, 900, scheme)
+            height = visitor.run("return document.documentElement.scrollHeight")
+            visitor.show(width, max(700, min(height, 4000)), scheme)
+            time.sleep(0.3)  # transitions change the colors of links
+            visitor.browser.save_screenshot(f"{start}-{device}-{scheme}.png")
 
 
 if __name__ == "__main__":

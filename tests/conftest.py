@@ -81,12 +81,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.deep)
 
 
+def _docs(name: str) -> str:
+    return (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
 #: The promises of docs/promises.md by number.
 PROMISES = {
     int(number): " ".join(text.replace("**", "").split())
     for number, text in re.findall(
         r"^(\d+)\. (\*\*.+?)(?=^\d+\. |^#|\Z)",
-        (Path(__file__).parents[1] / "docs" / "promises.md").read_text(encoding="utf-8"),
+        _docs("promises"),
         re.MULTILINE | re.DOTALL,
     )
 }
@@ -237,11 +241,14 @@ def _delete_keys_of_tests(url: str) -> None:
 
 def _with_least_permissions(url: str) -> str:
     """Return the URL for a user with the documented permissions and those for the journals."""
-    from django_redis_sync.operators.doctor import permissions
-
-    rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*", "+pttl"]
+    shown = re.search(
+        r"ACL SETUSER mysite on >PASSWORD (.*?)```", _docs("keys-and-permissions"), re.S
+    )
+    assert shown is not None
+    rules = shown[1].replace("mysite:sync", settings.PREFIX).split()
     with redis.Redis.from_url(url) as client:
-        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">word", *rules)
+        own = ("reset", "on", ">word", *rules, "~*journal*", "+pttl")
+        client.execute_command("ACL", "SETUSER", "app", *own)
     return url.replace("://", "://app:word@")
 
 

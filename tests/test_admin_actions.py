@@ -1,6 +1,8 @@
-"""The admin's actions: confirmation, permission, effect, and log."""
+"""The admin's actions, and how its pages explain that Redis is down or that a setting is wrong."""
 
-import html
+from __future__ import annotations
+
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -8,19 +10,21 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
-from django.test import Client, override_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
 
-from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
+from django_redis_sync.console import pages
 from django_redis_sync.exceptions import Unavailable
-from django_redis_sync.operators import actions
-from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import has_free_permit, locks
+from tests.support.pages import LIST, client_of, get, unreachable_redis
 
 pytestmark = [
     pytest.mark.django_db,
@@ -28,24 +32,17 @@ pytestmark = [
     pytest.mark.promise(26),
 ]
 
-LIST = "/admin/django_redis_sync/name/"
-PAGE = f"{LIST}exports/"
 ACTIONS = ("release", "clear", "pause", "resume", "resize", "reset")
 ENDED = "The lease had already ended. Nothing was done."
-
-
-def client_of(*codenames: str, **options: bool) -> Client:
-    name = "-".join(codenames) or "no-permission"
-    user = User.objects.create_user(name, password="right", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-    client = Client(**options)
-    client.force_login(user)
-    return client
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("plain/", lambda request: HttpResponse("plain")),
+]
 
 
 @pytest.fixture
 def manager() -> Client:
-    return client_of("view_locks", "manage_locks")
+    return client_of("manage_locks")
 
 
 @pytest.fixture
@@ -56,31 +53,16 @@ def lease() -> Iterator[Lease]:
     yield taken
 
 
-def unreachable_redis() -> override_settings:
-    """Settings whose Redis does not answer."""
-    location = f"redis://:hunter2@127.0.0.1:{free_port()}/0"
-    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
-    return override_settings(CACHES={"default": cache})
-
-
 def act(client: Client, action: str, **fields: object) -> str:
     """Carry out an action. Return the last message shown after it."""
-    response = client.post(f"{PAGE}act/{action}/", fields)
-    assert (302, f"{PAGE}change/") == (response.status_code, response.get("Location"))
+    response = client.post(f"{LIST}exports/act/{action}/", fields)
+    assert (302, f"{LIST}exports/change/") == (response.status_code, response.get("Location"))
     return [str(message) for message in get_messages(response.wsgi_request)][-1]
 
 
-def shown(client: Client, where: str) -> str:
-    return client.get(PAGE + where).content.decode()
-
-
-def fields_of(lease: Lease) -> dict[str, Any]:
-    return {"fence": lease.fence, "limit": 5}
-
-
 def unchanged(lease: Lease) -> bool:
-    status = status_of("exports")
-    logged = LogEntry.objects.exists() or actions.acts("exports")
+    status = Semaphore("exports", 2).status()
+    logged = LogEntry.objects.exists() or json.loads(locks("log", "--format", "json"))
     return lease.owned() and not status.paused and status.override is None and not logged
 
 
@@ -89,35 +71,32 @@ def unchanged(lease: Lease) -> bool:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_action_is_not_carried_out_by_get(manager: Client, lease: Lease, action: str) -> None:
-    response = manager.get(f"{PAGE}act/{action}/", fields_of(lease))
-    assert 200 == response.status_code
-    assert 'id="confirm"' in response.content.decode()
+    page = get(manager, f"exports/act/{action}/?fence={lease.fence}&limit=5")
+    assert "confirm" in page.ids and (action in ("resume", "reset")) == ("sync-main" in page.html)
     assert unchanged(lease)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: str) -> None:
+    address, fields = f"{LIST}exports/act/{action}/", {"fence": lease.fence, "limit": 5}
     without_token = client_of("manage_locks", enforce_csrf_checks=True)
     for client in (without_token, client_of("view_locks")):
-        assert 403 == client.post(f"{PAGE}act/{action}/", fields_of(lease)).status_code
-    assert 403 == client_of("view_locks", "add_user").get(f"{PAGE}act/{action}/").status_code
+        assert 403 == client.post(address, fields).status_code
+    assert 403 == client_of("view_locks").get(address).status_code
     assert unchanged(lease)
 
 
-def test_viewer_gets_no_links_to_actions(lease: Lease) -> None:
-    assert "/act/" not in shown(client_of("view_locks"), "change/")
-    assert "/act/" in shown(client_of("manage_locks"), "change/")
+def test_only_managers_get_links_to_actions(manager: Client, lease: Lease) -> None:
+    assert "/act/" not in get(client_of("view_locks"), "exports/change/").html
+    assert "/act/" in get(manager, "exports/change/").html
+    assert 404 == manager.post(f"{LIST}exports/act/format/").status_code
 
 
 @pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
 def test_action_on_an_unknown_name_is_not_found(manager: Client, name: str) -> None:
     assert 404 == manager.post(f"{LIST}{name}/act/pause/").status_code
     assert not LogEntry.objects.exists()
-    assert unquote(name) not in dict(names_in_use())
-
-
-def test_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
-    assert 404 == manager.post(f"{PAGE}act/format/").status_code
+    assert unquote(name) not in locks("status", "--format", "json")
 
 
 @pytest.mark.parametrize("in_session", [False, True], ids=["csrf-cookie", "csrf-session"])
@@ -125,42 +104,35 @@ def test_confirm_page_returns_with_its_input_after_a_login(lease: Lease, in_sess
     """The session ends before the form is sent."""
     with override_settings(CSRF_USE_SESSIONS=in_session):
         manager = client_of("manage_locks", enforce_csrf_checks=True)
-        page = shown(manager, "act/resize/")
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        form = get(manager, "exports/act/resize/").html.partition("sync-confirm")[2]
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
         assert token is not None
         del manager.cookies["sessionid"]
         fields = {"limit": 7, "reason": "a & b", "csrfmiddlewaretoken": token[1]}
-        response = manager.post(f"{PAGE}act/resize/", fields)
-
+        response = manager.post(f"{LIST}exports/act/resize/", fields)
         address = urlsplit(response["Location"])
         assert (302, "/admin/login/") == (response.status_code, address.path)
-        login = Client()
-        response = login.post(
-            f"{address.path}?{address.query}",
-            {"username": "manage_locks", "password": "right", **parse_qs(address.query)},
-        )
-        again = login.get(response["Location"]).content.decode()
-    assert 'name="limit" value="7"' in again and 'name="reason" value="a &amp; b"' in again
-    assert 'id="confirm"' in again
+        login, user = Client(), {"username": "manage_locks", "password": "right"}
+        response = login.post(response["Location"], {**user, **parse_qs(address.query)})
+        again = get(login, response["Location"])
+    assert "confirm" in again.ids and "csrfmiddlewaretoken" not in response["Location"]
+    assert 'name="limit" value="7"' in again.html and "Reason, for the log a & b" in again.text
     assert unchanged(lease)
 
 
 # Release
 
 
-def test_confirm_page_shows_the_holder_to_be_released_and_no_other(
-    manager: Client, lease: Lease
-) -> None:
-    with Semaphore("exports", 2, label="weekly_report"):
-        (link, _) = re.findall(r'id="release-\d+" href="([^"]+)"', shown(manager, "change/"))
-        page = manager.get(html.unescape(link)).content.decode()
-    assert "nightly_report" in page and "weekly_report" not in page
-    assert lease.token[8:] not in page
-
-
-def test_released_holder_loses_its_lease(manager: Client, lease: Lease) -> None:
-    with Semaphore("exports", 2) as other:
-        message = act(manager, "release", fence=lease.fence)
+def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Lease) -> None:
+    with Semaphore("exports", 2, label="weekly_report") as other:
+        links = get(manager, "exports/change/").links
+        (link,) = (one for one in links if one.endswith(f"/release/?fence={lease.fence}"))
+        page = get(manager, link)
+        assert "nightly_report" in page.text and "weekly_report" not in page.text
+        assert "Now: 2 holders, 0 waiting." in page.text and lease.token not in page.html
+        form = page.html.partition('<form method="post" class="sync-confirm"')[2]
+        (fence,) = re.findall(r'name="fence" value="(\d+)"', form)
+        message = act(manager, "release", fence=fence)
         assert f"Released 1 holder of exports: {lease.token[:8]}." == message
         assert other.owned()
     with pytest.raises(LeaseLost):
@@ -171,28 +143,23 @@ def test_released_holder_loses_its_lease(manager: Client, lease: Lease) -> None:
 def test_later_holder_keeps_its_lease(manager: Client, lease: Lease, action: str) -> None:
     lease.release()
     with Semaphore("exports", 2) as newcomer:
-        assert ENDED == act(manager, action, fence=lease.fence)
-        assert manager.get(f"{PAGE}act/{action}/?fence={lease.fence}").status_code == 302
+        for fence in (lease.fence, "", "x", "-1", "1e9"):
+            assert ENDED == act(manager, action, fence=fence), fence
+            assert 302 == manager.get(f"{LIST}exports/act/{action}/?fence={fence}").status_code
         assert newcomer.owned()
 
 
-@pytest.mark.parametrize("fence", ["", "x", "-1", "0", "1e9"])
-def test_invalid_fence_releases_no_holder(manager: Client, lease: Lease, fence: str) -> None:
-    for action in ("release", "clear"):
-        assert ENDED == act(manager, action, fence=fence)
-    assert lease.owned()
-
-
 def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> None:
-    crowd = [Semaphore("exports", 500, timeout=60 + n).acquire() for n in range(205)]
-    page = shown(manager, "change/")
-    assert "and 5 more" in page
+    crowd = [Semaphore("exports", 500, timeout=1000 + n).acquire() for n in range(205)]
+    assert "and 5 more" in get(manager, "exports/change/").text
     highest = max(one.fence for one in crowd if one)
-    newcomer = Semaphore("exports", 500, timeout=5).acquire()
+    newcomer = Semaphore("exports", 500, timeout=500).acquire()
     assert newcomer is not None
-    assert "and 5 more" in shown(manager, f"act/clear/?fence={highest}")
-    assert act(manager, "clear", fence=highest).startswith("Released 205 holders of exports: ")
-    assert [newcomer.token] == [holder.token for holder in status_of("exports").holders]
+    assert "and 5 more" in get(manager, f"exports/act/clear/?fence={highest}").text
+    message = act(manager, "clear", fence=highest)
+    assert re.fullmatch(r"Released 205 holders of exports: (\w{8}, ){20}…\.", message)
+    holders = Semaphore("exports", 500).status().holders
+    assert [newcomer.token] == [holder.token for holder in holders]
 
 
 # Pause and resize
@@ -200,63 +167,62 @@ def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> 
 
 def test_pause_resume_resize_and_reset_take_effect(manager: Client, lease: Lease) -> None:
     assert "Paused exports." == act(manager, "pause")
-    assert Semaphore("exports", 2).acquire(blocking=False) is None
+    assert not has_free_permit("exports", 2)
     assert "Resumed exports." == act(manager, "resume")
     assert "The limit of exports is now 1." == act(manager, "resize", limit=1)
-    assert Semaphore("exports", 2).acquire(blocking=False) is None
-    assert 1 == status_of("exports").limit
+    assert not has_free_permit("exports", 2) and 1 == Semaphore("exports", 2).status().limit
     assert "The callers’ own limit of exports applies again." == act(manager, "reset")
-    assert 2 == status_of("exports").limit
+    assert has_free_permit("exports", 2)
 
 
-def test_name_page_shows_when_a_pause_ends(manager: Client, lease: Lease) -> None:
-    assert '<option value="10">10 minutes</option>' in shown(manager, "act/pause/")
-    act(manager, "pause", minutes=10)
-    status = status_of("exports")
+def test_pause_ends_after_the_chosen_minutes(manager: Client, lease: Lease) -> None:
+    act(manager, "pause", seconds=600)
+    status = Semaphore("exports", 2).status()
     assert status.paused_until is not None and status.paused_since is not None
-    assert 595 < (status.paused_until - status.at).total_seconds() <= 600
-    page = shown(manager, "change/")
-    assert re.search(r"No new permit is granted until [-\d :]*\d\d:\d\d:\d\d\.", page)
+    assert 600 == round((status.paused_until - status.paused_since).total_seconds())
 
 
-@pytest.mark.parametrize("minutes", ["-1", "7", "x"])
-def test_invalid_duration_does_not_pause(manager: Client, lease: Lease, minutes: str) -> None:
-    assert 200 == manager.post(f"{PAGE}act/pause/", {"minutes": minutes}).status_code
-    assert unchanged(lease)
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
-def test_invalid_limit_is_explained_and_the_reason_is_retained(
-    manager: Client, lease: Lease, limit: str
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        *(("pause", {"seconds": seconds}) for seconds in ("-1", "7", "x")),
+        *(
+            ("resize", {"limit": limit})
+            for limit in ("0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x")
+        ),
+        ("pause", {"reason": "x" * 201}),
+    ],
+)
+def test_invalid_input_is_explained_and_changes_nothing(
+    manager: Client, lease: Lease, action: str, fields: dict[str, str]
 ) -> None:
-    response = manager.post(f"{PAGE}act/resize/", {"limit": limit, "reason": "typed before"})
+    response = manager.post(f"{LIST}exports/act/{action}/", {"reason": "typed before", **fields})
     page = response.content.decode()
     assert 200 == response.status_code
-    assert "sync-bad-text" in page and 'value="typed before"' in page
+    assert "sync-bad-text" in page and f'value="{fields.get("reason", "typed before")}"' in page
     assert unchanged(lease)
 
 
 def test_policy_is_paused_with_all_its_keys(manager: Client) -> None:
     for key in ("7", "8"):
-        with Semaphore("exports", 2, key=key):
-            pass
-    eventually(lambda: listed("exports@7", "exports@8"))
-    assert "The action includes its 2 keys" in shown(manager, "act/pause/")
-    assert "The action includes" not in manager.get(f"{LIST}exports@7/act/pause/").content.decode()
+        assert has_free_permit("exports", 2, key=key)
+    both, address = b"The action includes its 2 keys, and new keys.", f"{LIST}exports/act/pause/"
+    eventually(lambda: both in manager.get(address).content)
+    assert "The action includes" not in get(manager, "exports_407/act/pause/").text
     act(manager, "pause")
-    assert status_of("exports", "7").paused
-    assert "paused" in shown(manager, "change/")
+    assert Semaphore("exports", 2, key="7").status().paused
+    assert "paused" in get(manager, "exports/change/").parts["now"]
 
 
 # The log
 
 
 def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Lease) -> None:
+    assert "No operator has acted on this name." in get(manager, "exports/history/").text
     for action in ("pause", "resume", "reset"):
         act(manager, action)
     act(manager, "resize", limit=3, reason=" the disk is full <b>\n")
     message = act(manager, "clear", fence=lease.fence)
-
     entries = LogEntry.objects.order_by("pk")
     assert [
         "Paused exports.",
@@ -265,16 +231,15 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
         "The limit of exports is now 3. the disk is full <b>",
         message,
     ] == [entry.change_message for entry in entries]
-    assert {"view_locks-manage_locks"} == {entry.user.username for entry in entries}
-    assert {"exports"} == {entry.object_repr for entry in entries}
-    assert {f"{PAGE}change/"} == {entry.get_admin_url() for entry in entries}
-    page = shown(manager, "history/")
+    who = {(e.user.username, e.object_repr, e.get_admin_url()) for e in entries}
+    assert {("manage_locks", "exports", f"{LIST}exports/change/")} == who
+    recorded = json.loads(locks("log", "exports", "--format", "json"))
+    assert {"manage_locks"} == {one["by"] for one in recorded}
+    assert ["", "the disk is full <b>"] == [one["reason"] for one in recorded[:2]]
+    page = get(manager, "exports/history/").html
     assert "Paused exports." in page and message in page
-    assert f'href="{PAGE}change/"' in manager.get("/admin/").content.decode()
-    actions.resume("exports")
-    (recorded,) = [one for one in actions.acts("exports") if one.what == "resize"]
-    assert ("view_locks-manage_locks", "the disk is full <b>") == (recorded.by, recorded.reason)
-    assert "the disk is full &lt;b&gt;" in page
+    assert "<bdi>the disk is full &lt;b&gt;</bdi>" in page
+    assert f'href="{LIST}exports/change/"' in manager.get("/admin/").content.decode()
 
 
 def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
@@ -284,25 +249,27 @@ def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
     assert f"{name}@{key}"[:200] == LogEntry.objects.get().object_repr
 
 
-def test_history_of_a_name_without_actions_is_empty(manager: Client, lease: Lease) -> None:
-    page = shown(manager, "history/")
-    assert "No operator has acted on this name." in page
-    assert f'href="{PAGE}change/"' in page
+# Redis is down, or a setting is wrong
 
 
-# Redis is down
-
-
-def test_failed_action_is_reported_and_logged(
-    manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.promise(28)
+@pytest.mark.parametrize("during", ["the reading", "the action"])
+def test_error_is_shown_and_logged_without_a_password(
+    manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise Unavailable("no answer in time", maybe_executed=True)
+        raise Unavailable("Error at redis://me:s3cret@h:1/0", maybe_executed=True)
 
-    monkeypatch.setattr(actions, "pause", fail)
+    if during == "the reading":
+        monkeypatch.setattr(pages, "statuses", fail)
+        for part in ("change", "live", "data"):
+            text = manager.get(f"{LIST}exports/{part}/").content.decode()
+            assert "***@h:1/0" in text and "s3cret" not in text
+        return
+    monkeypatch.setattr("django_redis_sync.operators.actions.pause", fail)
     message = act(manager, "pause")
-    assert "Pause exports: this failed. no answer in time" == message
-    assert '<li class="error">' in shown(manager, "change/")
+    assert "Pause exports: this failed. Error at redis://***@h:1/0" == message
+    assert '<li class="error">' in get(manager, "exports/change/").html
     assert message == LogEntry.objects.get().change_message
 
 
@@ -310,23 +277,76 @@ def test_failed_action_is_reported_and_logged(
 def test_action_can_be_repeated_after_redis_was_down(
     manager: Client, lease: Lease, action: str
 ) -> None:
+    fields = {"fence": lease.fence, "limit": 5, "reason": "a", "csrfmiddlewaretoken": "old"}
     with unreachable_redis():
-        fields = {**fields_of(lease), "reason": "a", "csrfmiddlewaretoken": "old"}
-        response = manager.post(f"{PAGE}act/{action}/", fields)
+        response = manager.post(f"{LIST}exports/act/{action}/", fields)
     page = response.content.decode()
     assert 503 == response.status_code
     assert "Check that the server is running" in page and "hunter2" not in page
     assert "Your action was not carried out." in page
     (link,) = re.findall(r'id="again"[^>]* href="([^"]+)"', page)
     assert "old" not in link
-    again = manager.get(html.unescape(link)).content.decode()
-    assert 'name="reason" value="a"' in again and 'id="confirm"' in again
+    again = get(manager, link.replace("&amp;", "&"))
+    assert "Reason, for the log a" in again.text and "confirm" in again.ids
     assert unchanged(lease)
 
 
-def test_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
+@pytest.mark.promise(28)
+def test_pages_explain_that_redis_is_down(manager: Client, lease: Lease) -> None:
     act(manager, "pause")
     with unreachable_redis():
-        response = manager.get(f"{PAGE}history/")
-    assert 200 == response.status_code
-    assert "Paused exports." in response.content.decode()
+        found = manager.get(f"{LIST}data/")
+        assert (503, {"error", "remedy"}) == (found.status_code, {*found.json()})
+        assert b"hunter2" not in found.content
+        live = get(manager, "exports/live/", status=503).html
+        assert "errornote" in live and "<html" not in live, "the part that is refreshed"
+        history = get(manager, "exports/history/").html
+    assert "Paused exports." in history and "errornote" in history
+
+
+def cache(location: str, **options: object) -> dict[str, Any]:
+    given = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    return {"CACHES": {"default": given}}
+
+
+@pytest.mark.promise(28)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        cache("nonsense://:hunter2@host"),
+        cache("redis://:hunter2#@host:x/0"),
+        cache(""),
+        cache("redis://127.0.0.1", CLIENT_CLASS="no.such.Client"),
+        {"CACHES": {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}},
+        {"REDIS_SYNC": {"CACHE": "nowhere"}},
+        {"REDIS_SYNC": {"TYPO": 1}},
+    ],
+)
+def test_wrong_settings_are_explained_without_the_password(
+    manager: Client, changed: dict[str, object]
+) -> None:
+    with override_settings(**changed):
+        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
+            text = get(manager, where, status=503).html
+            assert "Correct REDIS_SYNC or CACHES" in text and "hunter2" not in text
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_admin_answers_under_the_middleware_when_a_setting_is_misspelled(
+    manager: Client, settings: Any, asgi: bool
+) -> None:
+    """The admin's pages of locks explain the mistake. Pages outside of the admin fail."""
+    limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]
+    settings.REDIS_SYNC = {"TIMOUT": 3}
+    client = AsyncClient() if asgi else manager
+    client.cookies = manager.cookies
+    get = async_to_sync(client.get) if asgi else client.get
+    for where in ("/admin/", "/admin/login/"):
+        assert get(where).status_code in (200, 302), where
+    for where in (LIST, f"{LIST}live/"):
+        response = get(where)
+        assert 503 == response.status_code and "TIMOUT" in response.content.decode()
+    with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
+        get("/plain/")

@@ -1,41 +1,38 @@
-"""The admin's pages: what they show, and how they explain that Redis is unavailable."""
+"""The admin's pages: what they show, and whom they let in."""
+
+from __future__ import annotations
 
 import html
 import math
+import os
 import re
+import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from html.parser import HTMLParser
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin.utils import quote
-from django.contrib.auth.models import User
-from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpResponse
-from django.test import AsyncClient, Client, RequestFactory, override_settings
-from django.urls import path, resolve, reverse
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
+from django.urls import path, resolve
 from django.utils import translation
 
-from django_redis_sync import LeaseLost, Lock, ReadWriteLock, Semaphore
+from django_redis_sync import LeaseLost, Lock, Semaphore, semaphore_required
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import pages
-from django_redis_sync.exceptions import Unavailable
-from django_redis_sync.limits import identity
 from django_redis_sync.models import Name
-from django_redis_sync.operators import actions
-from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support import statuses as make
-from tests.support.keepers import listed
-from tests.support.statuses import ago, holder, waiter
-from tests.test_admin_actions import client_of, unreachable_redis
+from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+from tests.support.operators import locks
+from tests.support.pages import LIST, Page, client_of, get, get_list, unreachable_redis
+from tests.support.snapshots import as_written
+from tests.support.statuses import ago, forever, holder, waiter
 
 pytestmark = [
     pytest.mark.django_db,
@@ -43,16 +40,22 @@ pytestmark = [
     pytest.mark.promise(25),
 ]
 
-LIST = "/admin/django_redis_sync/name/"
+#: A count and a sum of milliseconds are stored as one number: count * PAIR + milliseconds.
+PAIR = 2**40
 EVIL = "<img src=x onerror=alert(1)>"
+#: Values that differ with each run, machine, or version, and their replacements.
+CHANGING = {
+    r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
+    r"\b[0-9a-f]{8}\b": "ID",
+    r"\b\d{16}\b": "FENCE",
+    r"\b\d\d:\d\d(:\d\d)?\b": "TIME",
+    r"\b(\d+ min )?[\d.]+ m?s\b": "AGE",
+    rf"(\w+@)?{re.escape(os.uname().nodename)}": "HOST",
+    rf"(?<!\w){os.getpid()}(?!\w)": "PID",
+}
 
-own_site = admin.AdminSite(name="operations")
-own_site.register(Name, NameAdmin)
-urlpatterns = [
-    path("admin/", admin.site.urls),
-    path("ops/", own_site.urls),
-    path("plain/", lambda request: HttpResponse("plain")),
-]
+Held = Callable[..., Any]
+Shown = Callable[..., Page]
 
 
 @pytest.fixture
@@ -61,272 +64,392 @@ def viewer() -> Client:
 
 
 @pytest.fixture
-def held() -> Iterator[Callable[..., None]]:
+def held() -> Iterator[Held]:
     """Return a function that takes a permit and holds it until the test ends."""
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(Semaphore(*args, **options))
 
 
-def shown_list(client: Client, *names: str, query: str = "") -> str:
-    """Return the list page as soon as the registry, written in the background, has these names.
-
-    A process registers a name at most once a minute, so each test lists names of its own.
-    """
-    eventually(lambda: listed(*names))
-    response = client.get(LIST + query)
-    assert response.status_code == 200
-    return response.content.decode()
+def one_minute_left() -> None:
+    """Wait while the current minute is about to end, because charts have a step per minute."""
+    while time.time() % 60 > 45:
+        time.sleep(0.1)
 
 
-def test_admin_permits_viewing_but_not_adding_changing_or_deleting(rf: RequestFactory) -> None:
-    def allowed(user: User) -> list[bool]:
-        request, entry = rf.get("/"), NameAdmin(Name, admin.site)
-        request.user = user
-        words = ("module", "view", "add", "change", "delete")
-        return [getattr(entry, f"has_{word}_permission")(request) for word in words]
-
-    assert [True, True, False, False, False] == allowed(User(is_superuser=True, is_active=True))
-    assert [False] * 5 == allowed(User.objects.create_user("nobody", is_staff=True))
+def lines_of(page: Page) -> list[str]:
+    """Return the lines of a page, without the findings about this server."""
+    text = "\n".join(page.lines).partition("## This Redis server")[0]
+    for pattern, word in CHANGING.items():
+        text = re.sub(pattern, word, text)
+    return text.splitlines()
 
 
-def test_admin_index_lists_the_entry_only_with_the_view_permission(viewer: Client) -> None:
-    assert "Locks and semaphores" in viewer.get("/admin/").content.decode()
-    assert "Locks and semaphores" not in client_of().get("/admin/").content.decode()
-
-
-def test_history_view_keeps_the_extra_context_of_a_subclass(
-    viewer: Client, rf: RequestFactory
-) -> None:
-    request = rf.get("/")
-    request.user = User(is_superuser=True, is_active=True)
-    shown: Any = NameAdmin(Name, admin.site).history_view(request, "exports", {"motto": "x"})
-    assert ("x", []) == (shown.context_data["motto"], [*shown.context_data["acts"]])
-
-
-def test_url_functions_have_the_attribute_model_admin() -> None:
-    for where in ("", "live/", "data/", "exports/change/", "exports/live/", "exports/act/pause/"):
-        owner: Any = getattr(resolve(LIST + where).func, "model_admin", None)
-        assert isinstance(owner, NameAdmin), where
-
-
-def test_manage_permission_includes_viewing() -> None:
-    assert client_of("manage_locks").get(LIST).status_code == 200
+def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keeper: None) -> None:  # noqa: F811
+    """Names with a permanent holder, a waiter, and each event; a policy; a name with overrides."""
+    one_minute_left()
+    waiting = threading.Thread(target=lambda: Semaphore("exports", 2, label="<b>").acquire())
+    waiting.name = "waiter"
+    held("exports", 2, timeout=math.inf, label="nightly")
+    lease = held("exports", 2, label="weekly")
+    for seconds in (0, 0.01, 0.01):
+        assert Semaphore("exports", 2).acquire(blocking_timeout=seconds) is None
+    waiting.start()
+    held("api", 3, key="7")
+    Lock("slow", timeout=0.05).acquire()
+    time.sleep(0.1)  # the lease expires, and the next acquire reclaims it
+    with suppress(LeaseLost), Lock("slow", timeout=0.05):
+        time.sleep(0.1)
+    locks("pause", "slow", "--reason", "the disk <b> is full")
+    locks("resize", "slow", "2")
+    rows = ["row-exports", "row-slow", "row-api"]  # those with problems first
+    shown = eventually(lambda: [*(page := get(admin_client)).cells] == rows and page)
+    as_written("list", lines_of(shown))
+    as_written("name", lines_of(get(admin_client, "exports/change/")))
+    as_written("confirm", lines_of(get(admin_client, "slow/act/pause/?reason=a+%26+b")))
+    admin_client.post(f"{LIST}slow/act/resume/", {"reason": "mended"})
+    as_written("history", lines_of(get(admin_client, "slow/history/")))
+    lease.release()
+    waiting.join()
 
 
 @pytest.mark.parametrize(
-    "where", ["", "live/", "data/", "exports/change/", "exports/live/", "exports/data/"]
+    "address", ["", "live/", "data/", "exports/change/", "exports/live/", "exports/data/"]
 )
-def test_pages_need_the_view_permission(where: str) -> None:
-    assert client_of().get(LIST + where).status_code == 403
-    assert Client().get(LIST + where).status_code == 302
+def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
+    clients = [Client(), client_of(), client_of("view_locks"), client_of("manage_locks")]
+    with Semaphore("exports", 2):
+        codes = [client.get(LIST + address).status_code for client in clients]
+    assert [302, 403, 200, 200] == codes
+    assert 405 == clients[2].post(LIST + address).status_code
+    owner: Any = getattr(resolve(LIST + address).func, "model_admin", None)
+    assert isinstance(owner, NameAdmin), "Django's own views have this attribute too"
 
 
-def test_pages_reject_adding_deleting_and_posting(viewer: Client) -> None:
-    assert viewer.get(LIST + "add/").status_code == 403
-    assert viewer.get(LIST + "exports/delete/").status_code == 403
-    for where in ("exports/change/", "data/", "exports/data/"):
-        assert viewer.post(LIST + where).status_code == 405
+def test_index_lists_the_entry_only_for_viewing(viewer: Client) -> None:
+    index = viewer.get("/admin/").content.decode()
+    assert "Locks and semaphores" in index and "viewlink" in index
+    assert "addlink" not in index and "changelink" not in index
+    assert "Locks and semaphores" not in client_of().get("/admin/").content.decode()
+    for address in ("add/", "exports/delete/"):
+        assert 403 == viewer.get(LIST + address).status_code, address
 
 
-def test_list_shows_permits_in_use_and_the_limit(viewer: Client, held: Callable[..., None]) -> None:
-    held("first-exports", 4)
-    held("first-exports", 4)
-
-    shown = shown_list(viewer, "first-exports")
-
-    assert "first-exports" in shown
-    assert "2 / 4" in shown
-    assert '<rect class="sync-fill" width="50" height="8"/>' in shown
-
-
-def test_list_shows_how_many_leases_were_lost(viewer: Client) -> None:
-    with pytest.raises(LeaseLost), Lock("slow-job", timeout=0.1):
-        time.sleep(0.2)
-
-    eventually(lambda: "1 / 0" in shown_list(viewer, "slow-job"))
+# The list
 
 
 def test_list_reports_unreadable_names_and_shows_the_rest(
-    raw: redis.Redis, viewer: Client, held: Callable[..., None]
+    raw: redis.Redis, viewer: Client, held: Held, settings: Any
 ) -> None:
     held("good", 3)
     with Lock("spoiled"):
-        eventually(lambda: listed("spoiled"))
-    raw.set(keys_of(settings.PREFIX, "spoiled").leases, "precious")
+        get_list(viewer, "row-good", "row-spoiled")
+    raw.set(f"{settings.PREFIX}:{{spoiled}}:leases", "precious")
     for order in ("", "?o=-use"):
-        text = shown_list(viewer, "good", query=order)
-        assert "1 name can't be read, and is not shown:" in text
-        assert "another program&#x27;s value" in text
-        assert 'id="row-good"' in text and 'id="row-spoiled"' not in text
+        page = get(viewer, order)
+        assert "1 name can't be read, and is not shown: spoiled : " in page.text
+        assert "another program's value" in page.text and ["row-good"] == [*page.cells]
 
 
-def test_list_can_be_searched_sorted_and_paged(
-    viewer: Client, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = {"list-alpha": 4, "list-beta": 1, "list-gamma": 2}
-    for name, limit in limits.items():
+SORTED = {
+    "?o=use": ["beta", "gamma", "alpha"],
+    "?o=-use": ["alpha", "gamma", "beta"],
+    "?o=name": ["alpha", "beta", "gamma"],
+    "?o=-name": ["gamma", "beta", "alpha"],
+    "?o=oldest": ["alpha", "beta", "gamma"],
+    "?o=nonsense": ["alpha", "beta", "gamma"],
+    "?q=-BET": ["beta"],
+    "?q=+list-beta+": ["beta"],
+}
+
+
+def test_list_can_be_searched_and_sorted(viewer: Client, held: Held) -> None:
+    for name, limit in {"list-alpha": 4, "list-beta": 1, "list-gamma": 2}.items():
         held(name, limit)
-
-    shown = shown_list(viewer, *limits, query="?o=use")
-    assert (
-        shown.index("list-beta</bdi>")
-        < shown.index("list-gamma</bdi>")
-        < shown.index("list-alpha</bdi>")
-    )
-    assert 'aria-sort="descending"' in shown
-    shown = shown_list(viewer, query="?o=-name")
-    assert shown.index("list-gamma</bdi>") < shown.index("list-alpha</bdi>")
-    for order in ("waiting", "-waiting", "oldest", "-oldest", "nonsense"):
-        assert "list-alpha" in shown_list(viewer, query=f"?o={order}")
-
-    shown = shown_list(viewer, query="?q=-BET")
-    assert "list-beta</bdi>" in shown and "list-alpha</bdi>" not in shown
-    assert 'name="q" value="-BET"' in shown  # the form keeps the search
-    assert "No name contains" in shown_list(viewer, query=f"?q={EVIL}")
-
-    assert "list-beta</bdi>" in shown_list(viewer, query="?q=+list-beta+")
-
-    monkeypatch.setattr(pages, "PER_PAGE", 2)
-    shown = html.unescape(shown_list(viewer, query="?q=list-&o=-use"))
-    assert "Page 1 of 2" in shown and 'rel="prev"' not in shown
+    get_list(viewer, "row-list-alpha", "row-list-beta", "row-list-gamma")
+    for query, rows in SORTED.items():
+        assert (query, [f"row-list-{row}" for row in rows]) == (query, [*get(viewer, query).cells])
+    found = {
+        query: re.findall(r'aria-sort="(\w+)ending"', get(viewer, query).html) for query in SORTED
+    }
+    assert [["desc"], ["asc"], ["asc"], ["desc"], ["desc"], [], [], []] == [*found.values()]
+    page = get(viewer, "?q=-BET&o=use")
+    kept = ('name="q" value="-BET"', 'name="o" value="use"')
+    assert all(field in page.html for field in kept), "the form keeps the search"
     # Links keep the search. A second click on a header reverses the order.
-    assert 'href="?q=list-&o=-use&p=2"' in shown and 'id="sort-use" href="?q=list-&o=use"' in shown
-    assert 'id="sort-waiting" href="?q=list-&o=waiting"' in shown
-    shown = html.unescape(shown_list(viewer, query="?q=list-&p=2"))
-    assert "list-gamma</bdi>" in shown and 'rel="next"' not in shown
-    assert 'href="?q=list-&o=trouble&p=1"' in shown and 'data-url="/admin' in shown
-    assert "live/?q=list-&p=2" in shown
+    assert {"?q=-BET&o=-use", "?q=-BET&o=waiting", "?q=-BET&o=trouble"} <= {*page.links}
+    assert f'data-url="{LIST}live/?q=-BET&o=use"' in html.unescape(page.html)
+    assert f"No name contains “{EVIL}”" in get(viewer, f"?q={EVIL}").text
+
+
+def test_search_finds_a_user_or_address_in_all_policies(
+    viewer: Client, held: Held, rf: Any
+) -> None:
+    held("found-a", 3, key="4711")
+    held("found-b", 3, key="4711")
+    held("found-c", 3)
+    users = {"row-found-a_404711", "row-found-b_404711"}
+
+    @semaphore_required("found-b", 3, key="ip")
+    def view(request: HttpRequest) -> HttpResponse:
+        eventually(lambda: users == {*get(viewer, "?q=4711").cells})
+        ((row, _),) = eventually(lambda: get(viewer, "?q=10.0.0.1").cells.items())
+        assert row.startswith("row-found-b_40") and row not in users
+        assert [row] == [*get(viewer, "found-b/change/?q=10.0.0.1").cells]
+        return HttpResponse()
+
+    assert 200 == view(rf.get("/", REMOTE_ADDR="10.0.0.1")).status_code
+    assert ["row-found-b_404711"] == [*get(viewer, "?q=found-b@4711").cells]
+    none = get(viewer, "found-b/change/?q=nobody")
+    assert "No name contains “nobody”" in none.parts["keys"], "the section stays"
+    assert "keys" not in get(viewer, "found-c/change/?q=4711").parts
+
+
+def test_policy_page_lists_its_keys_and_a_key_links_to_its_policy(
+    viewer: Client, held: Held
+) -> None:
+    for key in "12":
+        held("tenants", 3, key=key)
+    get_list(viewer, "row-tenants")
+    page = eventually(lambda: "all keys" in (p := get(viewer, "tenants/change/")).text and p)
+    assert "2 in use, 0 waiting in all keys" in page.text and "holders" not in page.parts
+    assert {"row-tenants_401", "row-tenants_402"} == {*page.cells}
+    assert "2 in 2 keys" == get(viewer).cells["row-tenants"]["In use"]
+    assert f"{LIST}tenants/change/" in get(viewer, "tenants_401/change/").links
 
 
 def test_configured_name_has_a_page_before_it_is_used(viewer: Client) -> None:
     with override_settings(REDIS_SYNC={"SEMAPHORES": {"unused": {"limit": 2}}}):
-        assert "unused" in viewer.get(LIST).content.decode()
-        assert viewer.get(LIST + "unused/change/").status_code == 200
+        assert "0 / 2" == get(viewer).cells["row-unused"]["In use"]
+        assert "0 of 2 in use" in get(viewer, "unused/change/").text
+
+
+def test_list_shows_the_findings_of_the_doctor_and_caches_them(
+    viewer: Client, raw: redis.Redis
+) -> None:
+    problems, passed, fine = get(viewer).html.partition("checks passed")
+    assert passed and "sync-level-warning" in problems and "sync-level-ok" in fine
+    assert "sync-level-ok" not in problems and "sync-level-warning" not in fine
+    before = raw.info("commandstats")["cmdstat_info"]["calls"]
+    assert re.search(r"Checked \S+ m?s ago", get(viewer).text)
+    assert 1 == raw.info("commandstats")["cmdstat_info"]["calls"] - before, "examined again"
+
+
+# The page of a name
 
 
 @pytest.mark.promise(28)
 def test_name_page_shows_holders_but_not_their_tokens(viewer: Client) -> None:
     with Semaphore("exports", 3, label="nightly_report", timeout=math.inf) as lease:
-        shown = viewer.get(LIST + "exports/change/").content.decode()
-
-    assert "nightly_report" in shown
-    assert str(lease.fence) in shown
-    assert "never ends" in shown
-    assert lease.token[:8] in shown
-    assert lease.token not in shown
+        page = get(viewer, "exports/change/")
+    for text in ("nightly_report", str(lease.fence), "never ends", lease.token[:8]):
+        assert text in page.text
+    assert lease.token not in page.html
 
 
-def test_cell_labels_match_the_column_headers(viewer: Client) -> None:
-    """A phone shows a cell with its label, and a desktop below its header."""
-    with ReadWriteLock("rw").read, Semaphore("exports", 1, key="7"):
-        eventually(lambda: listed("rw", "exports@7"))
-        shown = [viewer.get(LIST + where).content.decode() for where in ("", "rw/change/")]
-    seen = 0
-    for table in re.findall(r"<table.*?</table>", "".join(shown), re.DOTALL):
-        heads = [
-            " ".join(re.sub(r"<[^>]*>", " ", head).split())
-            for head in re.findall(r'<th[^>]*role="columnheader".*?</th>', table, re.DOTALL)
-        ]
-        for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL):
-            if labels := re.findall(r'data-label="([^"]*)"', row):
-                assert labels == [head for head in heads if head in labels]
-                seen += 1
-    assert seen >= 3
-
-
-def test_rejections_and_timeouts_are_summed_in_the_list_but_not_on_the_page(
-    viewer: Client, held: Callable[..., None]
-) -> None:
-    held("too-small", 1)
-    assert Semaphore("too-small", 1).acquire(blocking=False) is None
-    for _ in range(2):
-        assert Semaphore("too-small", 1).acquire(blocking_timeout=0.01) is None
-
-    shown = " ".join(shown_list(viewer, "too-small").split())
-    assert "Rejected or timed out, last hour" in shown
-    _, _, cell = shown.rpartition('data-label="Rejected or timed out, last hour"')
-    assert cell.startswith(' class="sync-number sync-bad-text">3</td>')
-    shown = viewer.get(LIST + "too-small/change/").content.decode()
-    assert "<dt>Rejected</dt><dd>1</dd>" in shown and "<dt>Timed out</dt><dd>2</dd>" in shown
-
-
-def test_name_page_shows_overrides_and_a_writer(viewer: Client) -> None:
-    actions.resize("exports", None, 9)
-    actions.pause("exports")
-    shown = viewer.get(LIST + "exports/change/").content.decode()
-    assert "An operator set the limit to 9" in shown
-    assert "No new permit is granted" in shown
-
-    with ReadWriteLock("table").write:
-        shown = viewer.get(LIST + "table/change/").content.decode()
-    assert "by a writer" in shown
-
-
-def test_html_in_names_and_labels_is_escaped(viewer: Client, held: Callable[..., None]) -> None:
+def test_html_in_names_and_labels_is_escaped(viewer: Client, held: Held) -> None:
     held(EVIL, 2, label=EVIL)
-
-    for shown in (
-        shown_list(viewer, EVIL),
-        shown_list(viewer, query=f"?q={EVIL}"),
-        viewer.get(reverse("admin:django_redis_sync_name_change", args=[quoted(EVIL)])),
-    ):
-        text = shown if isinstance(shown, str) else shown.content.decode()
-        assert EVIL not in text
-        assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    row = f"row-{quote(Name.of(EVIL).id)}"
+    for page in (get_list(viewer, row), get(viewer, f"{row.removeprefix('row-')}/change/")):
+        assert EVIL not in page.html and EVIL in page.text
 
 
-def quoted(name: str, key: str | None = None) -> str:
-    return quote(Name.of(name, key).id)
+NAMES = [("a", "b"), ("{x}%20", "k@1"), (EVIL, "?"), ("история ?q=1#top", None)]
+NAMES += [(name, None) for name in ("a/b", "a@b", ".", "..", "%2E", "live", "a_2Fb")]
+
+
+@pytest.mark.parametrize(("name", "key"), NAMES)
+def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None) -> None:
+    address = quote(Name.of(name, key).id)
+    assert address not in (".", ".."), "a browser would go up there"
+    with Semaphore(name, 2, key=key):
+        (found,) = viewer.get(f"{LIST}{address}/data/").json()["names"]
+        assert (name, key) == (found["name"], found["key"])
+        assert f"# {found['display']}" == get(viewer, f"{address}/change/").lines[0]
+        get(viewer, f"{address}/live/")
+
+
+@pytest.mark.parametrize("unknown", ["unused", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
+def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
+    for part in ("change", "live", "data"):
+        assert 404 == viewer.get(f"{LIST}{unknown}/{part}/").status_code
+    if unknown not in ("unused", "%252F"):  # invalid, so it has no history either
+        response = viewer.get(f"{LIST}{unknown}/history/")
+        assert (302, "/admin/") == (response.status_code, response["Location"]), "as any model"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Return a function that returns the page of a name in a given state."""
+    manager = client_of("manage_locks")
+
+    def show(**state: Any) -> Page:
+        status = make.status(**{"shares": (), "share_count": 0, **state})
+        monkeypatch.setattr(pages, "statuses", lambda *_, **__: [status])
+        return get(manager, "exports/change/")
+
+    return show
+
+
+def test_name_page_explains_unusual_holders_waiters_and_limits(shown: Shown) -> None:
+    text = shown(
+        holders=(holder("a", 65), holder("b", state="kept"), holder("c", state="handed", fence=3)),
+        waiters=(waiter("w", permits=2, waits=5), waiter("x", 2, alive=False, permits=0)),
+        conflicting_limit=(4, ago(60)),
+        callers_limit=3,
+        holding=4,
+        waiting=7,
+        exclusive=True,
+    ).text
+    assert "3 of 3 in use, 7 waiting by a writer" in text
+    assert "Callers disagree on the limit: 3 now, 4 before" in text
+    assert "its process is dead, the next waiter gets the permit within 5 s" in text
+    assert "and 1 more ## Waiting: 7" in text and "and 5 more ## Actions" in text
+    assert "b released, retained by min_hold fence 1" in text
+    assert "c just handed over fence 3" in text
+    assert re.search(r"a fence 1 .* Since: 2026-01-31 \d\d:58:55 1 min 5 s ", text)
+    assert re.search(r"Place: 1 w What: – Where: – Waits since: \S+ \S+ 5.0 s Permits: 2 ", text)
+    assert re.search(r"Place: 2 x heartbeat missed .* Permits: all ", text)
+    text = shown(holders=(holder("a"),), holding=1, waiters=(waiter("w"),), waiting=9).text
+    assert "and 8 more" in text and "Release all…" in text and "just handed over" not in text
+
+
+def test_name_page_shows_overrides_and_the_members_of_a_quorum(shown: Shown) -> None:
+    text = shown(override=9, callers_limit=3, paused_since=ago(60), paused_until=ago(-600)).text
+    assert "An operator set the limit to 9. The callers’ own limit is 3." in text
+    assert re.search(r"paused it at \S+ \d\d:59:00\. No new permit is granted until \S+ \d", text)
+    text = shown(override=9, callers_limit=None, paused_since=ago(60)).text
+    assert "No new permit is granted until it is resumed." in text and "callers’ own" not in text
+    assert "Resume… Set the limit… Reset the limit…" in text
+    member = {"holders": (), "error": None, "paused": False}
+    given = {"q0": {"holders": ("aaa", "bbb")}, "q1": {"error": "down"}, "q2": {"paused": True}}
+    members = tuple(SimpleNamespace(alias=name, **{**member, **one}) for name, one in given.items())
+    text = shown(members=members, paused_since=ago(60)).text
+    assert "q0 held by aaa bbb q1 no answer q2 free paused" in text
+    assert "Resume… Operators’ actions" in text, "its limit is 1"
+
+
+def test_charts_links_and_forms_have_unlocalized_numbers(held: Held) -> None:
+    fence = held("exports", 3).fence
+    manager = client_of("manage_locks")
+    with override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True):
+        assert 'width="33.3"' in get(manager, "exports/change/").html
+        locks("resize", "exports", "3000")
+        page = get(manager, "exports/change/")
+        assert f"{LIST}exports/act/release/?fence={fence}" in page.links
+        assert f" {fence} " in page.text and f" {os.getpid()} " in page.text
+        (link,) = (link for link in page.links if "/resize/" in link)
+        assert 'name="limit" value="3000"' in get(manager, link).html
+
+
+# Charts
 
 
 @pytest.mark.parametrize(
-    ("name", "key"),
+    ("bar", "state"),
     [
-        ("a/b", None),
-        ("a@b", None),
-        ("a", "b"),
-        ("{x}%20", "k@1"),
-        (".", None),
-        ("..", None),
-        ("%2E", None),
-        ("история ?q=1#top", None),
-        ("live", None),
-        ("a_2Fb", None),
-        (EVIL, "?"),
+        ("calm 0", {"limit": 4, "in_use": 0}),
+        ("calm 33.3", {"limit": 3, "in_use": 1}),
+        ("calm 50", {"limit": 4, "in_use": 2, "waiting": 1}),
+        ("busy 75", {"limit": 4, "in_use": 3}),
+        ("busy 100", {"limit": 4, "in_use": 4}),
+        ("full 100", {"limit": 4, "in_use": 9, "waiting": 1}),
+        ("calm 100", {"limit": 1, "in_use": 1}),
+        ("full 100", {"limit": 1, "in_use": 1, "waiting": 1}),
+        ("busy 100", {"limit": 1, "holders": (forever(),)}),
+        ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None) -> None:
-    with Semaphore(name, 2, key=key):
-        url, live, data = (
-            reverse(f"admin:django_redis_sync_name_{page}", args=[quoted(name, key)])
-            for page in ("change", "live_name", "data_name")
-        )
-        response = viewer.get(url)
-        assert 200 == viewer.get(live).status_code
-        (found,) = viewer.get(data).json()["names"]
-
-    assert not {".", ".."} & {*url.split("/")}  # a browser would go up there
-    assert (name, key) == (found["name"], found["key"])
-    assert response.status_code == 200
-    assert response.context["status"].name == name
-    assert response.context["status"].key == key
+def test_bar_is_full_only_with_waiters(shown: Shown, bar: str, state: dict[str, Any]) -> None:
+    found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
+    assert [(*bar.split(),)] == found
 
 
-class ParsedPage(HTMLParser):
-    """The ids of a page, the ids that its attributes refer to, and the targets of its links."""
+@pytest.fixture
+def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
+    """Return a function that gives the name `exports` a history of counters by minutes ago."""
 
-    REFERRING = ("for", "form", "aria-labelledby", "aria-describedby", "aria-controls")
+    def write(minutes: dict[int, dict[str, int]]) -> None:
+        Semaphore("exports", 4).acquire().release()
+        one_minute_left()
+        key, now = f"{settings.PREFIX}:{{exports}}:stats", int(raw.time()[0]) // 60
+        fields = {
+            f"{now - ago}:{what}": n for ago, each in minutes.items() for what, n in each.items()
+        }
+        raw.delete(key)
+        raw.hset(key, mapping={**fields, "tidied": now})
 
-    def __init__(self, content: bytes) -> None:
-        super().__init__()
-        self.ids, self.referred, self.links = list[str](), set[str](), set[str]()
-        self.feed(content.decode())
+    return write
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        given = dict(attrs)
-        self.ids += [given["id"]] if "id" in given else []
-        self.referred.update(id for name in self.REFERRING for id in given.get(name, "").split())
-        self.links.update([given["href"]] if tag == "a" else [])
+
+def test_chart_shows_use_waits_and_rejections_of_each_minute(
+    viewer: Client, used: Callable[..., None]
+) -> None:
+    waits, holds = 3 * PAIR + 6000, 2 * PAIR + 3000
+    used({2: {"p": 2, "w": waits, "n": 1}, 1: {"p": 8, "r": holds}, 59: {"g": 1}})
+    page = get(viewer, "exports/change/")
+    assert 'V75H580V0H590V100H600V100Z"' in page.html
+    assert '<line class="sync-limit" x1="0" x2="600" y1="50" y2="50"' in page.html
+    assert '<rect class="sync-wait" x="570" y="25" width="8" height="75"/>' in page.html
+    assert '<rect class="sync-reject" x="570" y="0" width="8" height="25"/>' in page.html
+    tops = re.findall(r'<span class="sync-top" aria-hidden="true">(\d+)', page.html)
+    assert ["8", "4"] == tops, "the highest use, and the most waits and rejections"
+    rows = [line.split(" | ")[1:] for line in page.lines if re.match(r"\d\d:\d\d \| \d+ \|", line)]
+    assert [["2", "3", "1"], ["8", "0", "0"]] == rows, "the minutes in which something happened"
+    ticks = re.findall(r"<span>(\d\d):(\d\d)</span>", page.html)
+    minutes = [int(hour) * 60 + int(minute) for hour, minute in ticks]
+    assert [0, 15, 30, 45] == [(each - minutes[0]) % 1440 for each in minutes]
+    assert "Mean wait 2.0 s" in page.text and "Mean hold 1.5 s" in page.text
+    assert "a limit of at least 8 was needed" in page.text
+    listed = get_list(viewer, "row-exports")
+    assert "(At most 8 at a time in the last hour)" in listed.text
+    (points,) = re.findall(r'<polyline points="([^"]+)"', listed.html)
+    assert points.startswith("0,22 2,22 ") and points.endswith(" 115.9,17 118,2 120,22")
+
+
+def test_long_chart_has_at_most_60_steps(viewer: Client, used: Callable[..., None]) -> None:
+    used({**{ago: {"n": 1} for ago in range(0, 1440, 15)}, 300: {"p": 5, "n": 1}})
+    page = get(viewer, "exports/change/?history=all")
+    assert 48 == page.html.count('<rect class="sync-reject"')
+    assert 48 == page.html.count('y="0" width="10" height="100"/>'), "two quarters in each step"
+    assert "Rejected 96" in page.text and "Highest use 5" in page.text
+
+
+@pytest.mark.parametrize(
+    ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
+)
+def test_name_page_links_to_history_of_more_than_an_hour(
+    viewer: Client, settings: Any, hours: int, key: str | None, link: bool
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
+    address = f"{quote(Name.of('past', key).id)}/change/"
+    with Semaphore("past", 2, key=key):
+        short, whole = get(viewer, address), get(viewer, f"{address}?history=all")
+    assert "The last hour" == short.parts["past-title"]
+    assert link == ("?history=all" in short.links) == ("?" in whole.links)
+    assert ("The last 6 hours" if link else "The last hour") == whole.parts["past-title"]
+
+
+def test_data_has_what_the_pages_show(viewer: Client, held: Held) -> None:
+    for key in ("2", "10"):
+        held("data-api", 3, key=key)
+    held("data-solo", 2)
+
+    def data(address: str) -> Any:
+        return viewer.get(LIST + address).json()
+
+    found = eventually(lambda: (got := data("data/?q=data-"))["found"] == 2 and got)
+    assert ("trouble", 1, 1) == (found["order"], found["page"], found["pages"])
+    assert [{"name": "data-api", "keys": 2, "read": 2}] == found["policies"]
+    assert {"data-api@2", "data-api@10", "data-solo"} == {n["display"] for n in found["names"]}
+    one = data("data-solo/data/")
+    assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
+    assert 1 == one["names"][0]["recent"]["granted"] == one["found"]
+    assert "keys" not in one and "keys" not in data("data-api_402/data/")
+    keys = data("data-api/data/")["keys"]
+    assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
+
+
+# The project's own admin
 
 
 SITE = """{% extends "admin/base.html" %}
@@ -344,350 +467,68 @@ def host_templates(settings: Any) -> None:
         ("django.template.loaders.locmem.Loader", {"admin/base_site.html": SITE}),
         "django.template.loaders.app_directories.Loader",
     ]
-    cached = [("django.template.loaders.cached.Loader", loaders)]
-    options = {**engine.get("OPTIONS", {}), "loaders": cached}
-    settings.TEMPLATES = [{**engine, "APP_DIRS": False, "OPTIONS": options}]
+    settings.TEMPLATES = [
+        {**engine, "APP_DIRS": False, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}
+    ]
 
 
 @pytest.mark.usefixtures("host_templates")
-def test_pages_extend_the_project_templates_and_have_no_dead_links(
-    held: Callable[..., None],
-) -> None:
-    name, key, manager = "whole_2F/1?#", "k_40/2", client_of("view_locks", "manage_locks")
+def test_pages_extend_the_project_templates_and_have_no_dead_links(held: Held) -> None:
+    name, key, manager = "whole_2F/1?#", "k_40/2", client_of("manage_locks")
     held(name, 2)
     held(name, 2, key=key)
-    eventually(lambda: listed(Name.of(name, key).id))
-    plain, child = (f"{LIST}{quoted(name, each)}/" for each in (None, key))
+    plain, child = (f"{LIST}{quote(Name.of(name, each).id)}/" for each in (None, key))
     manager.post(f"{child}act/pause/", {"reason": "a"})
-    shown = [LIST, *(one + end for one in (plain, child) for end in ("change/", "history/"))]
-    answers = {url: manager.get(url) for url in shown}
-    answers[f"{child}act/resume/"] = manager.get(f"{child}act/resume/")
+    shown = ["", *(one + end for one in (plain, child) for end in ("change/", "history/"))]
+    found = {address: get(manager, address) for address in (*shown, f"{child}act/resume/")}
     with unreachable_redis():
-        answers["down"] = manager.get(LIST)
-    assert b'<table class="sync-table sync-log" id="acts"' in answers[f"{child}history/"].content
-    assert [*[200] * 6, 503] == [answer.status_code for answer in answers.values()]
-    links = set[str]()
-    for url, answer in answers.items():
-        found = ParsedPage(answer.content)
-        links |= {link for link in found.links if link.startswith(LIST) and "?" not in link}
-        assert (url, sorted({*found.ids})) == (url, sorted(found.ids))
-        assert (url, set()) == (url, found.referred - {*found.ids})
-        assert {"host-style", "host-head", "host-footer"} <= {*found.ids}, url
-        assert b"host-class" in answer.content, url
-        assert b'id="logout-form"' in answer.content, url
-        crumb = f'<li><a href="{LIST}">'
-        assert (url != LIST) == (crumb in answer.content.decode()), url
-    assert {plain + "change/", child + "change/", child + "history/"} <= links
+        found["down"] = get(manager, status=503)
+    for address, page in found.items():
+        assert (address, sorted({*page.ids})) == (address, sorted(page.ids)), "an id twice"
+        assert (address, set()) == (address, page.referred - {*page.ids})
+        host = {"host-style", "host-head", "host-footer", "logout-form"}
+        assert host <= {*page.ids} and "host-class" in page.html, address
+        assert bool(address) == (f'<li><a href="{LIST}">' in page.html), "a breadcrumb"
+    links = {link for page in found.values() for link in page.links}
+    links = {link for link in links if link.startswith(LIST) and "?" not in link}
+    assert {f"{plain}change/", f"{child}change/", f"{child}history/"} <= links
     assert {} == {link: code for link in links if (code := manager.get(link).status_code) != 200}
 
 
-@pytest.mark.parametrize(("language", "english"), [("ar", True), ("zh-hans", False)])
+@pytest.mark.parametrize(
+    ("language", "english", "text"),
+    [("ar", True, "1 of 3 in use"), ("zh-hans", False, "使用中 1 / 3")],
+)
 def test_untranslated_pages_declare_english(
-    language: str, english: bool, held: Callable[..., None]
+    language: str, english: bool, text: str, held: Held
 ) -> None:
-    manager, page = client_of("view_locks", "manage_locks"), f"{LIST}exports/"
+    manager = client_of("manage_locks")
     held("exports", 3)
     with override_settings(LANGUAGE_CODE=language), translation.override(language):
-        shown = [
-            manager.get(LIST),
-            manager.get(page + "change/"),
-            manager.get(page + "act/pause/"),
-        ]
+        found = [get(manager, one) for one in ("", "exports/change/", "exports/act/pause/")]
         with unreachable_redis():
-            shown.append(manager.get(LIST))
-    marked = re.compile(rb'<div id="content-main"[^>]* lang="en" dir="ltr"')
-    assert [english] * 4 == [bool(marked.search(answer.content)) for answer in shown]
+            found.append(get(manager, status=503))
+        index = manager.get("/admin/").content.decode()
+    marked = re.compile(r'<div id="content-main"[^>]* lang="en" dir="ltr"')
+    assert [english] * 4 == [bool(marked.search(page.html)) for page in found]
+    assert text in found[1].text
+    assert ("Locks and semaphores" if english else "锁与信号量") in index
 
 
-def test_policy_page_lists_its_keys_and_a_key_links_to_its_policy(
-    viewer: Client, held: Callable[..., None]
-) -> None:
-    for key in "12":
-        held("tenants", 3, key=key)
-    eventually(lambda: listed("tenants@1", "tenants@2"))
-    pages = [f"{LIST}{quoted('tenants', key)}/change/" for key in (None, "1")]
-    shown = [viewer.get(page).content.decode() for page in pages]
-    assert [True, False] == [f"{quoted('tenants', '2')}/change/" in page for page in shown]
-    assert f'<a id="policy" href="{LIST}tenants/change/">' in shown[1]
-    assert b"2 in 2 keys" in viewer.get(LIST).content
+own_site = admin.AdminSite(name="operations")
+own_site.register(Name, NameAdmin)
+urlpatterns = [path("ops/", own_site.urls), path("admin/", admin.site.urls)]
 
 
-@pytest.mark.parametrize("unknown", ["unused", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
-def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
-    assert viewer.get(f"{LIST}{unknown}/change/").status_code == 404
-    assert viewer.get(f"{LIST}{unknown}/live/").status_code == 404
-    assert viewer.get(f"{LIST}{unknown}/data/").status_code == 404
-
-
-@pytest.mark.parametrize("unknown", ["%7Bx%7D:leases", "a%00b", "x" * 500])
-def test_invalid_name_has_no_history(viewer: Client, unknown: str) -> None:
-    response = viewer.get(f"{LIST}{unknown}/history/")
-    assert (302, "/admin/") == (response.status_code, response["Location"])  # as for any model
-    name = urllib.parse.unquote(unknown)
-    assert name == str(Name(id=name))
-
-
-def test_custom_admin_site_keeps_its_own_addresses(held: Callable[..., None]) -> None:
+def test_custom_admin_site_keeps_its_own_addresses(held: Held) -> None:
     held("elsewhere", 2)
+    here = "/ops/django_redis_sync/name/"
     with override_settings(ROOT_URLCONF=__name__):
         client = client_of("manage_locks")
-        eventually(lambda: listed("elsewhere"))
-        shown = client.get("/ops/django_redis_sync/name/").content.decode()
-        assert 'href="/ops/django_redis_sync/name/elsewhere/change/"' in shown
-        assert "/ops/django_redis_sync/name/live/" in shown
-        shown = client.get("/ops/django_redis_sync/name/elsewhere/change/").content.decode()
-        assert '"/admin/' not in shown
-        response = client.post("/ops/django_redis_sync/name/elsewhere/act/pause/", {})
-        assert response["Location"] == "/ops/django_redis_sync/name/elsewhere/change/"
-
-
-# Redis is down, or the settings are wrong
-
-
-def cache(location: str, **options: object) -> dict[str, object]:
-    return {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": location,
-            "OPTIONS": options,
-        }
-    }
-
-
-@pytest.mark.promise(28)
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"CACHES": cache("nonsense://:hunter2@host")},
-        {"CACHES": cache("redis://:hunter2#@host:x/0")},
-        {"CACHES": cache("")},
-        {"CACHES": cache("redis://127.0.0.1", CLIENT_CLASS="no.such.Client")},
-        {"CACHES": {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}},
-        {"REDIS_SYNC": {"CACHE": "nowhere"}},
-        {"REDIS_SYNC": {"TYPO": 1}},
-    ],
-)
-def test_wrong_settings_are_explained_without_the_password(
-    viewer: Client, changed: dict[str, object]
-) -> None:
-    with override_settings(**changed):
-        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
-            response = viewer.get(LIST + where)
-            text = response.content.decode()
-            assert 503 == response.status_code
-            assert "Correct REDIS_SYNC or CACHES" in text and "hunter2" not in text
-
-
-@pytest.mark.promise(28)
-def test_errors_are_shown_without_the_password_of_a_url(
-    viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise Unavailable("Error at redis://me:s3cret@h:1/0", maybe_executed=False)
-
-    monkeypatch.setattr(pages, "statuses", fail)
-    for where in ("change/", "live/", "data/"):
-        response = viewer.get(f"{LIST}exports/{where}")
-        text = response.content.decode()
-        assert 503 == response.status_code
-        assert "***@h:1/0" in text and "s3cret" not in text
-
-
-def test_foreign_value_under_a_key_is_explained(viewer: Client, raw: redis.Redis) -> None:
-    info = keys_of(settings.PREFIX, "mine").info
-    with Lock("mine"):
-        assert not raw.exists(info), "the name is compact"
-        raw.set(info, "x")
-        response = viewer.get(LIST + "mine/change/")
-        raw.delete(info)
-    assert response.status_code == 503
-    assert "errornote" in response.content.decode()
-
-
-@pytest.mark.parametrize("where", ["/admin/", "/admin/login/", LIST, LIST + "live/"])
-@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_admin_answers_under_the_middleware_when_a_setting_is_misspelled(
-    viewer: Client, settings: Any, where: str, asgi: bool
-) -> None:
-    """The admin's pages of locks explain the mistake. Pages outside of the admin fail."""
-    limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]
-    settings.REDIS_SYNC = {"TIMOUT": 3}
-    client = AsyncClient() if asgi else viewer
-    client.cookies = viewer.cookies
-    get = async_to_sync(client.get) if asgi else client.get
-    response = get(where)
-    if where.startswith(LIST):
-        assert 503 == response.status_code
-        assert "TIMOUT" in response.content.decode()
-    else:
-        assert response.status_code in (200, 302)
-    with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
-        get("/plain/")
-
-
-def test_search_finds_a_user_or_address_in_all_policies(
-    viewer: Client, held: Callable[..., None]
-) -> None:
-    address = identity.digest("ip", "10.0.0.1")
-    held("found-a", 3, key="4711")
-    held("found-b", 3, key="4711")
-    held("found-b", 3, key=address)
-    eventually(lambda: listed("found-a@4711", "found-b@4711", f"found-b@{address}"))
-    shown = shown_list(viewer, query="?q=4711")
-    assert "found-a@4711</bdi>" in shown and "found-b@4711</bdi>" in shown
-    assert f"found-b@{address}</bdi>" in shown_list(viewer, query="?q=10.0.0.1")
-    shown = shown_list(viewer, query="?q=found-b@4711")
-    assert "found-b@4711</bdi>" in shown and "found-a@4711</bdi>" not in shown
-    page = viewer.get(LIST + "found-b/change/?q=10.0.0.1").content.decode()
-    assert 1 == page.count(f"found-b@{address}</bdi>") and "found-b@4711</bdi>" not in page
-    held("found-c", 3)
-    none = viewer.get(LIST + "found-b/change/?q=nobody").content.decode()
-    # The section of the keys stays even if no key matches.
-    assert 'id="keys"' in page and 'id="keys"' in none and "No name contains “nobody”" in none
-    assert 'id="keys"' not in viewer.get(LIST + "found-c/change/?q=4711").content.decode()
-
-
-def test_data_has_what_the_pages_show(viewer: Client, held: Callable[..., None]) -> None:
-    for key in ("2", "10"):
-        held("data-api", 3, key=key)
-    held("data-solo", 2)
-    eventually(lambda: listed("data-api@2", "data-api@10", "data-solo"))
-    found = viewer.get(LIST + "data/?q=data-").json()
-    assert (2, "trouble", 1, 1) == (found["found"], found["order"], found["page"], found["pages"])
-    assert [{"name": "data-api", "keys": 2, "read": 2}] == found["policies"]
-    assert {"data-api@2", "data-api@10", "data-solo"} == {n["display"] for n in found["names"]}
-    one = viewer.get(LIST + "data-solo/data/").json()
-    assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
-    assert 1 == one["names"][0]["recent"]["granted"]
-    assert "keys" not in one and 1 == one["found"]
-    assert "keys" not in viewer.get(LIST + f"{quoted('data-api', '2')}/data/").json()
-    keys = viewer.get(LIST + "data-api/data/").json()["keys"]
-    assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
-    assert {(1, 1)} == {(each["keys"], each["read"]) for each in keys["policies"]}
-
-
-def test_data_explains_that_redis_is_down(viewer: Client) -> None:
-    with unreachable_redis():
-        response = viewer.get(LIST + "data/")
-    assert 503 == response.status_code
-    assert {"error", "remedy"} == set(response.json()) and b"hunter2" not in response.content
-
-
-# The page of a name
-
-
-@pytest.fixture
-def shown_name(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return a function that shows the page of a name in a given state, as text without tags."""
-
-    def show(**state: Any) -> str:
-        monkeypatch.setattr(pages, "statuses", lambda *_, **__: [make.status(**state)])
-        page = viewer.get(LIST + "exports/change/").content.decode()
-        content = page[page.index('id="sync-live"') :]
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", content)).split())
-
-    return show
-
-
-def test_name_page_explains_unusual_holders_waiters_and_limits(
-    shown_name: Callable[..., str],
-) -> None:
-    text = shown_name(
-        holders=(holder("aaa"), holder("bbb", state="kept"), holder("ccc", state="handed")),
-        waiters=(waiter("www", permits=2), waiter("xxx", 2, alive=False, permits=0)),
-        conflicting_limit=(4, ago(60)),
-        callers_limit=3,
-        holding=4,
-        waiting=7,
-    )
-    assert "3 of 3 in use, 7 waiting" in text
-    assert "Callers disagree on the limit: 3 now, 4 before" in text
-    parts = re.split(r"\b(aaa|bbb|ccc|www|xxx)\b", text)
-    about = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for note, id in (
-        ("released, retained by min_hold", "bbb"),
-        ("just handed over", "ccc"),
-        ("heartbeat missed", "xxx"),
-    ):
-        assert [id] == [each for each in about if note in about[each]], note
-    assert "its process is dead, the next waiter gets the permit within 5 s" in text
-    assert "0 ms 2 " in about["www"] and "0 ms all " in about["xxx"]
-    assert "and 1 more" in about["ccc"] and "and 5 more" in about["xxx"]
-
-
-def test_name_page_shows_holders_and_waiters_before_actions_and_history(
-    viewer: Client, held: Callable[..., None]
-) -> None:
-    held("exports", 4)
-    page = viewer.get(LIST + "exports/change/").content.decode()
-    order = [page.index(f'id="{part}"') for part in ("now", "holders", "waiters", "act", "past")]
-    assert sorted(order) == order
-
-
-def test_name_page_shows_times_as_a_date_and_as_an_age(shown_name: Callable[..., str]) -> None:
-    text = shown_name(holders=(holder("aaa", held=65),), waiters=(waiter("www", waits=5),))
-    assert re.search(r"2026-01-31 \d\d:58:55 1 min 5 s", text) and "5.0 s" in text
-
-
-def test_charts_links_and_forms_have_unlocalized_numbers(viewer: Client) -> None:
-    with (
-        override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True),
-        Semaphore("exports", 3) as lease,
-    ):
-        page = viewer.get(LIST + "exports/change/").content.decode()
-        actions.resize("exports", None, 3000)
-        manager = client_of("view_locks", "manage_locks")
-        links = manager.get(LIST + "exports/change/").content.decode()
-        form = manager.get(LIST + "exports/act/resize/?limit=3000").content.decode()
-    assert 'width="33.3"' in page and f"?fence={lease.fence}" in links
-    assert "act/resize/?limit=3000" in links and 'name="limit" value="3000"' in form
-    assert str(lease.fence) in page
-
-
-@pytest.mark.parametrize(
-    ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
-)
-def test_name_page_links_to_history_of_more_than_an_hour(
-    viewer: Client, settings: Any, hours: int, key: str | None, link: bool
-) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
-    with Semaphore("past", 2, key=key):
-        address = f"{LIST}{quoted('past', key)}/change/"
-        page = viewer.get(address).content.decode()
-        whole = viewer.get(address + "?history=all").content.decode()
-    assert link == ('href="?history=all">The last 6 hours' in page)
-    assert link == ('id="past-title">The last 6 hours<' in whole)
-    assert 'id="past-title">The last hour<' in page
-
-
-def test_list_shows_the_findings_of_the_doctor_and_caches_them(
-    viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = viewer.get(LIST).content.decode()
-    problems, _, fine = page[page.index('id="health-title"') :].partition("checks passed")
-    assert "sync-level-error" in problems or "sync-level-warning" in problems
-    assert "sync-level-ok" not in problems and "sync-level-ok" in fine
-    monkeypatch.setattr(pages.doctor, "examine", lambda: pytest.fail("examined again"))
-    assert "Checked " in viewer.get(LIST).content.decode()
-
-
-@pytest.mark.parametrize("member_down", [False, True])
-def test_quorum_page_shows_its_members(
-    viewer: Client, settings: Any, new_server: Callable[..., Any], member_down: bool
-) -> None:
-    servers = [new_server() for _ in range(3)]
-    settings.CACHES = {
-        **settings.CACHES,
-        **{f"q{n}": cache(server.url)["default"] for n, server in enumerate(servers)},
-    }
-    with Lock("ledger", using=["q0", "q1", "q2"]) as lease:
-        eventually(lambda: viewer.get(LIST + "ledger/change/").status_code == 200)
-        if member_down:
-            servers[2].kill()
-        page = viewer.get(LIST + "ledger/change/").content.decode()
-    assert "1 of 1 in use, 0 waiting" in page
-    assert all(f"<code>q{n}</code>" in page for n in range(3))
-    assert [3 - member_down, member_down] == [page.count("held by"), page.count("no answer")]
-    assert f"<code>{lease.token[:8]}</code>" in page
+        page = eventually(lambda: (page := get(client, here)).cells and page)
+        assert f"{here}elsewhere/change/" in page.links and f'"{here}live/"' in page.html
+        assert '"/admin/' not in get(client, f"{here}elsewhere/change/").html
+        response = client.post(f"{here}elsewhere/act/pause/")
+        assert f"{here}elsewhere/change/" == response["Location"]
+        login = Client().post(f"{here}elsewhere/act/pause/")["Location"]
+        assert login.startswith("/ops/login/")

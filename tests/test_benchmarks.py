@@ -20,30 +20,25 @@ from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import sent
 from tests.support import worker_processes
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDS_EXCLUSIVE_SERVER = pytest.mark.skipif(
-    "REDIS_URL" in os.environ,
-    reason="MONITOR also shows the commands of the server's other clients",
-)
 
 
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
 def test_benchmarks_run_only_the_one_asked_for(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
-    done = worker_processes.run(
-        *("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found),
-        env={name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found)
+    own = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = worker_processes.run(*words, env=own)
+    assert 0 == done.returncode, done.stderr
     assert "Server µs with statistics and without" in done.stdout
     results = json.loads(found.read_text())
-    assert [row[""] for row in results["benchmarks"]["statistics"]["rows"]][1:] == ["off", "on"]
-    assert results["machine"]["redis-server"]
+    rows = results["benchmarks"]["statistics"]["rows"]
+    assert ["off", "on"] == [row[""] for row in rows][1:]
     (goal,) = results["benchmarks"]["goals"]["rows"]
-    on = results["benchmarks"]["statistics"]["rows"][-1]
-    assert (goal["goal"], goal["today"]) == ("≤ 1.3", on["both × off"])
+    assert ("≤ 1.3", rows[-1]["both × off"]) == (goal["goal"], goal["today"])
+    assert results["machine"]["redis-server"]
     for peer in results["machine"]["missing"]:
         assert peer in done.stdout.split("Not installed, so not measured: ")[1]
 
@@ -58,15 +53,13 @@ def test_instruction_count_passes_every_argument_of_the_script(verb: str) -> Non
 def test_bench_extra_lists_every_measured_peer() -> None:
     found = configparser.ConfigParser()
     found.read(ROOT / "setup.cfg", encoding="utf-8")
-    extra = {
-        line.partition(";")[0].strip().lower()
-        for line in found["options.extras_require"]["bench"].splitlines()
-    }
+    lines = found["options.extras_require"]["bench"].splitlines()
+    extra = {line.partition(";")[0].strip().lower() for line in lines}
     project = {"django-redis-sync", "django", "django-redis", "redis"}
     assert set() == {name.lower() for name in report._PACKAGES} - extra - project
 
 
-def test_uncontended_cycle_sends_two_commands(clean_redis: None) -> None:
+def test_uncontended_cycle_sends_two_commands() -> None:
     lock = Lock("bench")
     with lock:
         pass
@@ -74,11 +67,11 @@ def test_uncontended_cycle_sends_two_commands(clean_redis: None) -> None:
         for _ in range(10):
             with lock:
                 pass
-    assert counts.by_name == {"evalsha": 20}
+    assert {"evalsha": 20} == counts.by_name
 
 
-@NEEDS_EXCLUSIVE_SERVER
-def test_contended_cycle_sends_at_most_three_commands(redis_url: str, clean_redis: None) -> None:
+@pytest.mark.skipif("REDIS_URL" in os.environ, reason="MONITOR also shows other clients' commands")
+def test_contended_cycle_sends_at_most_three_commands(redis_url: str) -> None:
     lock, cycles = Semaphore("bench", 1), 30
 
     def work() -> None:
@@ -99,49 +92,37 @@ def test_contended_cycle_sends_at_most_three_commands(redis_url: str, clean_redi
     assert 2 * 4 * cycles <= commands <= 3 * 4 * cycles + 8
 
 
-def test_each_goal_belongs_to_a_benchmark() -> None:
-    assert {goal.of for goal in goals.GOALS} <= main.BENCHMARKS.keys()
-
-
 @pytest.mark.parametrize(("least", "found", "reached"), [(True, 4.0, 2.0), (False, 4.0, 0.5)])
 def test_goal_ratio_is_at_least_one_when_the_goal_is_reached(
     monkeypatch, least: bool, found: float, reached: float
 ) -> None:
+    assert {goal.of for goal in goals.GOALS} <= main.BENCHMARKS.keys()
     goal = goals.Goal("x", "y", lambda _: found, 2.0, least)
-    monkeypatch.setattr(goals, "GOALS", [goal])
-    (row,) = goals.reached({"y": report.Table("y")}).rows
-    assert (row["today"], row["ratio"]) == (found, reached)
-
-
-def test_unmeasured_goal_is_noted(monkeypatch) -> None:
-    goal = goals.Goal("x", "y", goals._cell("gone", "gone"), 2.0)
-    monkeypatch.setattr(goals, "GOALS", [goal])
+    unmeasured = goals.Goal("z", "y", goals._cell("gone", "gone"), 2.0)
+    monkeypatch.setattr(goals, "GOALS", [goal, unmeasured])
     table = goals.reached({"y": report.Table("y")})
-    assert (table.rows, table.notes) == ([], ["not measured: x"])
+    assert [(found, reached)] == [(row["today"], row["ratio"]) for row in table.rows]
+    assert ["not measured: z"] == table.notes
 
 
-def test_bytecodes_are_counted_in_total_and_for_scripts(clean_redis: None) -> None:
+def test_bytecodes_are_counted_in_total_and_for_scripts() -> None:
     lock = Lock("bench")
     all_of_it, scripts = client.bytecodes(lambda: cycles.acquire_and_release(lock))
     assert 0 < scripts < all_of_it
-    assert client.bytecodes(lambda: None)[1] == 0
+    assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_ratios_are_medians_of_ratios_within_a_round() -> None:
+def test_figures_are_medians_within_a_round_and_visits_at_the_same_time() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
-    assert found == {"ours": 1.0, "base": 1.0}
-
-
-def test_most_inside_counts_visits_at_the_same_time() -> None:
-    visits = [(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)]
-    assert crowd._most_inside(visits) == 2
+    assert {"ours": 1.0, "base": 1.0} == found
+    assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])
 
 
 @pytest.mark.parametrize("limit", [1, 4])
 def test_contenders_begin_with_this_library_and_have_locks_at_limit_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
-    assert names[0] == contenders.OURS
-    assert (contenders.REDIS_PY in names) == (limit == 1)
+    assert contenders.OURS == names[0]
+    assert (limit == 1) == (contenders.REDIS_PY in names)
 
 
 def test_connections_are_counted_without_closing_those_of_contenders(redis_url: str) -> None:

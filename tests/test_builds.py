@@ -22,26 +22,17 @@ from tests.support.commands import run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
-
-pytestmark = pytest.mark.timeout(600)
-
-
+FOLDERS = (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs")
 #: SOURCE_DATE_EPOCH of the builds.
 EPOCH = "1700000000"
+#: Some of the files that the wheel and the sdist must contain.
+IN_WHEEL = "py.typed protocol/lua/acquire.lua locale/zh_Hans/LC_MESSAGES/django.mo"
+IN_WHEEL += " management/commands/locks.py migrations/0001_initial.py"
+IN_SDIST = "setup.cfg pyproject.toml LICENSE CHANGELOG.md SECURITY.md Makefile noxfile.py"
+IN_SDIST += " tests/conftest.py devtools/servers.py example_project/settings.py"
+IN_SDIST += " benchmarks/__main__.py docs/images/protocol.svg"
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist of a copy of the checkout and the wheel that was built from it."""
-    folder = tmp_path_factory.mktemp("packaging")
-    source = folder / "source"
-    source.mkdir()
-    for path in ROOT.iterdir():
-        if path.is_file() and not path.name.startswith("."):
-            shutil.copy(path, source)
-    for name in (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs"):
-        shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
-    return build(source, folder / "dist")
+pytestmark = pytest.mark.timeout(600)
 
 
 def build(source: Path, dist: Path) -> Path:
@@ -51,25 +42,16 @@ def build(source: Path, dist: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rebuilt(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel of a later build from the unpacked sdist."""
-    folder = tmp_path_factory.mktemp("rebuilt")
-    run(sys.executable, "-m", "tarfile", "-e", sdist, folder, cwd=folder)
-    (source,) = folder.iterdir()
-    for path in source.rglob("*"):
-        os.utime(path, (time.time(), 1.6e9))
-        path.chmod(0o775 if path.is_dir() else path.stat().st_mode | 0o060)
-    return build(source, folder / "dist")
-
-
-@pytest.fixture(scope="module")
-def installed(rebuilt: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel was installed."""
-    (wheel,) = rebuilt.glob("*.whl")
-    target = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "install", "--no-index", "--no-deps", "--target", target, wheel, cwd=target)
-    return target
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist of a copy of the checkout and the wheel that was built from it."""
+    source = tmp_path_factory.mktemp("packaging") / "source"
+    source.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, source)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
+    return build(source, source.parent / "dist")
 
 
 @pytest.fixture(scope="module")
@@ -84,36 +66,45 @@ def sdist(built: Path) -> Path:
     return found
 
 
+def test_builds_of_the_same_source_are_identical(built: Path, sdist: Path, tmp_path: Path) -> None:
+    """The second build is a later one, of the unpacked sdist, with other times and modes."""
+    run(sys.executable, "-m", "tarfile", "-e", sdist, tmp_path, cwd=tmp_path)
+    (source,) = tmp_path.iterdir()
+    for path in source.rglob("*"):
+        os.utime(path, (time.time(), 1.6e9))
+        path.chmod(0o775 if path.is_dir() else path.stat().st_mode | 0o060)
+    rebuilt = build(source, tmp_path / "dist")
+    for path in built.iterdir():
+        assert path.read_bytes() == (rebuilt / path.name).read_bytes(), path.name
+
+
+def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert [] == [name for name in names if re.search(r"/test_|conftest|\.po$|\.pyc$", name)]
+    (metadata,) = (name for name in names if name.endswith("/METADATA"))
+    lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
+    wanted = {"License-Expression: MIT", "License-File: LICENSE", "Provides-Extra: prometheus"}
+    assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
+
+
+def test_sdist_has_the_files_to_test_and_build_it_and_no_users(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    names = {one.name.partition("/")[2] for one in members}
+    assert set() == {*IN_SDIST.split()} - names
+    assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
+    owners = {(one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members}
+    assert {(int(EPOCH), 0, 0, "", "")} == owners
+    assert {0o644, 0o755} == {one.mode for one in members}
+
+
 def test_twine_accepts_sdist_and_wheel(built: Path) -> None:
     pytest.importorskip("twine")
     output = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
     assert 2 == output.count("PASSED")
-
-
-def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert [] == [name for name in names if re.search(r"/test_|conftest|\.po$|\.pyc$", name)]
-    package = {name.removeprefix(f"{PACKAGE}/") for name in names}
-    needed = "py.typed protocol/lua/acquire.lua locale/zh_Hans/LC_MESSAGES/django.mo"
-    needed += " management/commands/locks.py migrations/0001_initial.py"
-    assert set() == {*needed.split()} - package
-    assert {"static", "templates"} <= {name.split("/")[0] for name in package if "/" in name}
-
-
-def test_builds_of_the_same_source_are_identical(built: Path, rebuilt: Path) -> None:
-    assert {path.name: path.read_bytes() for path in built.iterdir()} == {
-        path.name: path.read_bytes() for path in rebuilt.iterdir()
-    }
-
-
-def test_sdist_has_one_time_and_no_user_names(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        members = archive.getmembers()
-    assert {(int(EPOCH), 0, 0, "", "")} == {
-        (one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members
-    }
-    assert {0o644, 0o755} == {one.mode for one in members}
 
 
 def files(package: Path) -> set[str]:
@@ -125,13 +116,7 @@ def files(package: Path) -> set[str]:
     }
 
 
-def test_installed_package_has_the_files_of_the_source(installed: Path) -> None:
-    assert files(ROOT / PACKAGE) == files(installed / PACKAGE)
-
-
-def test_installed_wheel_acquires_a_lock(
-    installed: Path, tmp_path: Path, clean_redis: None
-) -> None:
+def test_installed_wheel_acquires_a_lock(wheel: Path, tmp_path: Path, clean_redis: None) -> None:
     script = """if True:
         import os
         import django
@@ -151,31 +136,12 @@ def test_installed_wheel_acquires_a_lock(
             assert lease.held and lease.fence > 0
         print(django_redis_sync.__file__)
     """
-    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
-    assert str(installed / PACKAGE / "__init__.py") == out.strip()
-
-
-def test_wheel_is_tagged_for_all_versions_of_python_3(wheel: Path) -> None:
-    assert wheel.name.endswith("-py3-none-any.whl")
-
-
-def test_wheel_metadata_has_license_and_extras(wheel: Path) -> None:
-    archive = zipfile.ZipFile(wheel)
-    (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-    lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
-    assert {"License-Expression: MIT", "License-File: LICENSE"} <= set(lines)
-    assert "Provides-Extra: prometheus" in lines
-    assert any(path.endswith("/LICENSE") for path in archive.namelist())
-
-
-def test_sdist_contains_the_files_to_test_and_build_it(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        names = [name.partition("/")[2] for name in archive.getnames()]
-    needed = "setup.cfg pyproject.toml LICENSE CHANGELOG.md SECURITY.md Makefile noxfile.py"
-    needed += " tests/conftest.py devtools/servers.py example_project/settings.py"
-    needed += " benchmarks/__main__.py docs/images/protocol.svg"
-    assert set() == {*needed.split()} - {*names}
-    assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install")
+    target = tmp_path / "installed"
+    run(*pip, "--no-index", "--no-deps", "--target", target, wheel, cwd=tmp_path)
+    assert files(ROOT / PACKAGE) == files(target / PACKAGE) >= {*IN_WHEEL.split()}
+    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(target))
+    assert str(target / PACKAGE / "__init__.py") == out.strip()
 
 
 # Types
@@ -191,53 +157,45 @@ def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     zipfile.ZipFile(wheel).extractall(target)
     # The wheel's dependencies, but not the checkout.
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    project = folder / "project"
-    shutil.copytree(ROOT / "tests" / "typed_use", project / "typed_use", ignore=IGNORED)
-    return project, environment / "bin" / "python"
+    shutil.copytree(ROOT / "tests" / "typed_use", folder / "typed_use", ignore=IGNORED)
+    return folder, environment / "bin" / "python"
 
 
-@pytest.fixture(scope="module")
-def mypy_errors(typed_project: tuple[Path, Path]) -> list[str]:
-    """The output of `mypy --strict` for a project that installed the wheel."""
-    for module in ("mypy", "mypy_django_plugin"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"no {module}: make lint installs it")
-    project, python = typed_project
-    command = [sys.executable, "-m", "mypy", "--config-file", "typed_use/mypy.ini"]
-    command += ["--python-executable", str(python), "typed_use"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return done.stdout.splitlines()[:-1]
+def check_types(module: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a type checker, which `make lint` or pip installs."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"no {module}")
+    return subprocess.run(
+        [sys.executable, "-m", module, *words], cwd=cwd, capture_output=True, text=True
+    )
 
 
-def test_mypy_strict_accepts_a_project_that_uses_the_wheel(mypy_errors: list[str]) -> None:
-    assert [] == [line for line in mypy_errors if not re.search(r"/(decorated|refused)\.py", line)]
-
-
-def test_decorators_preserve_types_for_mypy(mypy_errors: list[str]) -> None:
-    assert [] == [line for line in mypy_errors if "decorated.py" in line]
-
-
-def marked_lines() -> list[int]:
+def wrong_lines() -> list[int]:
     """Return the numbers of the lines in refused.py with a type error."""
     lines = (ROOT / "tests/typed_use/refused.py").read_text(encoding="utf-8").splitlines()
     return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
 
 
-def test_mypy_rejects_wrong_options_and_nothing_else(mypy_errors: list[str]) -> None:
-    found = {int(n) for line in mypy_errors for n in re.findall(r"refused\.py:(\d+): error", line)}
-    assert marked_lines() == sorted(found), "\n".join(mypy_errors)
+def test_mypy_strict_accepts_right_uses_and_rejects_wrong_options(
+    typed_project: tuple[Path, Path],
+) -> None:
+    """typed_use has a project, decorated functions, and wrong options in refused.py."""
+    pytest.importorskip("mypy_django_plugin")
+    folder, python = typed_project
+    words = ("--config-file", "typed_use/mypy.ini", "--python-executable", str(python))
+    done = check_types("mypy", *words, "typed_use", cwd=folder)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    lines = done.stdout.splitlines()[:-1]
+    assert [] == [line for line in lines if "refused.py" not in line]
+    found = {int(n) for line in lines for n in re.findall(r"refused\.py:(\d+): error", line)}
+    assert wrong_lines() == sorted(found), "\n".join(lines)
 
 
 def test_pyright_rejects_wrong_options_and_nothing_else(typed_project: tuple[Path, Path]) -> None:
-    if importlib.util.find_spec("basedpyright") is None:
-        pytest.skip("no basedpyright: pip install basedpyright")
-    project, python = typed_project
-    (project / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", str(python)]
-    done = subprocess.run(
-        [*command, "typed_use/refused.py"], cwd=project, capture_output=True, text=True
-    )
+    folder, python = typed_project
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    words = ("--outputjson", "--pythonpath", str(python), "typed_use/refused.py")
+    done = check_types("basedpyright", *words, cwd=folder)
     output = json.loads(done.stdout)["generalDiagnostics"]
     found = {one["range"]["start"]["line"] + 1 for one in output if one["severity"] == "error"}
-    assert marked_lines() == sorted(found), output
+    assert wrong_lines() == sorted(found), output

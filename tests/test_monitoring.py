@@ -14,29 +14,34 @@ import pytest
 metrics = pytest.importorskip("django_redis_sync.metrics")
 
 FOLDER = Path(__file__).parent.parent / "docs/monitoring"
-DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())
-EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+PANELS: list[Any] = json.loads((FOLDER / "grafana.json").read_text())["panels"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+#: The metrics as Prometheus stores them: counters end in _total.
+NAMES = {
+    f"{family.name}_total" if family.type == "counter" else family.name
+    for family in metrics.SyncCollector().describe()
+}
 
 
-def promtool(*words: object) -> str:
-    """Run promtool, check that it succeeds, and return its output."""
+def promtool(*words: object) -> None:
+    """Run promtool, and check that it succeeds."""
     if shutil.which("promtool") is None:
         pytest.skip("no promtool: Debian has it as prometheus")
     command = ["promtool", *map(str, words)]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True)
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return done.stdout
+    assert 0 == done.returncode and "SUCCESS" in done.stdout, done.stdout + done.stderr
 
 
-def metric_names() -> set[str]:
-    """Return the names of all metrics as Prometheus stores them: counters end in _total."""
-    families = list(metrics.SyncCollector().describe())
-    return {f.name + ("_total" if f.type == "counter" else "") for f in families}
-
-
-def test_alerts_pass_their_prometheus_tests() -> None:
-    assert "SUCCESS" in promtool("check", "rules", "alerts.yml")
-    assert "SUCCESS" in promtool("test", "rules", "alerts.test.yml")
+def test_alerts_and_dashboard_are_valid_for_prometheus(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{n}", "expr": expr.replace("$__rate_interval", "5m")}
+        for n, expr in enumerate(EXPRESSIONS)
+    ]
+    panels = tmp_path / "panels.json"  # JSON is YAML
+    panels.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    promtool("check", "rules", panels)
+    promtool("check", "rules", "alerts.yml")
+    promtool("test", "rules", "alerts.test.yml")
 
 
 def test_every_alert_has_a_firing_and_a_silent_test() -> None:
@@ -45,34 +50,21 @@ def test_every_alert_has_a_firing_and_a_silent_test() -> None:
     assert sorted(2 * alerts) == sorted(tested)
 
 
-@pytest.mark.parametrize("file", ["alerts.yml", "grafana.json", "alerts.test.yml"])
-def test_monitoring_files_name_only_existing_metrics(file: str) -> None:
-    named = set(re.findall(r"redis_sync_\w+", (FOLDER / file).read_text()))
-    assert set() == named - metric_names()
-
-
-def test_dashboard_shows_every_metric_except_the_last_minute() -> None:
-    shown = set(re.findall(r"redis_sync_\w+", " ".join(EXPRESSIONS)))
-    assert {name for name in metric_names() if "last_minute" not in name} == shown
-
-
-def test_dashboard_expressions_are_valid_for_prometheus(tmp_path: Path) -> None:
-    rules = [
-        {"record": f"panel:{n}", "expr": expr.replace("$__rate_interval", "5m")}
-        for n, expr in enumerate(EXPRESSIONS)
-    ]
-    file = tmp_path / "panels.json"  # JSON is YAML
-    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
-    assert "SUCCESS" in promtool("check", "rules", file)
+def test_monitoring_files_name_only_existing_metrics() -> None:
+    files = {file: (FOLDER / file).read_text() for file in ("alerts.yml", "alerts.test.yml")}
+    for file, text in {**files, "grafana.json": " ".join(EXPRESSIONS)}.items():
+        assert (file, set()) == (file, {*re.findall(r"redis_sync_\w+", text)} - NAMES)
+        if file == "grafana.json":
+            shown = {name for name in NAMES if "last_minute" not in name}
+            assert set() == shown - {*re.findall(r"redis_sync_\w+", text)}
 
 
 def test_dashboard_panels_do_not_overlap_and_have_unique_ids() -> None:
-    panels = DASHBOARD["panels"]
-    assert len(panels) == len({panel["id"] for panel in panels})
+    assert len(PANELS) == len({panel["id"] for panel in PANELS})
     cells = [
-        (x, y)
-        for panel in panels
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        (place["x"] + x, place["y"] + y)
+        for place in (panel["gridPos"] for panel in PANELS)
+        for x in range(place["w"])
+        for y in range(place["h"])
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24

@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -27,8 +28,8 @@ import redis
 from devtools.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STEPS = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"))
 FILE = re.compile(r"# (?P<path>[\w./]+\.py)(?P<end>, at the end)?\n")
 SERVE = "python manage.py runserver"
 INSTALL = "python -m pip install ../django_redis_sync"
@@ -45,48 +46,41 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 class Reader:
     """A reader of the tutorial: an editor, a terminal, and a terminal that runs the site."""
 
-    def __init__(self, folder: Path, redis_url: str, port: int) -> None:
-        self.folder, self.port, self.log = folder, port, folder / "runserver.log"
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.folder, self.port, self.log = folder, free_port(), folder / "runserver.log"
+        self.log.touch()
         inherited = ("DJANGO_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "DEMO_")
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(inherited)}
-        self.environment |= {"REDIS_URL": redis_url, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        self.environment |= {"PYTHONUNBUFFERED": "1"}
-        self.environment |= {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-        self.terminal = self._start(["bash", "--norc"], stdin=subprocess.PIPE)
-        self.server: subprocess.Popen[str] | None = None
+        own = {k: v for k, v in os.environ.items() if not k.startswith(inherited)}
+        self.environment = own | {
+            "REDIS_URL": redis_url,
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        }
+        self.terminal = self.start(["bash", "--norc"], stdin=subprocess.PIPE)
+        self.server: Any = None
 
-    def _start(self, command: list[str], **options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            **options,
-        )  # type: ignore[call-overload]
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[str]:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, **options)
 
     def type(self, command: str) -> str:
         """Run a command in the first terminal, which must succeed. Return its output."""
         if command.startswith(SERVE):
-            return self._serve(command)
+            shell = f"cd mysite; . .venv/bin/activate; exec {command} {self.port} > {self.log} 2>&1"
+            self.server = self.start(["bash", "-c", shell], start_new_session=True)
+            self.wait_for_starts(1)
+            return ""
         command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
-        assert self.terminal.stdin and self.terminal.stdout
         self.terminal.stdin.write(f"{command}\nended=$?; echo; echo ended: $ended\n")
         self.terminal.stdin.flush()
-        lines = []
+        output = ""
         for line in self.terminal.stdout:
             if line.startswith("ended: "):
-                assert "ended: 0\n" == line, f"$ {command}\n{''.join(lines)}"
+                assert "ended: 0\n" == line, f"$ {command}\n{output}"
                 break
-            lines.append(line)
-        return "".join(lines)
-
-    def _serve(self, command: str) -> str:
-        shell = f"cd mysite; . .venv/bin/activate; exec {command} {self.port} > {self.log} 2>&1"
-        self.server = self._start(["bash", "-c", shell], start_new_session=True)
-        self._wait_for_reloads(1)
-        return ""
+            output += line
+        return output
 
     def write(self, text: str) -> None:
         """Write a file, or append to one. If it is the settings, wait until the site reloads."""
@@ -94,26 +88,24 @@ class Reader:
         assert head, f"no file name: {text[:80]}"
         path = self.folder / "mysite" / head["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.read_text() if head["end"] else ""
-        starts = self._starts()
-        path.write_text(before + text)
+        starts = self.starts
+        path.write_text((path.read_text() if head["end"] else "") + text)
         if self.server is not None and "settings" in path.name:
-            self._wait_for_reloads(starts + 1)
+            self.wait_for_starts(starts + 1)
 
-    def _starts(self) -> int:
-        text = self.log.read_text() if self.log.exists() else ""
-        return text.count("Quit the server with")
+    @property
+    def starts(self) -> int:
+        return self.log.read_text().count("Quit the server with")
 
-    def _wait_for_reloads(self, count: int) -> None:
+    def wait_for_starts(self, count: int) -> None:
+        """Wait until the site has started so often, and answers."""
         end = time.monotonic() + 120
-        while self._starts() < count:
-            assert time.monotonic() < end, self.log.read_text() if self.log.exists() else "no log"
-            time.sleep(0.05)
         while True:
             try:
+                assert self.starts >= count
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/admin/login/", timeout=30)
                 return
-            except OSError:
+            except (AssertionError, OSError):
                 assert time.monotonic() < end, self.log.read_text()
                 time.sleep(0.05)
 
@@ -135,80 +127,58 @@ def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     (tmp_path / "bin").mkdir()
     base = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     (tmp_path / "bin" / "python3").symlink_to(base)
-    _clone(tmp_path / "django_redis_sync")
-    reader = Reader(tmp_path, redis_url, free_port())
+    clone = tmp_path / "django_redis_sync"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "django_redis_sync", clone / "django_redis_sync", ignore=ignored)
+    (clone / "devtools").mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    shutil.copy(ROOT / "devtools" / "build_backend.py", clone / "devtools")
+    reader = Reader(tmp_path, redis_url)
     yield reader
     reader.close()
     with redis.Redis.from_url(redis_url) as client:
-        if keys := list(client.scan_iter("mysite:*")):
-            client.delete(*keys)
+        for key in client.scan_iter("mysite:*"):
+            client.delete(key)
 
 
-def _clone(to: Path) -> None:
-    """Copy the files that a build reads."""
-    to.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, to)
-    (to / "devtools").mkdir()
-    shutil.copy(ROOT / "devtools" / "build_backend.py", to / "devtools")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "django_redis_sync", to / "django_redis_sync", ignore=ignored)
-
-
-def _normalized(line: str) -> str:
+def normalized(line: str) -> str:
     """Return a line of output with its numbers, ids, and spaces normalized."""
     line = re.sub(r"\b[0-9a-f]{8}\b", "ID", " ".join(line.split()))
     return re.sub(r"\d+(\.\d+)?", "N", line)
 
 
-def _check(command: str, expected: list[str], output: str) -> None:
+def check(command: str, expected: list[str], output: str) -> None:
     lines = [line for line in output.splitlines() if line.strip()]
     wanted = [line for line in expected if line.strip() not in ("", "...")]
-    statuses = [line for line in wanted if re.fullmatch(r"\d{3}", line)]
-    if statuses:
+    if statuses := [line for line in wanted if re.fullmatch(r"\d{3}", line)]:
         assert sorted(statuses) == sorted(lines), f"$ {command}\n{output}"
-        return
-    found = [_normalized(line) for line in lines]
-    missing = [line for line in wanted if _normalized(line) not in found]
-    assert [] == missing, f"$ {command}\n{output}"
-
-
-def _steps() -> list[tuple[str, str]]:
-    return BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    else:
+        found = [*map(normalized, lines)]
+        missing = [line for line in wanted if normalized(line) not in found]
+        assert [] == missing, f"$ {command}\n{output}"
 
 
 def test_tutorial_works_as_written(reader: Reader) -> None:
-    for language, text in _steps():
+    for language, text in STEPS:
         if language == "python":
             reader.write(text)
             continue
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, *expected = part.splitlines()
-            _check(command, expected, reader.type(command))
+            check(command, expected, reader.type(command))
             if command == INSTALL:
                 reader.type(FROM_A_WHEEL)
     assert not (reader.folder / "django_redis_sync").exists(), f"no {INSTALL} on the page"
-    _admin_shows(reader, "exports")
-    log = reader.log.read_text()
-    assert "Traceback" not in log and "Error" not in log, log
-
-
-def _admin_shows(reader: Reader, name: str) -> None:
-    """Log in with the tutorial's password, and check that the list shows `name`."""
+    # The login of the tutorial sees the name on the page.
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
-    admin = f"http://127.0.0.1:{reader.port}/admin/"
-    browser.open(f"{admin}login/").read()
+    site = f"http://127.0.0.1:{reader.port}/admin/"
+    browser.open(f"{site}login/").read()
     token = next(cookie.value for cookie in jar if cookie.name == "csrftoken")
-    form = {"username": "admin", "password": "try-it-out", "next": "/admin/"}
-    form["csrfmiddlewaretoken"] = token
-    index = browser.open(f"{admin}login/", urllib.parse.urlencode(form).encode()).read().decode()
-    assert "Locks and semaphores" in index
-    page = browser.open(f"{admin}django_redis_sync/name/").read().decode()
-    assert f">{name}<" in page
-
-
-def test_pages_that_the_tutorial_links_to_exist() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([\w./-]+)\)", text)
-    assert links and [] == [link for link in links if not (PAGE.parent / link).exists()]
+    form = {"username": "admin", "password": "try-it-out", "csrfmiddlewaretoken": token}
+    form["next"] = "/admin/django_redis_sync/name/"
+    page = browser.open(f"{site}login/", urllib.parse.urlencode(form).encode()).read().decode()
+    assert ">exports<" in page
+    log = reader.log.read_text()
+    assert "Traceback" not in log and "Error" not in log, log

@@ -20,8 +20,7 @@ def check_project(**_: Any) -> list[CheckMessage]:
     """Return all findings, or only those of REDIS_SYNC if it can't be read."""
     from . import settings, views
 
-    found = [*settings.check_readable()]
-    return found or [*settings.check(), *views.check(), *check_tasks()]
+    return [*settings.check_readable()] or [*settings.check(), *views.check(), *check_tasks()]
 
 
 def check_tasks() -> Iterator[CheckMessage]:

@@ -1,11 +1,10 @@
-"""Checks of REDIS_SYNC, and of the caches that it names."""
+"""Checks of REDIS_SYNC and of the caches that it names."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,18 +24,22 @@ from ..protocol.keys import check_text
 MIN_CONNECTIONS = 4
 
 
+def message(number: str, text: str, hint: str) -> CheckMessage:
+    """Return the message with this number: an error (E) or a warning (W)."""
+    kind = Error if number.startswith("E") else Warning
+    return kind(text, hint=hint, id=f"redis_sync.{number}")
+
+
 def check_readable() -> Iterator[CheckMessage]:
     """Yield an error if REDIS_SYNC can't be read: then no other check makes sense."""
     try:
         conf.current()
         endpoints()
     except ImproperlyConfigured as error:
-        hint = f"The keys of REDIS_SYNC: {', '.join(map(str.upper, SETTINGS))}."
-        if "'REQUESTS'" in str(error):
-            hint = f"What REQUESTS may say: {', '.join(REQUESTS)}."
-        elif "['ENDPOINTS']" in str(error):
-            hint = hint_for(str(error))
-        yield Error(str(error), hint=hint, id="redis_sync.E001")
+        text = str(error)
+        keys = REQUESTS if "['REQUESTS']" in text else map(str.upper, SETTINGS)
+        hint = hint_for(text) if "['ENDPOINTS']" in text else f"Known keys: {', '.join(keys)}."
+        yield message("E001", text, hint)
 
 
 def check() -> Iterator[CheckMessage]:
@@ -44,27 +47,21 @@ def check() -> Iterator[CheckMessage]:
     for alias, where in _aliases().items():
         yield from _check_alias(alias, where)
         yield from _check_pool(alias)
-    for name in conf.current().semaphores:
-        yield from check_entry("SEMAPHORES", name, check_semaphore)
-    for name in conf.current().endpoints:
-        yield from check_entry("ENDPOINTS", name, check_endpoint)
+    yield from _check_entries("SEMAPHORES", conf.current().semaphores, check_semaphore)
+    yield from _check_entries("ENDPOINTS", conf.current().endpoints, check_endpoint)
     yield from _check_async_client()
 
 
 def check_deployment() -> Iterator[CheckMessage]:
     """Yield a warning if clearing another cache would delete the leases."""
-    aliases: dict[str, list[str]] = defaultdict(list)
-    for alias, cache in settings.CACHES.items():
-        aliases[_location(cache).split(",")[0]].append(alias)
     mine = conf.current().cache
-    shared = next((found for found in aliases.values() if mine in found), [])
-    others = sorted(alias for alias in shared if alias != mine)
-    if others:
-        yield Warning(
+    urls = {alias: _location(cache).split(",")[0] for alias, cache in settings.CACHES.items()}
+    if others := sorted(alias for alias in urls if alias != mine and urls[alias] == urls.get(mine)):
+        yield message(
+            "W011",
             f"The cache {mine!r} of REDIS_SYNC shares its LOCATION with {', '.join(others)}: "
             "cache.clear() there deletes all leases, and both share one connection pool.",
-            hint="Give it a database and a URL of its own.",
-            id="redis_sync.W011",
+            "Give it a database and a URL of its own.",
         )
 
 
@@ -88,13 +85,13 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
         backend_of(alias)
     except ImproperlyConfigured as error:
         if alias not in settings.CACHES:
-            number, hint = 2, "Name one of CACHES, preferably one that nothing else uses."
+            number, hint = "E002", "Name one of CACHES, preferably one that nothing else uses."
         elif not hasattr(caches[alias], "client"):
             given = settings.CACHES[alias].get("BACKEND")
-            number, hint = 3, f"BACKEND is {given!r}: set 'django_redis.cache.RedisCache'."
+            number, hint = "E003", f"BACKEND is {given!r}: set 'django_redis.cache.RedisCache'."
         else:
-            number, hint = 4, "Name an alias with one server, Sentinel, or Cluster."
-        yield Error(f"{where}: {error}", hint=hint, id=f"redis_sync.E00{number}")
+            number, hint = "E004", "Name an alias with one server, Sentinel, or Cluster."
+        yield message(number, f"{where}: {error}", hint)
 
 
 def _check_pool(alias: str) -> Iterator[CheckMessage]:
@@ -105,12 +102,11 @@ def _check_pool(alias: str) -> Iterator[CheckMessage]:
         query = parse_qs(urlsplit(_location(cache)).query)
         given = next((int(n) for n in query.get("max_connections", ()) if n.isdigit()), None)
     if isinstance(given, int) and given < MIN_CONNECTIONS:
-        yield Warning(
+        yield message(
+            "W012",
             f"The cache {alias!r} has a pool of {given} connections: releases, renewals, and new "
             "acquires wait for each other.",
-            hint=f"Set max_connections to at least {MIN_CONNECTIONS}, better to the number of "
-            "threads of a process plus 2.",
-            id="redis_sync.W012",
+            f"Set max_connections to {MIN_CONNECTIONS} or more: 2 above the threads of a process.",
         )
 
 
@@ -120,36 +116,40 @@ def _location(cache: Mapping[str, Any]) -> str:
 
 
 def _check_async_client() -> Iterator[CheckMessage]:
-    path = conf.current().async_client
-    if path is None:
-        return
+    path, problem = conf.current().async_client, ""
     try:
-        if callable(import_string(path)):
-            return
-        problem = "it is not callable"
+        if path is not None and not callable(import_string(path)):
+            problem = "it is not callable"
     except ImportError as error:
         problem = str(error)
-    yield Error(
-        f"REDIS_SYNC['ASYNC_CLIENT'] is {path!r}: {problem}.",
-        hint="Give the dotted path of a callable that takes a cache alias and returns a "
-        "redis.asyncio client.",
-        id="redis_sync.E016",
-    )
+    if problem:
+        yield message(
+            "E016",
+            f"REDIS_SYNC['ASYNC_CLIENT'] is {path!r}: {problem}.",
+            "Give the dotted path of a function from a cache alias to a redis.asyncio client.",
+        )
 
 
 # Entries
 
 
-def check_entry(setting: str, name: Any, check: Callable[[Any], None]) -> Iterator[CheckMessage]:
-    """Yield an error if `check` of the entry raises one."""
+def _check_entries(
+    setting: str, names: Iterable[Any], check: Callable[[Any], None]
+) -> Iterator[CheckMessage]:
+    for name in names:
+        if problem := mistake(check, name):
+            where = f"REDIS_SYNC[{setting!r}][{name!r}]"
+            text = problem if where in problem else f"{where}: {problem}"
+            yield message("E005", f"{text.removesuffix('.')}.", hint_for(problem))
+
+
+def mistake(check: Callable[[Any], None], name: Any) -> str:
+    """Return the mistake that a check of an entry finds, else empty."""
     try:
         check(name)
     except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
-        where = f"REDIS_SYNC[{setting!r}][{name!r}]"
-        message = str(error) if where in str(error) else f"{where}: {error}"
-        yield Error(
-            f"{message.removesuffix('.')}.", hint=hint_for(str(error)), id="redis_sync.E005"
-        )
+        return str(error)
+    return ""
 
 
 def hint_for(error: str) -> str:

@@ -5,29 +5,30 @@ The stylesheet has the colors, and the templates have the texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
-from ..operators.history import Counters
+from ..operators.history import Counters, add
 
 #: Max steps on the time axis.
-STEPS = 60
+MAX_STEPS = 60
 #: Size of a chart in units of its SVG; the page stretches it.
 WIDTH, HEIGHT = 600, 100
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
+#: The start of a period, and its events.
+Step = tuple[datetime, Counters]
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+
+class Bar(NamedTuple):
     """The bar of the permits in use. `width`: from 0 to 100. `level`: calm, busy, or full."""
 
     width: str
     level: str
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A rectangle of a chart."""
 
     x: str
@@ -36,38 +37,22 @@ class Column:
     height: str
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The events from `start` to the next step."""
-
-    start: datetime
-    peak: int = 0
-    waited: int = 0
-    rejected_or_timed_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """A plot of the use, and below it one of waits and rejections, on the same time axis.
 
-    `limit_y`: the height of the limit in the upper plot, or None.
+    `use`: the outline of the upper plot. `limit_y`: the height of the limit in it, or None.
+    `use_top`, `count_top`: the highest values of the two plots. `ticks`: times on the axis.
+    `eventful`: the steps with something to see.
     """
 
     use: str
     use_top: int
     limit_y: str | None
-    waits: tuple[Column, ...]
-    rejections: tuple[Column, ...]
+    waits: list[Column]
+    rejections: list[Column]
     count_top: int
-    steps: tuple[Step, ...]
-    ticks: tuple[datetime, ...]
-
-    @property
-    def eventful(self) -> tuple[Step, ...]:
-        """The steps in which something happened."""
-        return tuple(
-            step for step in self.steps if step.peak or step.waited or step.rejected_or_timed_out
-        )
+    ticks: list[datetime]
+    eventful: list[Step]
 
 
 def number(value: float) -> str:
@@ -88,48 +73,39 @@ def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = Fals
     return Bar(number(share * 100), "busy" if busy else "calm")
 
 
-def steps(rows: Sequence[tuple[datetime, Counters]]) -> tuple[Step, ...]:
-    """Return the rows combined into at most STEPS steps."""
-    length = max(1, -(-len(rows) // STEPS))
-    return tuple(_step(rows[i : i + length]) for i in range(0, len(rows), length))
-
-
-def _step(rows: Sequence[tuple[datetime, Counters]]) -> Step:
-    counters = [row for _start, row in rows]
-    return Step(
-        rows[0][0],
-        max(row.peak for row in counters),
-        sum(row.waited for row in counters),
-        sum(row.rejected_or_timed_out for row in counters),
-    )
-
-
-def chart(found: Sequence[Step], limit: int | None) -> Chart:
-    """Return the chart of these steps."""
+def chart(rows: Sequence[Step], limit: int | None) -> Chart:
+    """Return the chart of a history. Its rows are combined into at most MAX_STEPS steps."""
+    length = max(1, -(-len(rows) // MAX_STEPS))
+    groups = [rows[i : i + length] for i in range(0, len(rows), length)]
+    steps = [(group[0][0], add(counters for _, counters in group)) for group in groups]
+    found = [counters for _, counters in steps]
     use_top = max([1, limit or 1, *(step.peak for step in found)])
     count_top = max([1, *(step.waited + step.rejected_or_timed_out for step in found)])
-    across = WIDTH / max(1, len(found))
-    waits, rejections = [], []
-    for position, step in enumerate(found):
-        waited, rejected = (
-            n / count_top * HEIGHT for n in (step.waited, step.rejected_or_timed_out)
-        )
-        x, width = number(position * across), number(across * 0.8)
-        if waited:
-            waits.append(Column(x, number(HEIGHT - waited), width, number(waited)))
-        if rejected:
-            y = number(HEIGHT - waited - rejected)
-            rejections.append(Column(x, y, width, number(rejected)))
+    waits = [(0, step.waited) for step in found]
+    rejections = [(step.waited, step.rejected_or_timed_out) for step in found]
     return Chart(
         use=_stairs([step.peak for step in found], use_top),
         use_top=use_top,
         limit_y=number(HEIGHT - limit / use_top * HEIGHT) if limit else None,
-        waits=tuple(waits),
-        rejections=tuple(rejections),
+        waits=[*_columns(waits, count_top)],
+        rejections=[*_columns(rejections, count_top)],
         count_top=count_top,
-        steps=tuple(found),
-        ticks=tuple(found[i].start for i in range(0, len(found), max(1, len(found) // 4))),
+        ticks=[start for start, _ in steps[:: max(1, len(steps) // 4)]],
+        eventful=[
+            (start, step)
+            for start, step in steps
+            if step.peak or step.waited or step.rejected_or_timed_out
+        ],
     )
+
+
+def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
+    """Yield a column for each step. `pairs`: the value below a column, and that of the column."""
+    across = WIDTH / max(1, len(pairs))
+    for position, (below, value) in enumerate(pairs):
+        if value:
+            y, height = HEIGHT - (below + value) / top * HEIGHT, value / top * HEIGHT
+            yield Column(*map(number, (position * across, y, across * 0.8, height)))
 
 
 def _stairs(values: Sequence[int], top: int) -> str:

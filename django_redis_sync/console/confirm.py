@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django import forms
 from django.contrib import messages
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..operators import actions
@@ -18,16 +15,18 @@ from ..protocol.scripts import MOST_PERMITS
 #: The level of a message, and its text.
 Outcome = tuple[int, str]
 
+ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
+
 
 class Action(forms.Form):
-    """An operator action. `title` and `effect` are shown before it, and `done` after it."""
+    """An operator action, named like its function in operators.actions. `title` and `effect` are
+    shown before it, and `done` after it. The fields are arguments of the function."""
 
     title: Promise
     effect: Promise
     done: Promise
     harmless = False
-    #: The name of the function in operators.actions.
-    verb = ""
+    field_order = ("seconds", "limit", "reason")
 
     reason = forms.CharField(
         label=gettext_lazy("Reason, for the log"),
@@ -36,50 +35,34 @@ class Action(forms.Form):
         widget=forms.TextInput({"size": 50, "autocomplete": "off"}),
     )
 
-    def holders(self, status: Status) -> list[Holder]:
-        """Return the holders that the action evicts."""
-        return []
-
     def run(self, status: Status, by: str) -> Outcome:
         """Carry out the action, and return the message. The form must be valid."""
-        given = self.cleaned_data
-        act = getattr(actions, self.verb)
-        act(status.name, status.key, **self.arguments(), by=by, reason=given["reason"])
-        return messages.SUCCESS, str(self.done) % {"name": status.display, **given}
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the action, in addition to the name."""
-        return {}
+        act = getattr(actions, type(self).__name__.lower())
+        act(status.name, status.key, by=by, **self.cleaned_data)
+        return messages.SUCCESS, str(self.done) % {"name": status.display, **self.cleaned_data}
 
 
 class Pause(Action):
-    verb = "pause"
     title = gettext_lazy("Pause %(name)s")
     effect = gettext_lazy(
         "No new permit is granted while it is paused. Present holders may finish."
     )
     done = gettext_lazy("Paused %(name)s.")
-    minutes = forms.TypedChoiceField(
+    seconds = forms.TypedChoiceField(
         label=gettext_lazy("For how long"),
         required=False,
         coerce=int,
         empty_value=None,
         choices=[
             ("", gettext_lazy("until it is resumed")),
-            ("10", gettext_lazy("10 minutes")),
-            ("60", gettext_lazy("1 hour")),
-            ("480", gettext_lazy("8 hours")),
+            ("600", gettext_lazy("10 minutes")),
+            ("3600", gettext_lazy("1 hour")),
+            ("28800", gettext_lazy("8 hours")),
         ],
     )
-    field_order = ("minutes", "reason")
-
-    def arguments(self) -> dict[str, Any]:
-        minutes = self.cleaned_data["minutes"]
-        return {"seconds": minutes and minutes * 60}
 
 
 class Resume(Action):
-    verb = "resume"
     title = gettext_lazy("Resume %(name)s")
     effect = gettext_lazy("Waiters get free permits at once.")
     done = gettext_lazy("Resumed %(name)s.")
@@ -87,7 +70,6 @@ class Resume(Action):
 
 
 class Resize(Action):
-    verb = "resize"
     title = gettext_lazy("Set the limit of %(name)s")
     effect = gettext_lazy(
         "The new limit overrides the callers’ own limit in every process until it is reset. No "
@@ -95,14 +77,9 @@ class Resize(Action):
     )
     done = gettext_lazy("The limit of %(name)s is now %(limit)d.")
     limit = forms.IntegerField(label=gettext_lazy("New limit"), min_value=1, max_value=MOST_PERMITS)
-    field_order = ("limit", "reason")
-
-    def arguments(self) -> dict[str, Any]:
-        return {"limit": self.cleaned_data["limit"]}
 
 
 class Reset(Action):
-    verb = "reset"
     title = gettext_lazy("Reset the limit of %(name)s")
     effect = gettext_lazy("The callers’ own limit applies again.")
     done = gettext_lazy("The callers’ own limit of %(name)s applies again.")
@@ -121,6 +98,7 @@ class Clear(Action):
     fence = forms.IntegerField(widget=forms.HiddenInput)
 
     def holders(self, status: Status) -> list[Holder]:
+        """Return the holders that the action evicts."""
         text = str(self["fence"].value())
         fence = int(text) if text.isdecimal() else -1
         return [holder for holder in status.holders if self.evicts(holder.fence, fence)]
@@ -133,7 +111,7 @@ class Clear(Action):
         results = actions.clear(status, tokens, by=by, reason=self.cleaned_data["reason"])
         ids = [result.id for result in results if result.done]
         if not ids:
-            return messages.WARNING, already_ended()
+            return messages.WARNING, str(ENDED)
         message = ngettext(
             "Released %(amount)d holder of %(name)s: %(ids)s.",
             "Released %(amount)d holders of %(name)s: %(ids)s.",
@@ -153,11 +131,6 @@ class Release(Clear):
         return fence == given
 
 
-EVICTING = ("release", "clear")
 ACTIONS: dict[str, type[Action]] = {
     action.__name__.lower(): action for action in (Release, Clear, Pause, Resume, Resize, Reset)
 }
-
-
-def already_ended() -> str:
-    return _("The lease had already ended. Nothing was done.")

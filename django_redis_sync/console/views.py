@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -37,7 +36,6 @@ from ..models import Name
 from ..operators import actions
 from ..operators.facts import Status
 from ..operators.formats import without_secrets
-from ..operators.listing import FIGURES
 from ..operators.reads import remembered
 from ..operators.status import MAX_ROWS
 from . import confirm, pages
@@ -97,9 +95,9 @@ P = ParamSpec("P")
 View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
 
 
-def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]]:
-    """Return a decorator that requires the view permission and one of `methods`. If Redis is
-    unavailable, it shows `template`, or JSON if `template` is empty."""
+def page(*methods: str, as_json: bool = False) -> Callable[[View[P]], View[P]]:
+    """Return a decorator that requires the view permission and one of `methods`, and that explains
+    errors of Redis and of the settings, as JSON or as a page."""
 
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
@@ -114,13 +112,13 @@ def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]
                 with page_errors():
                     return view(own, request, *args, **kwargs)
             except PageError as error:
-                if not template:
+                if as_json:
                     data = {"error": error.message, "remedy": error.remedy}
                     return JsonResponse(data, status=503)
-                context = {"broken": error, "title": _("Locks and semaphores")}
                 # The link to try again contains the fields that were sent.
-                context["again"] = confirm_url(request) if request.method == "POST" else ""
-                return _render(own, request, template, context, status=503)
+                again = confirm_url(request) if request.method == "POST" else ""
+                context = {"broken": error, "again": again}
+                return _render(own, request, "broken", context, bool(kwargs.get("live")), 503)
 
         return wrapper
 
@@ -128,39 +126,37 @@ def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]
 
 
 @page("GET", "HEAD")
-def list_page(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    context = {"title": _("Locks and semaphores"), "health": pages.health()}
-    return _render(own, request, "list", {**_list_context(own, request), **context})
-
-
-@page("GET", "HEAD", template="_broken")
-def live_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    with remembered(live=True):
-        return _render(own, request, "_list", _list_context(own, request))
+def list_page(own: Owner, request: HttpRequest, live: bool = False) -> HttpResponseBase:
+    with remembered(live=live):
+        context = {"listing": pages.listing(_wanted(request))}
+    if not live:
+        context["health"] = pages.health()
+    return _render(own, request, "list", context, live)
 
 
 @page("GET", "HEAD")
-def name_page(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
-    with remembered():
-        return _render(own, request, "name", _name_context(own, request, object_id))
+def name_page(
+    own: Owner, request: HttpRequest, object_id: str, live: bool = False
+) -> HttpResponseBase:
+    entry = _entry(object_id)
+    with remembered(live=live):
+        status = _status(entry)
+        context = {"status": status, "detail": pages.detail(status, _wanted(request, status.name))}
+    if status.key is not None:
+        context["policy"] = Name.of(status.name)
+    return _render(own, request, "name", {"original": entry, **context}, live)
 
 
-@page("GET", "HEAD", template="_broken")
-def live_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
-    with remembered(live=True):
-        return _render(own, request, "_name", _name_context(own, request, object_id))
-
-
-@page("GET", "HEAD", template="")
+@page("GET", "HEAD", as_json=True)
 def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
     """Return the list as JSON. It takes the same query as the page."""
     return JsonResponse(pages.data(_wanted(request)))
 
 
-@page("GET", "HEAD", template="")
+@page("GET", "HEAD", as_json=True)
 def data_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
     """Return a name as JSON, with its keys if it is a policy."""
-    status = _status(object_id)
+    status = _status(_entry(object_id))
     return JsonResponse(pages.data_of(status, _wanted(request, status.name)))
 
 
@@ -171,40 +167,39 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
         raise PermissionDenied
     if verb not in confirm.ACTIONS:
         raise Http404
-    status = _status(object_id, pages.ALL_ROWS)
-    back = _url(own, "change", quote(object_id))
+    entry = _entry(object_id)
+    status = _status(entry, pages.ALL_ROWS)
     sent = request.POST if request.method == "POST" else None
     action = confirm.ACTIONS[verb](sent, initial=request.GET.dict(), label_suffix="")
-    holders = action.holders(status)
-    if verb in confirm.EVICTING and not holders:
-        messages.warning(request, confirm.already_ended())
+    holders = action.holders(status) if isinstance(action, confirm.Clear) else []
+    change = f"admin:{own.opts.app_label}_{own.opts.model_name}_change"
+    back = reverse(change, args=[quote(entry.id)], current_app=own.admin_site.name)
+    title = str(action.title) % {"name": status.display}
+    if isinstance(action, confirm.Clear) and not holders:
+        messages.warning(request, confirm.ENDED)
         return HttpResponseRedirect(back)
     if action.is_valid():
-        level, message = _run(action, status, request.user.get_username())
+        try:
+            with page_errors():
+                level, message = action.run(status, request.user.get_username())
+        except PageError as error:
+            text = _("%(action)s: this failed. %(error)s")
+            level, message = messages.ERROR, text % {"action": title, "error": error.message}
         messages.add_message(request, level, message)
-        _log(request, object_id, f"{message} {action.cleaned_data['reason']}".strip())
+        _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip())
         return HttpResponseRedirect(back)
     context = {
+        "title": _("%(action)s?") % {"action": title},
+        "button": title,
         "action": action,
-        "button": str(action.title) % {"name": status.display},
         "status": status,
         "keys": pages.number_of_keys(status),
         "holders": [pages.holder_row(status, holder) for holder in holders[:MAX_ROWS]],
         "more": max(0, len(holders) - MAX_ROWS),
-        "original": _entry(object_id),
+        "original": entry,
         "back": back,
     }
-    title = _("%(action)s?") % {"action": context["button"]}
-    return _render(own, request, "confirm", {**context, "title": title})
-
-
-def _run(action: confirm.Action, status: Status, by: str) -> confirm.Outcome:
-    try:
-        with page_errors():
-            return action.run(status, by)
-    except PageError as error:
-        words = {"action": str(action.title) % {"name": status.display}, "error": error.message}
-        return messages.ERROR, _("%(action)s: this failed. %(error)s") % words
+    return _render(own, request, "confirm", context)
 
 
 def confirm_url(request: HttpRequest) -> str:
@@ -230,17 +225,15 @@ def actions_log(object_id: str) -> dict[str, Any]:
 
 def _entry(object_id: str) -> Name:
     """Return the entry of an id. Raise Http404 if it is not a valid id."""
-    entry = Name(id=object_id)
-    try:
-        entry.parts  # noqa: B018
-    except ValueError:
-        raise Http404 from None
+    entry = Name.find(object_id)
+    if entry is None:
+        raise Http404
     return entry
 
 
-def _status(object_id: str, rows: int = MAX_ROWS) -> Status:
+def _status(entry: Name, rows: int = MAX_ROWS) -> Status:
     """Return the status of a name. Raise Http404 if the name is not known."""
-    name, key = _entry(object_id).parts
+    name, key = entry.parts
     status = pages.find(name, key, rows)
     if status is None:
         raise Http404(_("No lock or semaphore of this name is known."))
@@ -249,66 +242,8 @@ def _status(object_id: str, rows: int = MAX_ROWS) -> Status:
 
 def _wanted(request: HttpRequest, policy: str | None = None) -> pages.Wanted:
     get = request.GET.get
-    return pages.Wanted(get("q", "").strip(), get("o", ""), get("p", "1"), policy)
-
-
-def _list_context(own: Owner, request: HttpRequest) -> dict[str, Any]:
-    listing = pages.listing(_wanted(request))
-    return {"listing": listing, "links": _links(listing), **_live(own, request, "live")}
-
-
-def _name_context(own: Owner, request: HttpRequest, object_id: str) -> dict[str, Any]:
-    entry = _entry(object_id)
-    status = _status(object_id)
-    detail = pages.detail(status, _wanted(request, status.name), request.GET.get("history", ""))
-    return {
-        "detail": detail,
-        "status": status,
-        "original": entry,
-        "title": str(entry),
-        "links": _links(detail.listing, detail.minutes > pages.SHORT) if detail.listing else {},
-        "acts": {verb: _url(own, "act", quote(entry.id), verb) for verb in confirm.ACTIONS},
-        "policy": Name.of(status.name) if status.key is not None else None,
-        **_live(own, request, "live_name", quote(entry.id)),
-    }
-
-
-def _live(own: Owner, request: HttpRequest, name: str, *args: str) -> dict[str, Any]:
-    query = request.GET.urlencode()
-    url = _url(own, name, *args)
-    return {"live_url": f"{url}?{query}" if query else url, "may_manage": own.may_manage(request)}
-
-
-def _links(listing: pages.Listing, history: bool = False) -> dict[str, Any]:
-    """Return the links of the headers and of the page numbers, with the rest of the query."""
-    wanted = listing.wanted
-    kept = {"history": "all"} if history else {}
-    kept |= {"q": wanted.query} if wanted.query else {}
-
-    def link(**changes: str) -> str:
-        return "?" + urlencode({**kept, **changes})
-
-    page, sort = listing.page, {}
-    for field in ("name", *FIGURES):
-        down = (field == "name") == wanted.order.startswith("-")
-        sort[field] = {
-            "url": link(o=f"-{field}" if wanted.order == field else field),
-            "aria": ("descending" if down else "ascending")
-            if wanted.order.lstrip("-") == field
-            else "none",
-        }
-    return {
-        "sort": sort,
-        "recent": link(o="recent"),
-        "trouble": link(o="trouble"),
-        "previous": link(o=wanted.order, p=str(page.number - 1)) if page.has_previous() else "",
-        "next": link(o=wanted.order, p=str(page.number + 1)) if page.has_next() else "",
-    }
-
-
-def _url(own: Owner, name: str, *args: str) -> str:
-    info = f"admin:{own.opts.app_label}_{own.opts.model_name}_{name}"
-    return reverse(info, args=args, current_app=own.admin_site.name)
+    history = get("history", "") if policy is not None else ""
+    return pages.Wanted(get("q", "").strip(), get("o", ""), get("p", "1"), policy, history)
 
 
 def _render(
@@ -316,32 +251,31 @@ def _render(
     request: HttpRequest,
     template: str,
     context: dict[str, Any],
+    live: bool = False,
     status: int | None = None,
 ) -> HttpResponse:
-    whole = (
-        context if template.startswith("_") else {**own.admin_site.each_context(request), **context}
-    )
-    return TemplateResponse(
-        request,
-        f"admin/django_redis_sync/{template}.html",
-        {"opts": own.opts, "in_english": _in_english(), **whole},
-        status=status,
-    )
+    """Return a page. With `live`, return only the part of it that refreshes itself."""
+    text = _("Locks and semaphores")
+    # Without a translation, the texts of a page are English and run from left to right.
+    untranslated = text == "Locks and semaphores"
+    words = {
+        "title": str(context.get("original", text)),
+        "opts": own.opts,
+        "query": f"?{request.GET.urlencode()}" if request.GET else "",
+        "may_manage": own.may_manage(request),
+        "in_english": untranslated and not (get_language() or "en").startswith("en"),
+    }
+    whole = {} if live else own.admin_site.each_context(request)
+    name = f"admin/django_redis_sync/{'_' if live else ''}{template}.html"
+    return TemplateResponse(request, name, {**whole, **words, **context}, status=status)
 
 
-def _in_english() -> bool:
-    """Return True if the page's language has no translation of these pages. Their texts are then
-    English and run from left to right."""
-    translated = _("Locks and semaphores") != "Locks and semaphores"
-    return not translated and not (get_language() or "en").startswith("en")
-
-
-def _log(request: HttpRequest, object_id: str, message: str) -> None:
+def _log(request: HttpRequest, entry: Name, message: str) -> None:
     LogEntry.objects.create(
         user_id=request.user.pk,
         content_type_id=ContentType.objects.get_for_model(Name).pk,
-        object_id=object_id,
-        object_repr=str(Name(id=object_id))[:200],
+        object_id=entry.id,
+        object_repr=str(entry)[:200],
         action_flag=CHANGE,
         change_message=message,
     )

@@ -1,8 +1,5 @@
-"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped.
-
-Environment: with DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1, such tests fail instead.
-DJANGO_REDIS_SYNC_SHOTS is a directory for screenshots.
-"""
+"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped; with
+DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 in the environment, they fail instead."""
 
 import contextlib
 import os
@@ -14,31 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from devtools.servers import free_port
 
-from .server import PASSWORD
-
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--lang=en",
-)
+FLAGS = "headless=new no-sandbox disable-gpu disable-background-networking hide-scrollbars lang=en "
+FLAGS += "disable-component-update disable-sync disable-dev-shm-usage no-first-run"
 
 
 def _missing(what: str) -> None:
-    message = f"{what}: Debian has it as chromium and chromium-driver, pip has selenium"
+    message = f"no {what}: Debian has it as chromium and chromium-driver, pip has selenium"
     if os.environ.get("DJANGO_REDIS_SYNC_BROWSER_REQUIRED") == "1":
         pytest.fail(message)
     pytest.skip(message)
@@ -51,17 +36,17 @@ def chromium() -> Iterator[Any]:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
     except ImportError:
-        _missing("no selenium")
+        _missing("selenium")
     binary = next(filter(None, map(shutil.which, CHROMIUM)), None)
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:
-        _missing("no Chromium" if binary is None else "no chromedriver")
+        _missing("Chromium" if binary is None else "chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        for flag in (*FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
+        for flag in (*FLAGS.split(), f"user-data-dir={profile}"):
+            options.add_argument(f"--{flag}")
         browser = webdriver.Chrome(options=options, service=Service(driver))
         yield browser
         browser.quit()
@@ -75,42 +60,41 @@ def site(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 @contextlib.contextmanager
-def running_site(redis_url: str, folder: Path) -> Iterator[str]:
+def running_site(redis_url: str, folder: Path, **settings: str) -> Iterator[str]:
     """Run a site with its database in `folder`. Yield its address."""
-    port = free_port()
+    port, log = free_port(), folder / "log"
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
         "DJANGO_REDIS_SYNC_TEST_DB": str(folder / "db.sqlite3"),
         "DJANGO_REDIS_SYNC_TEST_URL": redis_url,
+        **settings,
     }
     command = [sys.executable, "-m", "tests.browser.server", str(port)]
-    with open(folder / "log", "wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
-        _wait_until_up(server, port, folder / "log")
+        end = time.monotonic() + 60
+        while not _answers(port):
+            assert server.poll() is None and time.monotonic() < end, log.read_text()[-2000:]
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(10)
 
 
-def _wait_until_up(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    end = time.monotonic() + 30
-    while server.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"the site did not start:\n{log.read_text()[-2000:]}")
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 class Visitor:
     """A user of the admin in a browser."""
 
-    cookies: ClassVar[dict[tuple[str, str], list[Any]]] = {}
-
     def __init__(self, browser: Any, site: str) -> None:
-        self.browser, self.site = browser, site
+        self.browser, self.site, self.run = browser, site, browser.execute_script
 
     def open(self, path: str = "") -> None:
         self.visit(f"/admin/django_redis_sync/name/{path}")
@@ -119,52 +103,38 @@ class Visitor:
         """Go to a page, and wait until it is complete. On a busy machine, the driver may return
         while the new page is incomplete or has not replaced the old one."""
         state_of_page = "return [performance.timeOrigin, document.readyState]"
-        before, _ = self.browser.execute_script(state_of_page)
+        before, _ = self.run(state_of_page)
         self.browser.get(f"{self.site}{path}")
 
         def is_complete() -> bool:
-            since, state = self.browser.execute_script(state_of_page)
+            since, state = self.run(state_of_page)
             return since != before and state == "complete"
 
         self.wait_for(is_complete)
 
     def log_in(self, name: str) -> None:
-        """Log in with the form once per site and user, later with the cookies of that login."""
         self.visit("/static/admin/img/search.svg")
         self.browser.delete_all_cookies()
-        for cookie in self.cookies.get((self.site, name), []):
-            self.browser.add_cookie(cookie)
-        if (self.site, name) not in self.cookies:
-            self.visit("/admin/login/?next=/admin/")
-            self.first("[name=username]").send_keys(name)
-            self.first("[name=password]").send_keys(PASSWORD)
-            self.click("[type=submit]")
-            # The form disappears before the browser has the response with the cookie.
-            self.wait_for(lambda: self.browser.get_cookie("sessionid"))
-            self.cookies[self.site, name] = self.browser.get_cookies()
+        self.browser.add_cookie({"name": "user", "value": name})
 
     def all(self, css: str) -> list[Any]:
         return self.browser.find_elements("css selector", css)
 
     def first(self, css: str) -> Any:
-        return (self.all(css) or pytest.fail(f"no {css}; the page says:\n{self.text('body')}"))[0]
+        """Return the element as soon as it is on the page."""
+        return self.wait_for(lambda: self.all(css))[0]
 
     def text(self, css: str) -> str:
-        return str(
-            self.browser.execute_script(
-                "const e = document.querySelector(arguments[0]); return e ? e.innerText : ''", css
-            )
-        )
+        found = "const e = document.querySelector(arguments[0]); return e ? e.innerText : ''"
+        return str(self.run(found, css))
 
     def click(self, css: str) -> None:
-        found = self.wait_for(lambda: self.all(css))[0]
+        found = self.first(css)
         # Scroll it away from the edges, where skins have fixed headers and footers.
-        self.browser.execute_script(
-            "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found
-        )
+        self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
         found.click()
 
-    def wait_for(self, what: Callable[[], Any], seconds: float = 12) -> Any:
+    def wait_for(self, what: Callable[[], Any], seconds: float = 30) -> Any:
         from selenium.common.exceptions import TimeoutException
         from selenium.webdriver.support.wait import WebDriverWait
 
@@ -173,52 +143,43 @@ class Visitor:
         except TimeoutException:
             return pytest.fail(f"not within {seconds} s; the page says:\n{self.text('body')}")
 
+    def wait_for_text(self, text: str, css: str = "#sync-live") -> None:
+        self.wait_for(lambda: text in self.text(css))
+
     def errors(self) -> list[str]:
         """Return the console's CSP violations and errors of scripts."""
         messages = [entry["message"] for entry in self.browser.get_log("browser")]
         return [m for m in messages if "Content Security Policy" in m or "Uncaught" in m]
 
-    def shoot(self, name: str) -> None:
-        folder = os.environ.get("DJANGO_REDIS_SYNC_SHOTS")
-        if not folder:
-            return
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for width, device in ((1280, "desktop"), (390, "phone")):
-            for scheme in ("light", "dark"):
-                self.show(width, 900, scheme)
-                height = self.browser.execute_script("return document.documentElement.scrollHeight")
-                self.show(width, max(700, min(height, 4000)), scheme)
-                time.sleep(0.3)  # transitions change the colors of links
-                self.browser.save_screenshot(str(Path(folder, f"{name}-{device}-{scheme}.png")))
-        self.reset()
-
-    def reset(self) -> None:
-        """Restore the width and the colors of the browser."""
-        self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-    def show(self, width: int, height: int, scheme: str) -> None:
+    def show(self, width: int, height: int, scheme: str = "light") -> None:
+        """Set the size of the window and the color scheme. `reset()` restores them."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
-
-@pytest.fixture
-def at_the_browser(chromium: Any, site: str, clean_redis: None) -> Iterator[Visitor]:
-    visitor = Visitor(chromium, site)
-    visitor.browser.get_log("browser")
-    yield visitor
-    visitor.browser.get("about:blank")  # the page sends no request while the data is deleted
+    def reset(self) -> None:
+        self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 @pytest.fixture
-def viewer(at_the_browser: Visitor) -> Visitor:
-    at_the_browser.log_in("vera")
-    return at_the_browser
+def visitor(chromium: Any, site: str, clean_redis: None) -> Iterator[Visitor]:
+    """A user who has not logged in."""
+    found = Visitor(chromium, site)
+    chromium.get_log("browser")
+    yield found
+    found.reset()
+    chromium.get("about:blank")  # the page sends no request while the data is deleted
 
 
 @pytest.fixture
-def manager(at_the_browser: Visitor) -> Visitor:
-    at_the_browser.log_in("manu")
-    return at_the_browser
+def viewer(visitor: Visitor) -> Visitor:
+    visitor.log_in("vera")
+    return visitor
+
+
+@pytest.fixture
+def manager(visitor: Visitor) -> Visitor:
+    visitor.log_in("manu")
+    return visitor

@@ -8,21 +8,13 @@ import sys
 import django
 from django.core.management import call_command
 
-USERS = {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}
-PASSWORD = "correct horse"
-
-
-def prepare() -> None:
+if __name__ == "__main__":
+    django.setup()
     from django.contrib.auth.models import Permission, User
 
     call_command("migrate", verbosity=0)
     permissions = Permission.objects.filter(content_type__app_label="django_redis_sync")
-    for name, codenames in USERS.items():
-        user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
+    for name, codenames in {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}.items():
+        user = User.objects.create_user(name, password="correct horse", is_staff=True)
         user.user_permissions.set(permissions.filter(codename__in=codenames))
-
-
-if __name__ == "__main__":
-    django.setup()
-    prepare()
     call_command("runserver", f"127.0.0.1:{sys.argv[1]}", "--insecure", "--noreload")

@@ -31,8 +31,8 @@ MUTANTS = [
     ),
     Mutant(
         "a pause for ten minutes has no end",
-        'return {"seconds": minutes and minutes * 60}',
-        'return {"seconds": None}',
+        '("600", gettext_lazy("10 minutes"))',
+        '("", gettext_lazy("10 minutes"))',
         "test_admin_actions.py",
     ),
     Mutant(
@@ -45,19 +45,19 @@ MUTANTS = [
         "broken pages show passwords",
         "without_secrets(message), remedy",
         "message, remedy",
-        "test_admin_pages.py",
+        "test_admin_actions.py",
     ),
     Mutant(
         "the doctor examines at each load",
-        "if found is None or time.monotonic() - found.at > HEALTH_LIFETIME:",
+        "if place not in _examined or now - _examined[place][0] > HEALTH_LIFETIME:",
         "if True:",
         "test_admin_pages.py",
     ),
     Mutant(
         "a live page doesn't use cached data",
-        """    with remembered(live=True):
-        return _render(own, request, "_list", _list_context(own, request))""",
-        """    return _render(own, request, "_list", _list_context(own, request))""",
+        """    with remembered(live=live):
+        context = {"listing": pages.listing(_wanted(request))}""",
+        """    context = {"listing": pages.listing(_wanted(request))}""",
         "test_admin_scale.py",
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = [
         "a bar counts as busy at 50 %",
         "share >= 0.75",
         "share >= 0.5",
-        "test_console_charts.py",
+        "test_admin_pages.py",
     ),
     Mutant(
         "HTML in a label is not escaped",
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         "sorting twice doesn't reverse the order",
-        'link(o=f"-{field}" if wanted.order == field else field)',
+        'link(o=f"-{field}" if order == field else field)',
         "link(o=field)",
         "test_admin_pages.py",
     ),

@@ -7,14 +7,14 @@ from .mutant import Mutant
 MUTANTS = [
     Mutant(
         "metrics use the current minute",
-        "h.rows[0][1] for h in histories",
-        "h.rows[1][1] for h in histories",
+        "one.rows[-2][1] for one in past",
+        "one.rows[-1][1] for one in past",
         "test_metrics.py",
     ),
     Mutant(
         "metrics show permits in use as waiting",
-        'families["waiting"].add_metric(label, group.waiting)',
-        'families["waiting"].add_metric(label, group.in_use)',
+        'put("waiting", group.waiting, group.name)',
+        'put("waiting", group.in_use, group.name)',
         "test_metrics.py",
     ),
     Mutant(

@@ -15,7 +15,7 @@
 
     function copyAttributes(from, to) {
         for (const {name} of [...to.attributes]) {
-            // `open` is the visitor's own doing.
+            // The visitor opens and closes details, so `open` stays.
             if (!from.hasAttribute(name) && name !== 'open') {
                 to.removeAttribute(name);
             }
@@ -68,7 +68,7 @@
         fresh.innerHTML = html;
         morph(fresh.content, part);
         if (focused && document.activeElement !== focused) {
-            // Moved elements lose the focus; those that are gone leave it to what they stood in.
+            // A moved element loses the focus. If it is gone, the refreshed part gets the focus.
             (part.contains(focused) ? focused : part).focus({preventScroll: true});
         }
         const summary = part.querySelector('[data-summary]');

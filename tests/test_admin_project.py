@@ -1,0 +1,89 @@
+"""The admin's entry in a project: no migration, no table, and a catalog of translations."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Permission
+
+import django_redis_sync
+from django_redis_sync.models import Name
+from tests.support import worker_processes
+
+PACKAGE = Path(django_redis_sync.__file__).parent
+SETTINGS = """
+from tests.settings import *
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {database!r}}}}}
+{more}
+"""
+BARE = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = "bare"'
+
+
+@pytest.fixture
+def manage(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that runs a command of a project with `more` settings, which must succeed,
+    and returns its output."""
+
+    def run(*words: str, more: str = "") -> str:
+        text = SETTINGS.format(database=str(tmp_path / "db.sqlite3"), more=more)
+        (tmp_path / "host.py").write_text(text)
+        (tmp_path / "bare.py").write_text("urlpatterns = []")
+        paths = f"{tmp_path}{os.pathsep}{PACKAGE.parent}"
+        environment = {**os.environ, "PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "host"}
+        done = worker_processes.run("-W", "error", "-m", "django", *words, env=environment)
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_project_migrates_dumps_and_needs_no_migrations(manage: Callable[..., str]) -> None:
+    auto_field = 'DEFAULT_AUTO_FIELD = "django.db.models.AutoField"'
+    for more in ("", auto_field):
+        assert "No changes" in manage("makemigrations", "--check", "--dry-run", more=more)
+    manage("migrate", "--verbosity=0")
+    for words in (["dumpdata"], ["dumpdata", "--all"], ["dumpdata", "django_redis_sync"]):
+        models = {row["model"] for row in json.loads(manage(*words))}
+        assert not any(model.startswith("django_redis_sync") for model in models)
+
+
+def test_project_without_an_admin_works(manage: Callable[..., str]) -> None:
+    for words in (["check", "--fail-level=WARNING"], ["migrate", "--verbosity=0"], ["dumpdata"]):
+        manage(*words, more=BARE)
+
+
+@pytest.mark.django_db
+def test_model_sends_no_queries_and_has_two_permissions(django_assert_num_queries: object) -> None:
+    with django_assert_num_queries(0):  # type: ignore[operator]
+        assert [] == list(Name.objects.all()) == list(Name._base_manager.filter(id="x"))
+    own = Permission.objects.filter(content_type__app_label="django_redis_sync")
+    assert {"view_locks", "manage_locks"} == {*own.values_list("codename", flat=True)}
+    invalid = "{x}:leases"
+    assert invalid == str(Name(id=invalid))
+
+
+@pytest.mark.promise(25)
+def test_make_messages_writes_this_catalog(tmp_path: Path) -> None:
+    """In a copy, the command changes nothing, and reports a new text without a translation."""
+    if not all(map(shutil.which, ("xgettext", "msgfmt"))):
+        pytest.skip("no GNU gettext: Debian has it as gettext")
+    copied, folder = tmp_path / PACKAGE.name, "locale/zh_Hans/LC_MESSAGES"
+    shutil.copytree(PACKAGE, copied)
+    shutil.copytree(PACKAGE.parent / "devtools", tmp_path / "devtools")
+
+    def make() -> tuple[int, str]:
+        words = [sys.executable, "-m", "devtools.messages"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    remedy = "run `make messages`, translate what it names in django.po, and run it again"
+    assert (0, "") == make(), remedy
+    for name in (f"{folder}/django.po", f"{folder}/django.mo"):
+        assert (PACKAGE / name).read_bytes() == (copied / name).read_bytes(), remedy
+    (copied / "new.py").write_text('_("for ever and a day")\n')
+    assert (1, 'not translated yet: "for ever and a day"\n') == make()

@@ -1,0 +1,97 @@
+"""Facts that several files of the repository state: the files agree."""
+
+import ast
+import configparser
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from devtools import settings_page
+from tests.conftest import DEEP, PROMISES
+from tests.mutants.__main__ import AREAS
+from tests.mutants.mutant import Mutant
+
+ROOT = Path(__file__).resolve().parent.parent
+MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def named(pattern: str, text: str) -> list[str]:
+    return re.findall(pattern, text, re.MULTILINE)
+
+
+def setup(section: str, key: str) -> str:
+    found = configparser.ConfigParser()
+    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    return found[section][key]
+
+
+def test_version_is_the_newest_in_the_changelog() -> None:
+    version = setup("metadata", "version")
+    assert version == named(r"^## \[(\d[^\]]*)\]", text_of("CHANGELOG.md"))[0]
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version)
+
+
+def test_nox_and_the_workflow_run_the_versions_of_the_classifiers() -> None:
+    classified, matrix = setup("metadata", "classifiers"), text_of("noxfile.py")
+    versions = {}
+    for name, label in {
+        "PYTHONS": "Programming Language :: Python",
+        "DJANGOS": "Framework :: Django",
+    }.items():
+        (given,) = named(rf"^{name} = (.*)$", matrix)
+        versions[name] = [*ast.literal_eval(given)]
+        assert versions[name] == named(rf"^{label} :: (\d+\.\d+)$", classified)
+    workflow = text_of(".github/workflows/ci.yml")
+    assert [".ci/run", 'make matrix ARGS="-s ends"'] == named(r"^ +- run: (.*)$", workflow)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK), "not executable"
+    oldest, *_, newest = versions["PYTHONS"]
+    assert {oldest, newest} <= set(named(r"^ +(3\.\d+)$", workflow))
+
+
+def test_ci_runs_every_file_with_deep_tests() -> None:
+    deep = {
+        path.relative_to(ROOT / "tests").parts[0]
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if named(r"^[^#\"]*pytest\.mark\.deep", path.read_text(encoding="utf-8"))
+    }
+    assert {"browser", "test_model.py"} <= deep
+    runs = {name: {"soak": "make soak"}.get(name, f"tests/{name}") for name in {*deep, *DEEP}}
+    assert {} == {name: words for name, words in runs.items() if words not in text_of(".ci/run")}
+
+
+def test_settings_page_is_up_to_date() -> None:
+    page = settings_page.PAGE.read_text(encoding="utf-8")
+    assert settings_page.page() == page, "to update it, run: python -m devtools.settings_page"
+
+
+def test_pre_commit_hooks_use_only_tools_of_the_environment() -> None:
+    hooks = text_of(".pre-commit-config.yaml")
+    assert ["local"] == named(r"repo: (.*)", hooks)
+    assert {"system"} == set(named(r"language: (.*)", hooks))
+    modules = named(r"entry: \.venv/bin/python -m ([\w.]+)", hooks)
+    assert {"ruff", "devtools.settings_page"} == set(modules)
+
+
+def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
+    """PROMISES has the promises of docs/promises.md by number."""
+    marks = r"pytest\.mark\.promise\(([\d, ]+)\)"
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    numbers = {int(n) for text in texts for mark in named(marks, text) for n in mark.split(",")}
+    assert PROMISES.keys() == numbers
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_applies_to_the_package_and_names_existing_tests(mutant: Mutant) -> None:
+    mutant.path()
+    assert mutant.text != mutant.instead and mutant.tests
+    for file in mutant.tests:
+        assert file.split("/")[0] not in DEEP, "make test has to find it"
+        assert (ROOT / "tests" / file).exists(), file
+    assert 1 == [other.name for other in MUTANTS].count(mutant.name)
