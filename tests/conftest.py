@@ -145,6 +145,14 @@ def raw(redis_url: str, clean_redis: None) -> redis.Redis:
 
 
 @pytest.fixture
+def view(raw: redis.Redis) -> Callable[[str], Any]:
+    """Return a function that returns the `View` of a name on the server."""
+    from tests.behaviour.watching import View
+
+    return lambda name: View(raw, name)
+
+
+@pytest.fixture
 def rejections() -> Iterator[list[dict[str, Any]]]:
     """The arguments of each signal `acquire_rejected`."""
     from django_redis_sync.signals import acquire_rejected
@@ -179,11 +187,10 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
 
 def clean(url: str) -> None:
     """Delete the library's keys, and reset what this process has cached about them."""
-    from django_redis_sync.engine import housekeeping, overrides, renewal
+    from django_redis_sync.engine import housekeeping, overrides
     from django_redis_sync.protocol.keys import policies
 
-    for renewer in list(renewal._renewers.values()):  # leases that an earlier test did not release
-        renewer.clear()
+    forget_leases()
     jobs = list(housekeeping._housekeepers.values())
     for job in jobs:  # discard pending writes, and wait for a write that has begun
         job.forget()
@@ -197,6 +204,15 @@ def clean(url: str) -> None:
         _delete_keys_of_tests(url)
     else:
         _client(url).flushdb()
+
+
+def forget_leases(*aliases: str) -> None:
+    """No longer renew the leases of these aliases, or of all: tests don't release all leases."""
+    from django_redis_sync.engine import renewal
+
+    for alias, renewer in list(renewal._renewers.items()):
+        if alias in aliases or not aliases:
+            renewer.clear()
 
 
 @functools.cache
