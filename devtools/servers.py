@@ -164,8 +164,9 @@ class RedisServer:
 
     # Start and stop
 
-    def start(self) -> RedisServer:
-        """Start the server and wait until it answers. Raise NoServer if it does not."""
+    def start(self, wait: bool = True) -> RedisServer:
+        """Start the server and wait until it answers. Raise NoServer if it does not. `wait`: False
+        to not wait, for example while a known server loads its data."""
         if self.pid is not None:
             return self
         binary = find_server()
@@ -178,7 +179,7 @@ class RedisServer:
             if picks_port:
                 self.port = free_port()
             self._launch(binary)
-            if self._wait_until_ready():
+            if not wait or self._wait_until_ready():
                 return self
             # Try another port only if this one was taken meanwhile.
             if not (picks_port and "already in use" in self.log):
@@ -210,10 +211,10 @@ class RedisServer:
         """Continue the server after `pause()`."""
         self._signal(signal.SIGCONT)
 
-    def restart(self) -> RedisServer:
+    def restart(self, wait: bool = True) -> RedisServer:
         """End the server if it runs, and start it again with the same port and directory."""
         self._end(signal.SIGTERM)
-        return self.start()
+        return self.start(wait)
 
     def __enter__(self) -> RedisServer:
         return self.start()

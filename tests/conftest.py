@@ -209,10 +209,8 @@ def clean(url: str) -> None:
     from django_redis_sync.engine import overrides, renewal
     from django_redis_sync.protocol.keys import policies
 
-    renewers = list(renewal._renewers.values())
-    for renewer in renewers:  # leases that an earlier test did not release
-        renewer.clear()
-    jobs = [renewer.housekeeper for renewer in renewers]
+    forget_leases()
+    jobs = [renewer.housekeeper for renewer in list(renewal._renewers.values())]
     for job in jobs:  # discard pending writes, and wait for a write that has begun
         job.forget()
     until = time.monotonic() + 2
@@ -225,6 +223,15 @@ def clean(url: str) -> None:
         _delete_keys_of_tests(url)
     else:
         _client(url).flushdb()
+
+
+def forget_leases(*aliases: str) -> None:
+    """No longer renew the leases of these aliases, or of all: tests don't release all leases."""
+    from django_redis_sync.engine import renewal
+
+    for alias, renewer in list(renewal._renewers.items()):
+        if alias in aliases or not aliases:
+            renewer.clear()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import re
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -37,39 +37,9 @@ def both(test: Callable[..., Any]) -> Any:
     return pytest.mark.parametrize("io", [Sync(), Async()], ids=repr)(run)
 
 
-def side_by_side(test: Callable[..., Any]) -> Any:
-    """Run a coroutine function in sync and in async code at the same time.
-
-    Use it instead of `both` for a test that mostly waits. `io.name("x")` returns a different name
-    in sync and in async code."""
-    signature = inspect.signature(test)
-    assert "io" in signature.parameters and inspect.iscoroutinefunction(test), test
-
-    def run_as(io: Any, fixtures: dict[str, Any]) -> None:
-        try:
-            io.run(test(io=io, **fixtures))
-        except BaseException:
-            print(f"failed in {io!r} code")
-            raise
-
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
-        with ThreadPoolExecutor(1) as thread:
-            asynchronous = thread.submit(run_as, Async(), fixtures)
-            run_as(Sync(), fixtures)
-            asynchronous.result()
-
-    fixtures = [value for name, value in signature.parameters.items() if name != "io"]
-    run.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
-    return run
-
-
 class Sync:
     def __repr__(self) -> str:
         return "sync"
-
-    def name(self, name: str) -> str:
-        return f"{name}-{self!r}"
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -138,20 +108,6 @@ class Async(Sync):
         return await asyncio.wait_for(started, MAX_WAIT)
 
 
-async def refused(io: Any, words: str, thing: Any, method: str, *args: Any) -> Unavailable:
-    """Call `method` until it raises Unavailable with a text that matches `words`. Return the error.
-
-    Call again if the error is a timeout: near the end of its time limit, a call has little time
-    left for a reply, which a busy machine may then read too late."""
-    for _ in range(10):
-        with pytest.raises(Unavailable) as caught:
-            await io.do(thing, method, *args)
-        if re.search(words, str(caught.value)):
-            return caught.value
-        assert "Timeout" in str(caught.value) and caught.value.maybe_executed
-    return pytest.fail(f"raised ten times: {caught.value}")
-
-
 async def until(io: Any, met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
     """Call `met` until it returns a true value, and return the value.
 
@@ -166,3 +122,39 @@ async def until(io: Any, met: Callable[[], Any], seconds: float = MAX_WAIT) -> A
 def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
     """Sync version of `until()`."""
     return Sync().run(until(Sync(), met, seconds))
+
+
+async def queued(io: Any, thing: Any, view: Any, place: int = 1, **options: Any) -> Any:
+    """Start an acquire that waits, and return it once `place` callers wait."""
+    started = io.start(io.do(thing, "acquire", **options))
+    await until(io, lambda: view.waiting == place)
+    return started
+
+
+async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
+    """Call `method` again while it raises Unavailable, and return its result."""
+    end = time.monotonic() + MAX_WAIT
+    while True:
+        try:
+            return await io.do(thing, method, *args)
+        except Unavailable as error:
+            assert time.monotonic() < end, f"unavailable for {MAX_WAIT} s: {error}"
+            await io.sleep(0.02)
+
+
+class within:
+    """A stopwatch. As a context manager, check that the block takes less than `limit` seconds."""
+
+    def __init__(self, limit: float = math.inf) -> None:
+        self.limit, self.start = limit, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    def __enter__(self) -> within:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        took = self.seconds
+        assert took < self.limit, f"it took {took:.2f} s, not less than {self.limit} s"

@@ -2,14 +2,14 @@
 ARGS`.
 
 A role prints one line for each thing that it does. A child uses the settings, server, and journal
-of the test. A role for several processes forks before it starts threads, which is faster than
-starting each process.
+of the test.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 import random
@@ -18,8 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from django.core.cache import caches
+
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
 from tests.support import worker_processes
 
 #: The settings module of the child.
@@ -92,74 +96,40 @@ def reap(pids: list[int]) -> None:
 # Roles
 
 
-def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> None:
-    """Acquire and release in threads of several processes until each process has made `enough`
-    cycles. Print the number of cycles of each process."""
-    from django_redis_sync import Semaphore
+def storm(name: str, limit: int, threads: int, enough: int, seed: int) -> None:
+    """Acquire and release in threads until there were `enough` cycles. Print their number."""
+    cycles = [0] * threads
 
-    def process(number: int) -> None:
-        cycles = [0] * threads
+    def work(number: int) -> None:
+        chance = random.Random(1000 * seed + number)
+        sem = Semaphore(name, limit, timeout=6, renew=True)
+        while sum(cycles) < enough:
+            if lease := sem.acquire(blocking_timeout=chance.choice([None, None, None, 0, 0.05, 1])):
+                assert lease.held
+                time.sleep(chance.random() / 500)
+                sem.release()
+                cycles[number] += 1
 
-        def thread(mine: int) -> None:
-            chance = random.Random(number * 1000 + mine)
-            sem = Semaphore(name, limit, timeout=6, renew=True)
-            while sum(cycles) < enough:
-                wait = chance.choice([None, None, None, 0, 0.05, 1])
-                lease = sem.acquire(blocking_timeout=wait)
-                if lease:
-                    assert lease.held
-                    time.sleep(chance.random() / 500)
-                    sem.release()
-                    cycles[mine] += 1
-
-        crowd = [threading.Thread(target=thread, args=(n,)) for n in range(threads)]
-        for worker in crowd:
-            worker.start()
-        for worker in crowd:
-            worker.join()
-        say("cycles", sum(cycles))
-
-    reap(forked(processes, process))
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+    say("cycles", sum(cycles))
 
 
-def queue(name: str, mode: str, count: int) -> None:
-    """Wait in several processes for a lock of ten minutes. Print when a process acquires it."""
-    from django_redis_sync import Lock
-
-    lock = Lock(name, timeout=600)
-
-    def sync_waiter(number: int) -> None:
-        say("got", number, lock.acquire().fence)
-        time.sleep(600)
-
-    def async_waiter(number: int) -> None:
-        async def main() -> None:
-            say("got", number, (await lock.aacquire()).fence)
-            await asyncio.sleep(600)
-
-        asyncio.run(main())
-
-    for pid in forked(count, sync_waiter if mode == "sync" else async_waiter):
-        say("pid", pid)
-    signal.pause()
-
-
-def hold(name: str, seconds: float, renew: str) -> None:
+def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
     """Acquire a lock. After a line on stdin, print whether the lease is still held, and exit."""
-    from django_redis_sync import Lock
-
     lock = Lock(name, timeout=seconds, renew=renew == "renew")
-    lease = lock.acquire()
+
+    async def acquire() -> Any:
+        return await lock.aacquire()
+
+    lease = lock.acquire() if mode == "sync" else asyncio.run(acquire())
     say("fence", lease.fence)
     sys.stdin.readline()
     say("held", lease.held)
-    say("exists", lease.token)
 
 
 def adopt() -> None:
     """Adopt the handle that is read from stdin. Release the lease after a second line."""
-    from django_redis_sync import Lease
-
     lease = Lease.from_handle(sys.stdin.readline().strip())
     say("fence", lease.fence)
     sys.stdin.readline()
@@ -167,48 +137,38 @@ def adopt() -> None:
     say("released")
 
 
-def brief(name: str, count: int) -> None:
-    """Acquire and release the locks of a few names, and exit."""
-    from django_redis_sync import Lock
-
-    for number in range(count):
-        with Lock(f"{name}-{number}"):
-            pass
-
-
-def once(name: str, processes: int) -> None:
-    """Run the same periodic job in several processes. Print the number of the one that ran it."""
-    from django_redis_sync import Lock
-
-    def host(number: int) -> None:
-        lock = Lock(name, min_hold=60, blocking=False)
-        if lock.acquire():
-            say("ran", number)
-            lock.release()
-
-    reap(forked(processes, host))
-
-
 def fork_holding(name: str) -> None:
-    """Fork while leases are held. In the child, try to use the parent's leases, and then hold a
+    """Fork while leases are held, and while a thread holds the lock of the project's pool, as it
+    does for a moment at each command. In the child, try to use the parent's leases, and then hold a
     permit for longer than the duration of the parent's lease."""
-    from django_redis_sync import LeaseLost, Lock, Semaphore
-
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
-    own = sem.acquire()
+    own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
+    locked, go = threading.Event(), threading.Event()
+
+    def hold_pool() -> None:
+        with pool._lock:
+            locked.set()
+            go.wait(60)
+
     with lock as lease:
+        threading.Thread(target=hold_pool, daemon=True).start()
+        locked.wait(60)
         pid = os.fork()
+        go.set()
         if pid == 0:
-            tries = {"release": lease.release, "renew": lease.renew, "detach": lease.detach}
-            tries |= {"check": lease.check, "lock": lock.release, "sem": sem.release}
-            for word, method in tries.items():
-                try:
-                    method()
-                except LeaseLost:
-                    say("lost", word)
-                else:
-                    say("WORKED", word)
+            calls = (
+                lease.release,
+                lease.renew,
+                lease.detach,
+                lease.check,
+                lock.release,
+                sem.release,
+            )
+            for number, call in enumerate(calls):
+                with contextlib.suppress(LeaseLost):
+                    call()
+                    say("WORKED", number)
             say("held", lease.held, own.held)
             with Semaphore(f"{name}-more", 2, timeout=3, renew=True, blocking=False) as mine:
                 say("mine", mine.held)
@@ -226,15 +186,11 @@ def fork_holding(name: str) -> None:
 def keyed(name: str, key: str) -> None:
     """Acquire the only permit of a key, and wait for it in a thread. Release it after a line on
     stdin."""
-    from django_redis_sync import Semaphore
-
     lease = Semaphore(name, 1, key=key).acquire()
-    assert lease is not None
 
     def wait() -> None:
-        second = Semaphore(name, 1, key=key).acquire()
-        assert second is not None
-        say("in")
+        if Semaphore(name, 1, key=key).acquire():
+            say("in")
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
@@ -249,16 +205,14 @@ def keyed(name: str, key: str) -> None:
 
 def brief_children(name: str, count: int) -> None:
     """Acquire and release a permit of each of `count` keys, and exit."""
-    from django_redis_sync import Semaphore
-
     for key in range(count):
         with Semaphore(name, 1, key=str(key)):
             pass
     say("done")
 
 
-_ROLES = (storm, queue, hold, adopt, brief, once, fork_holding, keyed, brief_children)
-ROLES: dict[str, Any] = {role.__name__: role for role in _ROLES}
+#: The functions that `main` calls.
+ROLES: dict[str, Any] = globals()
 
 
 def main() -> None:
@@ -274,12 +228,10 @@ def main() -> None:
 
 
 def _value(word: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            pass
-    return math.inf if word == "inf" else word
+    try:
+        return json.loads(word)
+    except ValueError:
+        return math.inf if word == "inf" else word
 
 
 if __name__ == "__main__":

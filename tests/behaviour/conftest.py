@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,18 +10,22 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.servers import RedisServer
-from django_redis_sync.engine import renewal
+from devtools.servers import HOST, RedisServer
+from django_redis_sync import Lock
+from tests.conftest import forget_leases
+from tests.support.journal import Journal, journalling
 
-from .watching import View
+from .proxy import Proxy, proxied
+from .watching import Losses, View
 
 _numbers = itertools.count(1)
 
+#: Seconds that an attempt of an `Impatient` lock may take. The limit of a call is twice as long.
+ATTEMPT = 0.8
 
-@pytest.fixture
-def view(raw: redis.Redis) -> Callable[[str], View]:
-    """Return a function that returns the View of a name on the shared server."""
-    return lambda name: View(raw, name)
+
+class Impatient(Lock):
+    _attempt = ATTEMPT
 
 
 @pytest.fixture
@@ -37,11 +42,75 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
         return name
 
     yield add
-    for name in names:  # its renewal thread would go on using an alias that no longer exists
-        renewal.renewer(name).clear()
+    forget_leases(*names)
 
 
 @pytest.fixture
 def private(new_server: Callable[..., RedisServer]) -> RedisServer:
     """A server that only this test uses."""
     return new_server()
+
+
+class Bench:
+    """A private server, a proxy in front of it, and a cache alias that uses the proxy."""
+
+    def __init__(self, server: RedisServer, proxy: Proxy, alias: str, client: redis.Redis) -> None:
+        self.server, self.proxy, self.alias, self.client = server, proxy, alias, client
+        with self.lock("warm") as lease:  # load the scripts, so that faults hit later requests
+            lease.renew()
+
+    def lock(self, name: str = "x", **options: Any) -> Lock:
+        return Impatient(name, using=self.alias, **options)
+
+    def view(self, name: str = "x") -> View:
+        return View(self.client, name)
+
+
+@pytest.fixture
+def new_bench(new_server: Any, alias: Any) -> Iterator[Callable[..., Bench]]:
+    """Return a function that makes a Bench with OPTIONS for its alias."""
+    with contextlib.ExitStack() as stack:
+
+        def make(server: RedisServer | None = None, **options: Any) -> Bench:
+            server = server or new_server()
+            proxy = stack.enter_context(proxied(HOST, server.port))
+            client = stack.enter_context(redis.Redis.from_url(server.url))
+            return Bench(server, proxy, alias(proxy.url, **options), client)
+
+        yield make
+
+
+@pytest.fixture
+def journal(private: RedisServer) -> Iterator[Journal]:
+    """The journal of all scripts that run on the private server. It is checked after the test."""
+    with journalling(private.url) as journal:
+        yield journal
+        if private.pid and journal.drain():
+            journal.check()
+
+
+@pytest.fixture
+def bench(journal: Journal, private: RedisServer, new_bench: Any) -> Bench:
+    """A Bench with a journal. The project's timeouts limit how long a connection attempt takes."""
+    return new_bench(private, SOCKET_TIMEOUT=ATTEMPT, SOCKET_CONNECT_TIMEOUT=ATTEMPT)
+
+
+@pytest.fixture
+def losses() -> Iterator[Losses]:
+    with Losses() as losses:
+        yield losses
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Return a function that records figures for the table of `python -m tests.faults.report`.
+
+    `recover`: seconds until everything worked again, or the holder was notified. `lost`: number of
+    grants that were lost. `said`: any further note."""
+
+    def note(recover: float | None = None, lost: int | None = None, said: str = "") -> None:
+        for word, value in (("recover", recover), ("lost", lost), ("said", said)):
+            if value not in (None, ""):
+                record_property(word, f"{value:.2f}" if isinstance(value, float) else value)
+
+    return note

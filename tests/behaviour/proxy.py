@@ -28,12 +28,14 @@ class Harm(NamedTuple):
 
 
 class Proxy:
-    """A proxy on its own loopback port. `url`: the address for clients."""
+    """A proxy on its own loopback port. `url`: the address for clients. `done`: the faults so far.
+
+    `deaf`: True to let clients wait for the wake-ups of others, so that they get none."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server, self._harms = (host, port), deque[Harm]()
         self.done: list[str] = []
-        self._held = 0
+        self.deaf = False
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
@@ -97,32 +99,33 @@ class Proxy:
             await _closed(back)
             return
         self._writers.append(server)
-        state = {"": True}  # the faults for the next reply; "" means no fault
+        faults: set[str] = set()  # of the next reply
 
         async def answers() -> None:
-            while data := await replies.read(65536):
-                if "cut" in state:
-                    break
-                if state.pop("late", False):
+            while (data := await replies.read(65536)) and "cut" not in faults:
+                if "late" in faults:
+                    faults.discard("late")
                     await self._go.wait()
-                if "drop" not in state:
+                if "drop" not in faults:
                     back.write(data)
             back.close()
 
         async def requests() -> None:
             while data := await client.read(65536):
-                harm = self._harms[0] if self._harms else Harm("", b"")
-                if harm.what and harm.match in data:
-                    self._harms.popleft()
-                    self.done.append(harm.what)
-                    if harm.what == "refuse":
+                if self.deaf and (b"BLPOP" in data or b"SUBSCRIBE" in data):
+                    data = data.replace(b":wake:", b":nope:")
+                    self.done.append("deaf")
+                if self._harms and self._harms[0].match in data:
+                    what = self._harms.popleft().what
+                    self.done.append(what)
+                    if what == "refuse":
                         break
-                    if harm.what == "swallow":
+                    if what == "swallow":
                         continue
-                    if harm.what == "hold":
+                    if what == "hold":
                         await self._go.wait()
                     else:
-                        state[harm.what] = True
+                        faults.add(what)
                 server.write(data)
             if "hold" in self.done:  # the client gave up, but the server still gets the request
                 await server.drain()
@@ -147,8 +150,8 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 
 
 @contextlib.contextmanager
-def proxied(host: str, port: int) -> Iterator[Proxy]:
-    proxy = Proxy(host, port)
+def proxied(host: str, port: int | None) -> Iterator[Proxy]:
+    proxy = Proxy(host, port or 0)
     try:
         yield proxy
     finally:

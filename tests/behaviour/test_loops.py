@@ -7,12 +7,12 @@ import contextlib
 import gc
 import logging
 import random
-import socket
 import sys
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,20 +21,13 @@ import redis.asyncio
 from django.test import override_settings
 
 from django_redis_sync import Lease, Lock, Semaphore, Unavailable
-from django_redis_sync.engine.server import async_server_of
 
-from .both import MAX_WAIT, eventually
-from .watching import View
+from .both import MAX_WAIT, Async, eventually, queued, until
+from .watching import shown
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
-RUNS, TASKS = 12, 30
-
-
-class Impatient(Lock):
-    _attempt = 0.3
-
-
+RUNS, TASKS = 40, 30
 #: Seconds within which a loop ends, also on a busy machine.
 BACK = 5.0
 
@@ -55,41 +48,10 @@ def of_loops() -> list[Any]:
     return [connection for connection in found if connection.is_connected]
 
 
-Ends = tuple[Any, Any]
-
-
-def ends() -> set[Ends]:
-    """Return the client and server address of each open async connection.
-
-    Several connections may share a client port."""
-    infos = [connection._writer.get_extra_info for connection in of_loops()]
-    return {(info("sockname"), info("peername")) for info in infos}
-
-
-def still_open(mine: set[Ends]) -> int:
-    """Return the number of open sockets of this process with these addresses."""
-    count = 0
-    for obj in gc.get_objects():
-        if isinstance(obj, socket.socket) and obj.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                count += (obj.getsockname(), obj.getpeername()) in mine
-    return count
-
-
-def known(mine: set[Ends], raw: redis.Redis) -> list[str]:
-    """Return the client addresses of `mine` that the server still lists."""
-    addresses = {f"{host}:{port}" for (host, port), _ in mine}
-    return [client["addr"] for client in raw.client_list() if client["addr"] in addresses]
-
-
-# Loops that are ended
-
-
-def uv_run(body: Any) -> Any:
-    return pytest.importorskip("uvloop").run(body)
-
-
-RUNNERS = [asyncio.run, uv_run]
+def addresses() -> set[str]:
+    """Return the client address of each open async connection."""
+    names = [connection._writer.get_extra_info("sockname") for connection in of_loops()]
+    return {f"{host}:{port}" for host, port in names}
 
 
 async def acquiring(semaphore: Semaphore) -> None:
@@ -127,17 +89,20 @@ async def grouped(semaphore: Semaphore) -> None:
         group.create_task(acquiring(semaphore))
 
 
-SCENARIOS = [acquiring, entering, hurried, shielded, scoped, grouped]
+WAYS: list[Any] = [acquiring, entering, shielded]
+if sys.version_info >= (3, 11):
+    # asyncio has these since Python 3.11. Before, anyio takes the end of the loop for its timeout.
+    WAYS += [hurried, scoped, grouped]
 
 
-async def busy(what: Callable[[Semaphore], Awaitable[None]], number: int) -> None:
+async def busy(number: int) -> None:
     shared, own = Semaphore("shared", 5, blocking_timeout=MAX_WAIT), Lock(f"own-{number}")
     while True:
-        await what(random.choice([shared, own]))
+        await random.choice(WAYS)(random.choice([shared, own]))
 
 
-def timed_runs(run: Callable[[Any], Any], main: Callable[[], Any], runs: int) -> list[float]:
-    """Return the seconds that each run takes after the time that `main` returns."""
+def end_in_time(run: Callable[[Any], Any], main: Callable[[], Any], runs: int = 1) -> None:
+    """Check that each run ends within BACK seconds after `main` returns the time."""
     took: list[float] = []
 
     def all_of_them() -> None:
@@ -149,274 +114,195 @@ def timed_runs(run: Callable[[Any], Any], main: Callable[[], Any], runs: int) ->
     thread.start()
     thread.join(MAX_WAIT + runs)
     assert not thread.is_alive(), f"run {len(took)} did not end"
-    return took
+    assert (runs, []) == (len(took), [seconds for seconds in took if seconds > BACK])
 
 
-@pytest.mark.parametrize("run", RUNNERS, ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("what", SCENARIOS, ids=lambda what: what.__name__)
-def test_event_loop_ends_at_once_while_tasks_are_busy(
-    run: Any, what: Any, raw: redis.Redis, view: Callable[[str], View]
-) -> None:
-    if what in (grouped, hurried) and sys.version_info < (3, 11):
-        pytest.skip("asyncio has it since Python 3.11")
-    if what is scoped:
-        pytest.importorskip("anyio")
-        if sys.version_info < (3, 11):
-            pytest.skip("before Python 3.11, anyio takes the end of the loop for its own timeout")
-    if run is uv_run:
-        pytest.importorskip("uvloop")
+@pytest.mark.parametrize("loops", ["asyncio", "uvloop"])
+def test_event_loop_ends_at_once_while_tasks_are_busy(loops: str, view: Any) -> None:
+    runner = pytest.importorskip(loops)
 
     async def main() -> float:
-        tasks = [asyncio.ensure_future(busy(what, number)) for number in range(TASKS)]
+        tasks = [asyncio.ensure_future(busy(number)) for number in range(TASKS)]
         await asyncio.sleep(random.uniform(0.005, 0.05))
         assert not any(task.done() for task in tasks)
         return time.monotonic()
 
-    took = timed_runs(run, main, RUNS)
-    assert (RUNS, []) == (len(took), [seconds for seconds in took if seconds > BACK])
+    end_in_time(runner.run, main, RUNS)
     for name in ["shared", *(f"own-{number}" for number in range(TASKS))]:
-        mine = view(name)
-        eventually(lambda mine=mine: mine.empty)
-        assert (0, 0) == (mine.holding, mine.waiting)
+        eventually(lambda name=name: view(name).empty)
 
 
-def test_event_loop_ends_within_seconds_when_redis_does_not_answer(private, alias) -> None:
+def test_event_loop_ends_within_seconds_when_redis_does_not_answer(bench) -> None:
     """A background thread sends the releases later."""
-    name = alias(private.url)
 
     async def main() -> float:
-        leases = [await Lock(f"x-{i}", using=name).aacquire() for i in range(5)]
-        private.pause()
+        leases = [await bench.lock(f"x-{i}").aacquire() for i in range(5)]
+        bench.server.pause()
         tasks = [asyncio.ensure_future(lease.arelease()) for lease in leases]
-        tasks += [asyncio.ensure_future(Lock("y", using=name).aacquire()) for _ in range(5)]
+        tasks += [asyncio.ensure_future(bench.lock("y").aacquire()) for _ in range(5)]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
         return time.monotonic()
 
     try:
-        (took,) = timed_runs(asyncio.run, main, 1)
-        assert took < BACK
+        end_in_time(asyncio.run, main)
     finally:
-        private.resume()
-    with redis.Redis.from_url(private.url) as client:
-        for number in range(5):
-            mine = View(client, f"x-{number}")
-            eventually(lambda mine=mine: mine.empty)
+        bench.server.resume()
+    for name in ["y", *(f"x-{number}" for number in range(5))]:
+        eventually(lambda name=name: bench.view(name).empty)
 
 
-# Loops that are only closed
-
-
-async def one_lock(number: int) -> set[Ends]:
+async def one_lock() -> set[str]:
     async with Lock("closed", blocking_timeout=MAX_WAIT) as lease:
         lease.check()
         assert not await Lock("closed").aacquire(blocking_timeout=0.02)
-    return ends()
+    return addresses()
 
 
-def closed_loops(body: Callable[[int], Any], count: int) -> tuple[list[Any], set[Ends]]:
-    loops, had = [], set()
-    for number in range(count):
-        loop = asyncio.new_event_loop()
-        had |= loop.run_until_complete(body(number))
-        loop.close()
-        loops.append(weakref.ref(loop))
-    return loops, had
+def close(body: Any) -> tuple[Any, set[str]]:
+    loop = asyncio.new_event_loop()
+    had = loop.run_until_complete(body)
+    loop.close()
+    return weakref.ref(loop), had
+
+
+def end(body: Any) -> tuple[Any, set[str]]:
+    return lambda: None, asyncio.run(body)
 
 
 #: asyncio and redis-py warn if a loop is closed while it has tasks and connections.
-complains = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-def collected(body: Callable[[int], Any], count: int) -> tuple[list[Any], set[Ends]]:
-    """Run `closed_loops()`, then use another loop and collect garbage."""
-    loops, had = closed_loops(body, count)
-    asyncio.run(one_lock(count))
-    gc.collect()
-    return loops, had
-
-
-@complains
-def test_closed_loop_and_its_sockets_are_garbage_collected(
-    raw: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.CRITICAL, "asyncio"):
-        loops, had = collected(one_lock, 10)
-        assert len(had) >= 10
-        eventually(lambda: gc.collect() >= 0 and still_open(had) == 0)
-        eventually(lambda: not known(had, raw))
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("finish", [close, end], ids=lambda finish: finish.__name__)
+def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: Any) -> None:
+    with caplog.at_level(logging.CRITICAL, "asyncio"), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        loops, had = zip(*[finish(one_lock()) for _ in range(10)], strict=True)
+        if finish is close:  # resources of closed loops are freed by the next loop
+            asyncio.run(one_lock())
+        gc.collect()
+        mine = set().union(*had)
+        assert len(mine) >= 10
+        eventually(lambda: not mine & {client["addr"] for client in raw.client_list()})
     assert [] == [loop for loop in loops if loop() is not None]
+    assert finish is close or not [w for w in seen if issubclass(w.category, ResourceWarning)]
 
 
-# Settings that change under a loop
-
-
-def test_changed_settings_close_the_former_connections_of_a_loop(
-    raw: redis.Redis, settings
+def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed(
+    raw: redis.Redis, settings: Any, view: Any
 ) -> None:
+    """The former connections serve the waiter, and are closed afterwards."""
     others = of_loops()  # of a loop that another test closed
 
     def mine() -> int:
         return sum(connection not in others for connection in of_loops())
 
     async def main() -> None:
-        for _ in range(10):
-            async with Lock("changing", blocking_timeout=MAX_WAIT):
-                assert mine()
+        for _ in range(5):
+            holder = await Lock("outlived").aacquire()
+            waiter = await queued(Async(), Lock("outlived"), view("outlived"))
+            assert mine()
             with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "TIMEOUT": 20}):
-                async with Lock("changing", blocking_timeout=MAX_WAIT):
-                    pass
-        until, now = time.monotonic() + MAX_WAIT, None
-        while now != (0, 0, 1) and time.monotonic() < until:
-            await asyncio.sleep(0.01)
-            now = (mine(), len(raw.pubsub_channels()), len(asyncio.all_tasks()))
-        assert (0, 0, 1) == now
+                async with Lock("changed"):
+                    await holder.arelease()
+                lease = await asyncio.wait_for(waiter, MAX_WAIT)
+                assert lease.held
+                await lease.arelease()
+        await until(Async(), lambda: (mine(), len(raw.pubsub_channels())) == (0, 0))
+        await until(Async(), lambda: len(asyncio.all_tasks()) == 1)
 
     asyncio.run(main())
-
-
-def test_waiter_is_granted_after_the_settings_changed(settings, view) -> None:
-    """The former connections serve the waiter, and are closed afterwards."""
-
-    async def main() -> None:
-        holder = await Lock("outlived").aacquire()
-        waiter = asyncio.ensure_future(Lock("outlived", blocking_timeout=MAX_WAIT).aacquire())
-        while not view("outlived").waiting:
-            await asyncio.sleep(0.005)
-        former = async_server_of("default")
-        with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "TIMEOUT": 20}):
-            await asyncio.sleep(0.05)
-            assert former.retired and former.plans
-            await holder.arelease()
-            lease = await asyncio.wait_for(waiter, MAX_WAIT)
-            assert lease.held and not former.plans
-            await lease.arelease()
-
-    asyncio.run(main())
-    assert view("outlived").empty
+    assert view("outlived").empty and "outlived" in shown()
 
 
 # Leases without a reference
+
+
+async def sleeps(lease: Lease) -> None:
+    await asyncio.sleep(3600)
+
+
+async def renews(lease: Lease) -> None:
+    while True:
+        await lease.arenew()
+
+
+async def fails(lease: Lease) -> None:
+    with contextlib.suppress(ValueError):
+        await lease.aextend(-1)
+    raise LookupError(lease.name)
+
+
+async def releases_another(lease: Lease) -> None:
+    other = await Lock(f"{lease.name}-2").aacquire()
+    asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)  # type: ignore[union-attr]
+    await other.arelease()
+
+
+async def in_a_task(lock: Lock, then: Any = None) -> None:
+    """Acquire a lease in a task, which the loop cancels if it is still busy."""
+
+    async def holding() -> None:
+        lease = await lock.aacquire()
+        if then is not None:
+            await then(lease)
+
+    task = asyncio.ensure_future(holding())
+    await asyncio.wait([task], timeout=0.05 if then in (sleeps, renews) else MAX_WAIT)
+    assert task.done() == (then not in (sleeps, renews))
+    if task.done() and not task.cancelled():
+        assert isinstance(task.exception(), (LookupError, Unavailable, type(None)))
+
+
+async def as_the_loop_ends(lock: Lock) -> None:
+    holder = await Lock(lock.name, thread_local=False).aacquire()
+    tasks = [asyncio.ensure_future(Lock(lock.name).aacquire()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await holder.arelease()
+    assert not all(task.done() for task in tasks)
+
+
+async def shielded_and_left(lock: Lock) -> None:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.shield(lock.aacquire()), 0.0001)
+    await asyncio.sleep(0.05)
+
 
 #: Since Python 3.12, asyncio itself leaves the frames of tasks that raised an exception to the
 #: garbage collector, with or without a lease.
 before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
 
 
-async def granted_to_a_task(name: str) -> None:
-    task = asyncio.ensure_future(Lock(name).aacquire())
-    await asyncio.wait([task])
-
-
-async def granted_as_the_loop_ends(name: str) -> None:
-    holder = await Lock(name, thread_local=False).aacquire()
-    tasks = [asyncio.ensure_future(Lock(name).aacquire()) for _ in range(3)]
-    await asyncio.sleep(0.05)
-    await holder.arelease()
-    assert not all(task.done() for task in tasks)
-
-
-async def cancelled_while_held(name: str) -> None:
-    async def holding() -> None:
-        lease = await Lock(name).aacquire()
-        await asyncio.sleep(3600)
-        lease.check()
-
-    task = asyncio.ensure_future(holding())
-    await asyncio.sleep(0.05)
-    assert not task.done()
-
-
-async def cancelled_in_a_call(name: str) -> None:
-    async def holding() -> None:
-        lease = await Lock(name).aacquire()
-        while True:
-            await lease.arenew()
-
-    task = asyncio.ensure_future(holding())
-    await asyncio.sleep(0.05)
-    assert not task.done()
-
-
-async def cancelled_in_a_release(name: str) -> None:
-    async def holding() -> None:
-        kept = await Lock(name).aacquire()
-        other = await Lock(f"{name}-2").aacquire()
-        released.set()
-        await other.arelease()
-        kept.check()
-
-    released = asyncio.Event()
-    task = asyncio.ensure_future(holding())
-    await released.wait()
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-
-
-async def lost_by_an_error(name: str) -> None:
-    async def holding() -> None:
-        lease = await Lock(name).aacquire()
-        with contextlib.suppress(ValueError):
-            await lease.aextend(-1)
-        raise LookupError(lease.name)
-
-    with contextlib.suppress(LookupError):
-        await asyncio.gather(holding())
-
-
-async def shielded_and_left(name: str) -> None:
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(asyncio.shield(Lock(name).aacquire()), 0.0001)
-    await asyncio.sleep(0.05)
-
-
 @pytest.mark.parametrize(
-    "what",
+    "how",
     [
-        granted_to_a_task,
-        granted_as_the_loop_ends,
-        pytest.param(cancelled_while_held, marks=before_312),
-        pytest.param(cancelled_in_a_call, marks=before_312),
-        cancelled_in_a_release,
-        lost_by_an_error,
-        shielded_and_left,
+        (in_a_task,),
+        pytest.param((in_a_task, sleeps), marks=before_312),
+        pytest.param((in_a_task, renews), marks=before_312),
+        (in_a_task, fails),
+        (in_a_task, releases_another),
+        (in_a_task, "renews without a server"),
+        (as_the_loop_ends,),
+        (shielded_and_left,),
     ],
-    ids=lambda what: what.__name__,
+    ids=lambda how: getattr(how[-1], "__name__", how[-1]),
 )
-def test_unreferenced_lease_is_freed_without_the_garbage_collector(what: Any) -> None:
+def test_unreferenced_lease_is_freed_without_the_garbage_collector(how: Any, bench: Any) -> None:
     """A lease without a reference must not be renewed. Frames, exceptions, and futures must not
     keep one."""
-    name = f"unclaimed-{what.__name__}"
+
+    async def without_a_server(lease: Lease) -> None:
+        bench.server.kill()
+        await lease.arenew()
+
+    main, *then = how
+    lock = Lock("unclaimed")
+    if then == ["renews without a server"]:
+        lock, then = bench.lock("unclaimed"), [without_a_server]
     gc.collect()
     gc.disable()
     try:
-        asyncio.run(what(name))
+        asyncio.run(main(lock, *then))
         leases = [obj for obj in gc.get_objects() if isinstance(obj, Lease)]
-        assert [] == [lease for lease in leases if lease.name == name]
-    finally:
-        gc.enable()
-
-
-def test_failed_call_keeps_no_reference_to_its_lease(private: Any, alias: Any) -> None:
-    name = alias(private.url)
-
-    async def main() -> None:
-        async def holding() -> None:
-            lease = await Impatient("failing", using=name).aacquire()
-            private.kill()
-            await lease.arenew()
-
-        with contextlib.suppress(Unavailable):
-            await holding()
-
-    gc.collect()
-    gc.disable()
-    try:
-        asyncio.run(main())
-        leases = [obj for obj in gc.get_objects() if isinstance(obj, Lease)]
-        assert [] == [lease for lease in leases if lease.name == "failing"]
+        assert [] == [lease for lease in leases if lease.name == "unclaimed"]
     finally:
         gc.enable()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 import pytest
 
 from django_redis_sync import Lock
-from django_redis_sync.operators.names import names_in_use
 
-from .both import both, until
+from .both import both, eventually, until
 from .child import Child
-from .watching import View
+from .watching import View, shown
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)]
 
@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)
 def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     with Child("fork_holding", "forked") as child:
         lines = child.ended()
-    words = ("release", "renew", "detach", "check", "lock", "sem")
-    assert [["lost", word] for word in words] == lines[: len(words)]
-    assert lines[len(words) :] == [
+    assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
         ["mine", "True"],  # after its lease duration: the child's renewal thread renewed it
@@ -47,20 +45,11 @@ async def test_another_process_can_adopt_and_release_a_handle(io, view) -> None:
     assert view("job").empty
 
 
-def test_min_hold_lets_one_of_ten_processes_run_a_periodic_job(view) -> None:
-    with Child("once", "nightly", 10) as fleet:
-        lines = fleet.ended()
-    assert [words[0] for words in lines] == ["ran"]
-    # The job has ended, and the name is still taken.
-    assert 30 < view("nightly").ends_in <= 60
-
-
 def test_names_of_a_process_that_exits_at_once_are_listed(raw) -> None:
     for run in range(4):
-        with Child("brief", f"brief-{run}", 5) as child:
+        with Child("brief_children", f"brief-{run}", 5) as child:
             child.ended()
-        listed = names_in_use(pattern=f"brief-{run}-*")
-        assert [(f"brief-{run}-{n}", None) for n in range(5)] == sorted(listed)
+        assert {f"brief-{run}@{n}" for n in range(5)} == {*shown(f"brief-{run}")}
 
 
 def test_paused_process_does_not_hold_its_expired_lease(raw) -> None:
@@ -82,3 +71,39 @@ def test_permanent_lease_outlives_its_crashed_holder(raw) -> None:
     assert Lock("crashed").acquire(blocking_timeout=0.2) is None
     view.clear()
     assert Lock("crashed", blocking=False).acquire()
+
+
+# Waiters that die or stop delay the rest of the queue by a few seconds in total.
+
+#: Seconds by which all victims together may delay the next waiter. A lease lasts ten minutes.
+MOST = 10
+VICTIMS = 3
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP], ids=lambda what: what.name)
+def test_dead_or_paused_waiters_delay_the_next_waiter_only_for_seconds(view, mode, what) -> None:
+    name = view("x")
+    with contextlib.ExitStack() as stack:
+
+        def start(place: int) -> Child:
+            child = stack.enter_context(Child("hold", "x", 600, "hard", mode))
+            eventually(lambda: (name.holding, name.waiting) == (1, place))
+            return child
+
+        holder, *victims, last = [start(place) for place in range(VICTIMS + 2)]
+        fence = int(holder.line()[1])
+        os.kill(holder.process.pid, signal.SIGKILL)
+        for victim in victims:
+            os.kill(victim.process.pid, what)
+        name.clear()  # end the holder's lease of ten minutes
+        cleared = name.now()
+        granted = int(last.line()[1])
+        assert granted > fence and granted / 1000 - cleared < MOST * 1000
+        if what == signal.SIGSTOP:
+            for victim in victims:
+                os.kill(victim.process.pid, signal.SIGCONT)
+            # The victims wait again, and hold nothing.
+            eventually(lambda: name.waiting == VICTIMS)
+        assert name.holding == 1

@@ -19,10 +19,9 @@ from django_redis_sync import (
     acquire_all,
     synchronized,
 )
-from django_redis_sync.operators import actions
-from django_redis_sync.protocol.plans import Rejection
+from tests.support.operators import locks
 
-from .both import both, until
+from .both import both, queued, until
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1)]
 
@@ -35,51 +34,59 @@ async def tried(io: Any, semaphore: Semaphore, permits: int = 1) -> Lease | None
     return await io.do(semaphore, "acquire", False, None, permits)
 
 
-async def why(io: Any, semaphore: Semaphore) -> Rejection:
-    """Return the rejection of an acquire that doesn't wait."""
-    take = "_take" if repr(io) == "sync" else "atake"
-    got = await io.do(semaphore, take, False) if take == "_take" else await semaphore._atake(False)
-    assert isinstance(got, Rejection)
-    return got
+async def why(io: Any, **options: Any) -> str:
+    """Return the reason why a block of `exports(**options)` gets no permit."""
+    with pytest.raises(NotAcquired) as caught:
+        async with io.entered(exports(**{"blocking": False, **options})):
+            pytest.fail("granted")
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("share_limit", "limit", "tries"),
+    [  # each word: the share, its permits if not 1, and the reason if they are rejected
+        (2, 3, "a a a:share b c:full"),
+        (2, 3, "- - -:share a"),  # callers without a share
+        (3, 5, "a*2 a*2:share a a:share"),
+        (9, 3, "a a a a:full"),
+    ],
+)
+@both
+async def test_acquire_respects_the_share_limit_and_the_total_limit(
+    io, view, share_limit: int, limit: int, tries: str
+) -> None:
+    for word in tries.split():
+        of, _, reason = word.partition(":")
+        share, _, permits = of.partition("*")
+        options: Any = {"share_limit": share_limit, "limit": limit}
+        options["share"] = None if share == "-" else share
+        lease = await tried(io, exports(**options), int(permits or 1))
+        assert bool(lease) == (not reason), word
+        assert not reason or permits or reason == await why(io, **options)
+    assert sum(":" not in word for word in tries.split()) == view("exports").holding
 
 
 @both
-async def test_acquire_respects_the_share_limit_and_the_total_limit(io, view) -> None:
-    a, b = exports("a"), exports("b")
-    assert await tried(io, a) and await tried(io, a)
-    assert "share" == (await why(io, a)).reason
-    assert await tried(io, b)
-    assert "full" == (await why(io, exports("c"))).reason
-    assert 3 == view("exports").holding
+async def test_acquire_uses_the_callers_share_limit(io) -> None:
+    for limit, granted in ((1, True), (1, False), (2, True), (2, False)):
+        assert granted == bool(await tried(io, exports("a", limit)))
 
 
 @both
-async def test_rejection_by_the_share_limit_reports_the_share(io) -> None:
-    a = exports("a")
-    assert await tried(io, a) and await tried(io, a)
-    rejected = await why(io, a)
-    assert (rejected.limit, rejected.waiting) == (2, 0)
-    assert "all permits of the share are in use" == str(rejected)
-    with pytest.raises(NotAcquired, match="all permits of the share") as caught:
+async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
+    """Also after waiting."""
+    assert await tried(io, exports("a")) and await tried(io, exports("a"))
+    with pytest.raises(NotAcquired, match="all permits of the share are in use"):
         async with io.entered(exports("a", blocking=False)):
             pass
-    assert "share" == caught.value.reason
-
-
-@both
-async def test_not_acquired_names_the_limit_that_the_waiter_waited_for(io) -> None:
-    async def waited(share: str, share_limit: int) -> str:
-        with pytest.raises(NotAcquired) as caught:
-            async with io.entered(exports(share, share_limit, blocking_timeout=0.2)):
-                pass
-        return caught.value.reason
-
-    assert await tried(io, exports("a")) and await tried(io, exports("a"))
-    assert "share" == await waited("a", 2)
+    with pytest.raises(ValueError, match="4 permits can never fit a share_limit of 3"):
+        await tried(io, exports("a", 3, 5), 4)
+    assert "share" == await why(io, share="a", blocking=True, blocking_timeout=0.2)
     assert await tried(io, exports("b"))
-    assert ["share", "timeout", "timeout"] == [
-        await waited(share, limit) for share, limit in (("a", 2), ("a", 3), ("b", 2))
-    ]
+    waited = [("a", 2, "share"), ("a", 3, "timeout"), ("b", 2, "timeout")]
+    for share, limit, reason in waited:
+        options = {"share": share, "share_limit": limit}
+        assert reason == await why(io, **options, blocking=True, blocking_timeout=0.2)
 
 
 @both
@@ -95,8 +102,7 @@ async def test_shares_take_turns_and_each_is_first_in_first_out(io, view) -> Non
     waiting = []
     for share, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)):
         waiting.append(io.start(one(share, number)))
-        count = len(waiting)
-        await until(io, lambda count=count: view("exports").waiting == count)
+        await until(io, lambda: view("exports").waiting == len(waiting))
     await io.do(first, "release")
     for one_of in waiting:
         await io.result(one_of)
@@ -106,84 +112,38 @@ async def test_shares_take_turns_and_each_is_first_in_first_out(io, view) -> Non
 @both
 async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view) -> None:
     mine = await tried(io, exports("a", 1))
-    second = io.start(io.do(exports("a", 1), "acquire"))
-    await until(io, lambda: view("exports").waiting == 1)
-    other = await tried(io, exports("b", 1))
-    assert other
-    await io.do(mine, "release")
-    lease = await io.result(second)
-    assert lease.held
-
-
-@both
-async def test_callers_without_a_share_are_one_share(io) -> None:
-    assert await tried(io, exports(None))
-    assert await tried(io, exports(None))
-    assert "share" == (await why(io, exports(None))).reason
-    assert await tried(io, exports("a"))
-
-
-@both
-async def test_share_limit_counts_permits(io) -> None:
-    assert await tried(io, exports("a", 3, 5), 2)
-    assert not await tried(io, exports("a", 3, 5), 2)
-    assert await tried(io, exports("a", 3, 5), 1)
-    with pytest.raises(ValueError, match="4 permits can never fit a share_limit of 3"):
-        await tried(io, exports("a", 3, 5), 4)
-
-
-@both
-async def test_share_limit_above_the_total_limit_has_no_effect(io) -> None:
-    for _ in range(3):
-        assert await tried(io, exports("a", 9))
-    assert "full" == (await why(io, exports("a", 9))).reason
-
-
-@both
-async def test_acquire_uses_the_callers_share_limit(io) -> None:
-    assert await tried(io, exports("a", 1))
-    assert not await tried(io, exports("a", 1))
-    assert await tried(io, exports("a", 2))
-    assert not await tried(io, exports("a", 2))
-
-
-@both
-async def test_permits_retained_by_min_hold_count_for_the_share(io) -> None:
-    lease = await tried(io, exports("a", 1, min_hold=30))
-    await io.do(lease, "release")
-    assert "share" == (await why(io, exports("a", 1))).reason
+    second = await queued(io, exports("a", 1), view("exports"))
     assert await tried(io, exports("b", 1))
+    await io.do(mine, "release")
+    assert (await io.result(second)).held
 
 
 @both
-async def test_adopted_lease_keeps_its_share(io) -> None:
-    lease = await tried(io, exports("a", 1))
-    handle = await io.do(lease, "detach")
-    adopted = await io.do(Lease, "from_handle", handle)
-    assert "share" == (await why(io, exports("a", 1))).reason
-    await io.do(adopted, "release")
-    assert await tried(io, exports("a", 1))
-
-
-@both
-async def test_expired_lease_frees_a_permit_of_its_share(io, view) -> None:
-    assert await tried(io, exports("a", 1, timeout=1, renew=False))
-    waiter = await io.do(exports("a", 1), "acquire", True, 20)
-    assert waiter.held
+async def test_share_is_kept_by_min_hold_and_adoption_and_freed_by_expiry(io) -> None:
+    lease = await tried(io, exports("a", 1, timeout=1, renew=False))
+    adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
+    assert "share" == await why(io, share="a", share_limit=1)
+    waiter = await io.do(exports("a", 1, min_hold=30), "acquire", True, 20)
+    assert waiter.held and not adopted.held  # it has expired
+    await io.do(waiter, "release")
+    assert "share" == await why(io, share="a", share_limit=1)
+    assert await tried(io, exports("b", 1))
 
 
 @both
 async def test_resize_pause_and_resume_work_for_a_name_with_shares(io, view) -> None:
     first = await tried(io, exports("a", 1, 1))
-    waiting = [io.start(io.do(exports(share, 1, 1), "acquire")) for share in ("a", "b")]
-    await until(io, lambda: view("exports").waiting == 2)
-    actions.resize("exports", None, 3)
+    waiting = [
+        await queued(io, exports(share, 1, 1), view("exports"), n)
+        for n, share in enumerate("ab", 1)
+    ]
+    locks("resize", "exports", "3")
     assert (await io.result(waiting[1])).held
-    actions.pause("exports")
+    locks("pause", "exports")
     await io.do(first, "release")
     assert 1 == view("exports").waiting
-    assert "paused" == (await why(io, exports("c"))).reason
-    actions.resume("exports")
+    assert "paused" == await why(io, share="c")
+    locks("resume", "exports")
     assert (await io.result(waiting[0])).held
 
 
@@ -207,25 +167,23 @@ async def test_unused_share_leaves_no_fields(io, raw, view) -> None:
     await io.do(plain, "release")
 
 
-@both
-async def test_synchronized_formats_the_share_of_each_call(io) -> None:
-    refused: list[Any] = []
-
+@pytest.mark.parametrize(
+    ("tenant", "inner", "refused"),
+    [("a:b", "a:b", True), ("a", "b", False), (None, None, True), (7, "7", True)],
+)
+def test_synchronized_formats_the_share_of_each_call(tenant, inner, refused) -> None:
     @synchronized("exports", 3, share="{tenant}", share_limit=1, blocking=False)
-    def export(tenant: Any, inner: Any = None) -> str:
-        if inner is not None:
-            try:
-                export(inner)
-            except NotAcquired as error:
-                refused.append(error.reason)
-        return "done"
+    def export(tenant: Any, inner: Any = 0) -> str:
+        return "" if inner == 0 else export(inner)
 
-    if repr(io) == "sync":
-        assert "done" == export("a:b", "a:b") == export("a", "b")
-        assert "done" == export(None, None) == export(7, "7")
-        assert ["share", "share"] == refused
-        with exports("a:b", 1), pytest.raises(NotAcquired):
-            export("a:b")
+    if refused:
+        with pytest.raises(NotAcquired) as caught:
+            export(tenant, inner)
+        assert "share" == caught.value.reason
+    else:
+        assert "" == export(tenant, inner)
+    with exports(tenant, 1), pytest.raises(NotAcquired):
+        export(tenant)
 
 
 class Tier(enum.Enum):
@@ -233,29 +191,16 @@ class Tier(enum.Enum):
 
 
 @pytest.mark.promise(29)
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        ("a", "a"),
-        (7, "7"),
-        (Tier.GOLD, "GOLD"),
-        (date(2026, 1, 2), "2026-01-02"),
-        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
-    ],
-)
-def test_share_is_converted_to_text(share: Any, text: str) -> None:
-    assert text == exports(share).share
-
-
-@pytest.mark.promise(29)
-def test_invalid_shares_and_combinations_raise_an_error() -> None:
+def test_share_is_converted_to_text_or_raises_an_error() -> None:
+    shares = {"a": "a", 7: "7", Tier.GOLD: "GOLD", date(2026, 1, 2): "2026-01-02"}
+    shares |= {UUID(int=1): "00000000-0000-0000-0000-000000000001", "é" * 100: "é" * 100}
+    assert [*shares.values()] == [exports(share).share for share in shares]
     for wrong in (1.5, True, b"a", ["a"]):
         with pytest.raises(TypeError, match="share must be a str, int, UUID, date or Enum"):
             exports(wrong)
     for text in ("", "é" * 101, "a\n"):
         with pytest.raises(ValueError, match="a share must not"):
             exports(text)
-    assert exports("é" * 100).share
     with pytest.raises(ValueError, match="share_limit must be from 1"):
         exports("a", 0)
     with pytest.raises(ValueError, match="shares take turns, which needs fair=True"):

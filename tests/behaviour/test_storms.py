@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,9 +16,9 @@ from django_redis_sync import Lock, Semaphore
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.support.journal import journalling
 
-from .both import both, eventually
+from .both import Async, Sync, both, eventually, until
 from .child import Child
-from .watching import View, counted
+from .watching import counted
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
@@ -28,86 +29,60 @@ SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
 LEASE = {"timeout": 6, "renew": True}
 
 
-def check_that_all_is_over(journal: Any, view: View) -> None:
-    eventually(lambda: view.empty)
-    journal.check()
-    most = max(LEASE["timeout"] * 1000, CONSTANTS["ASLEEP"]) + 2 * SHORT["GRACE"]
-    left = {key: view.client.pttl(key) for key in view.left()}
-    assert {key: ms for key, ms in left.items() if not -2 <= ms <= most or ms == -1} == {}
-    eventually(lambda: not view.left(), most / 1000 + 2)
-
-
-def test_200_threads_in_4_processes_never_exceed_the_limit(redis_url, view) -> None:
+@pytest.fixture
+def checked(redis_url: str, view: Any) -> Iterator[None]:
+    """Journal the scripts. After the test, check the journal, and that the keys of x expire."""
     with journalling(redis_url, constants=SHORT) as journal:
-        with Child("storm", "processes", 7, 4, 50, 60) as storm:
-            cycles = [int(words[1]) for words in storm.ended()]
-        assert len(cycles) == 4
-        assert min(cycles) >= 60
-        check_that_all_is_over(journal, view("processes"))
+        yield
+        mine = view("x")
+        eventually(lambda: mine.empty)
+        journal.check()
+        most = max(LEASE["timeout"] * 1000, CONSTANTS["ASLEEP"]) + 2 * SHORT["GRACE"]
+        left = {key: mine.client.pttl(key) for key in mine.left()}
+        assert {key: ms for key, ms in left.items() if not -2 <= ms <= most or ms == -1} == {}
+        eventually(lambda: not mine.left(), most / 1000 + 2)
 
 
-def test_500_tasks_on_one_loop_never_exceed_the_limit(redis_url, view) -> None:
-    inside = [0, 0]
-    endless = 0
+def test_200_threads_in_4_processes_never_exceed_the_limit(checked) -> None:
+    with contextlib.ExitStack() as stack:
+        storms = [stack.enter_context(Child("storm", "x", 7, 50, 60, n)) for n in range(4)]
+        for storm in storms:
+            ((_, cycles),) = storm.ended()
+            assert int(cycles) >= 60
 
-    async def task(number: int) -> int:
-        nonlocal endless
-        chance, cycles = random.Random(number), 0
-        sem = Semaphore("tasks", 9, **LEASE)
-        for _ in range(4):
-            wait = chance.choice([None, None, 0, 2])
+
+@pytest.mark.parametrize(
+    ("tasks", "threads", "limit", "permits"), [(500, 0, 9, [1]), (20, 20, 5, [1, 1, 2, 3, 5])]
+)
+def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, permits) -> None:
+    inside, endless, cycles = [0, 0], 0, 0
+
+    async def work(io: Any, number: int) -> None:
+        nonlocal endless, cycles
+        chance, sem = random.Random(number), Semaphore("x", limit, **LEASE)
+        for _ in range(6):
+            wait, weight = chance.choice([None, None, 0, 2]), chance.choice(permits)
             endless += wait is None
-            lease = await sem.aacquire(blocking_timeout=wait)
+            lease = await io.do(sem, "acquire", blocking_timeout=wait, permits=weight)
             assert lease or wait is not None
             if lease:
-                inside[0] += 1
-                inside[1] = max(inside)
-                await asyncio.sleep(chance.random() / 500)
-                inside[0] -= 1
-                await sem.arelease()
                 cycles += 1
-        return cycles
+                inside[0] += weight
+                inside[1] = max(inside)
+                await io.sleep(chance.random() / 500)
+                inside[0] -= weight
+                await io.do(sem, "release")
 
-    async def main() -> list[int]:
-        return await asyncio.gather(*[task(number) for number in range(500)])
+    async def main() -> None:
+        await asyncio.gather(*[work(Async(), number) for number in range(tasks)])
 
-    with journalling(redis_url, constants=SHORT) as journal:
-        cycles = asyncio.run(main())
-        # About half of the calls wait without limit, so each of them is granted.
-        assert sum(cycles) >= endless > 800
-        assert 1 <= inside[1] <= 9
-        check_that_all_is_over(journal, view("tasks"))
-
-
-def test_threads_and_tasks_wait_in_one_queue(redis_url, view) -> None:
-    """Sync and async callers of one name, with one to five permits each."""
-
-    def thread(number: int) -> None:
-        chance = random.Random(number)
-        for _ in range(10):
-            permits = chance.choice([1, 1, 2, 5])
-            lease = Semaphore("mixed", 5, **LEASE, thread_local=False).acquire(permits=permits)
-            time.sleep(chance.random() / 1000)
-            lease.release()
-
-    async def task(number: int) -> None:
-        chance = random.Random(number)
-        for _ in range(10):
-            lease = await Semaphore("mixed", 5, **LEASE).aacquire(
-                permits=chance.choice([1, 1, 3, 5])
-            )
-            await asyncio.sleep(chance.random() / 1000)
-            await lease.arelease()
-
-    async def tasks() -> None:
-        await asyncio.gather(*[task(100 + n) for n in range(20)])
-
-    with journalling(redis_url, constants=SHORT) as journal:
-        with ThreadPoolExecutor(21) as pool:
-            done = [pool.submit(thread, n) for n in range(20)] + [pool.submit(asyncio.run, tasks())]
-            for future in done:
-                future.result()
-        check_that_all_is_over(journal, view("mixed"))
+    with ThreadPoolExecutor(threads + 1) as pool:
+        each = [pool.submit(Sync().run, work(Sync(), tasks + n)) for n in range(threads)]
+        for future in [pool.submit(asyncio.run, main()), *each]:
+            future.result()
+    # About half of the calls wait without limit, so each of them is granted.
+    assert cycles >= endless > 2 * (tasks + threads)
+    assert threads or 1 <= inside[1] <= limit
 
 
 @pytest.mark.parametrize("crowd", [4, 16, 64])
@@ -118,7 +93,7 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
     gate = threading.Barrier(crowd) if repr(io) == "sync" else None
 
     async def worker() -> None:
-        lock = Lock(f"crowd-{crowd}")
+        lock = Lock("x")
         if gate:
             gate.wait(30)
         for _ in range(turns):
@@ -137,11 +112,10 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
 
 
 @both
-async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view) -> None:
+async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view, figure) -> None:
     # With 500 threads, the test would measure the threads.
     crowd = 60 if repr(io) == "sync" else 500
-    sem, name = Semaphore("herd", 5), view("herd")
-    large = await io.do(sem, "acquire", permits=5)
+    large = await io.do(Semaphore("herd", 5), "acquire", permits=5)
     got: list[Any] = []
 
     async def waiter() -> None:
@@ -152,19 +126,16 @@ async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view) -> None:
                 await io.do(lease, "release")
 
     waiters = [io.start(waiter()) for _ in range(crowd)]
-    while name.waiting < crowd:
-        await io.sleep(0.01)
+    await until(io, lambda: view("herd").waiting == crowd)
     with counted(raw) as seen:
         await io.do(large, "release")
-        while len(got) < 5:
-            await io.sleep(0.005)
-    assert len(got) == 5
-    if repr(io) == "async":
-        assert seen["publish"] == 5
-    assert seen["rpush"] == 5
+        await until(io, lambda: len(got) >= 5)
+    assert len(got) == 5 == seen["rpush"]
+    assert repr(io) == "sync" or seen["publish"] == 5
+    figure(said=f"{seen['rpush']} of {crowd} woken for 5 permits")
     for lease in got[:5]:
         await io.do(lease, "release")
     for started in waiters:
         await io.result(started)
     assert crowd == len(got)
-    assert name.empty
+    assert view("herd").empty

@@ -1,25 +1,29 @@
-"""Holders are notified of a lost lease before the next grant, by the clock of one machine."""
+"""The local view of a lease is never too late.
+
+Holders are notified of a lost lease before it ends, by the clock of one machine. If renewals of a
+lease overlap, its local expiry is not later than its expiry on the server.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
-from devtools.servers import HOST, RedisServer
-from django_redis_sync import Lease, Lock
-from django_redis_sync.engine import server as serving
-from django_redis_sync.protocol.plans import Failure
+from devtools.topologies import Cluster
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
+from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.signals import lease_lost
+from tests.conftest import forget_leases
 
 from .both import both, eventually, until
-from .proxy import Proxy, proxied
-from .watching import Pulse, View
+from .conftest import Bench
+from .watching import View
 
 pytestmark = pytest.mark.promise(7)
 
@@ -27,193 +31,204 @@ pytestmark = pytest.mark.promise(7)
 PATIENT = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
 
 
-class Path:
-    """A private server, and a proxy in front of it for the holder."""
-
-    def __init__(self, server: RedisServer, proxy: Proxy, alias: str) -> None:
-        self.server, self.proxy, self.alias = server, proxy, alias
-
-    def swallow(self) -> None:
-        """Discard all requests from now on, and keep the connections open."""
-        self.proxy.harm("swallow", "", times=100_000)
-
-
 @pytest.fixture
-def path(new_server: Any, alias: Any) -> Iterator[Callable[[], Path]]:
-    with contextlib.ExitStack() as stack:
-
-        def make() -> Path:
-            server = new_server()
-            proxy = stack.enter_context(proxied(HOST, server.port))
-            return Path(server, proxy, alias(proxy.url, **PATIENT))
-
-        yield make
+def paths(new_bench) -> list[Bench]:
+    """Two servers, each behind a proxy."""
+    return [new_bench(**PATIENT) for _ in range(2)]
 
 
-class Notifications:
-    """Times at which `on_lost` and the signal `lease_lost` were called."""
-
-    def __init__(self, name: str | None = None) -> None:
-        self.name, self.on_lost = name, list[float]()
-        self.signal: list[float] = []
-        self.pulse = Pulse()
-        lease_lost.connect(self._signal)
-
-    def lost(self, lease: Lease) -> None:
-        assert not lease.held
-        self.on_lost.append(time.monotonic())
-
-    def _signal(self, lease: Lease, **_: Any) -> None:
-        if self.name in (None, lease.name):
-            self.signal.append(time.monotonic())
-
-    @property
-    def both(self) -> list[float]:
-        return [*self.on_lost[:1], *self.signal[:1]]
-
-    def before(self, granted: float) -> bool:
-        """Return True if both were called before `granted`, apart from the delay with which the
-        three threads involved wake up on this machine."""
-        return bool(self.both) and max(self.both) < granted + 3 * self.pulse.most
-
-
-def granted_to_another(path: Path, name: str) -> list[float]:
-    """Return a list to which a thread appends the time at which the server's lease ends.
-
-    The thread connects to the server directly."""
-    when: list[float] = []
-
-    def wait() -> None:
-        with redis.Redis.from_url(path.server.url) as client:
-            view = View(client, name)
-            while view.holding:
-                time.sleep(0.002)
-            when.append(time.monotonic())
-
-    threading.Thread(target=wait, daemon=True).start()
-    return when
+@pytest.mark.parametrize(
+    ("harm", "seconds", "beside"),
+    [
+        ("swallow", 3, ""),
+        ("swallow", 4.5, ""),
+        ("refuse", 3, ""),
+        ("swallow", 3, "another alias hangs"),
+        ("swallow", 3, "callbacks are slow"),
+    ],
+)
+@both
+async def test_loss_is_reported_before_the_lease_ends(
+    io, paths, losses, figure, harm: str, seconds: float, beside: str
+) -> None:
+    mine, other = paths if "alias" in beside else (paths[0], paths[0])
+    options = {"timeout": seconds, "renew": True}
+    slow = (lambda _: time.sleep(2)) if "slow" in beside else None
+    others = [
+        await io.do(other.lock(f"other-{n}", on_lost=slow, **options), "acquire")
+        for n in range({"": 0, "another alias hangs": 20, "callbacks are slow": 3}[beside])
+    ]
+    lock = mine.lock(on_lost=losses, **options)
+    lease = await io.do(lock, "acquire")
+    await until(io, mine.view().renewals())
+    for bench in {mine, other}:
+        bench.proxy.harm(harm, "", times=100_000)
+    await until(io, lambda: losses.of(lease))
+    assert losses.preceded(mine.view().end, lease)
+    early = mine.view().end / 1000 - losses.of(lease)
+    figure(recover=seconds - early, lost=1, said=f"notified {early * 1000:.0f} ms before")
+    await until(io, lambda: mine.view().holding == 0)
+    await until(io, lambda: not any(lease.held for lease in others))
+    mine.proxy.calm()
+    with pytest.raises(LeaseLost):
+        await io.do(lock, "release")
 
 
 @both
-async def test_loss_is_reported_before_the_next_grant_when_the_network_drops_all(
-    io, path, alias
-) -> None:
-    async def is_notified(seconds: float, mine: Path, free: str) -> None:
-        name = f"x-{seconds}"
-        notified = Notifications(name)
-        lock = Lock(name, timeout=seconds, renew=True, using=mine.alias, on_lost=notified.lost)
-        held = await io.do(lock, "acquire")
-        await io.sleep(seconds / 2)  # the lease is renewed at least once
-        mine.swallow()
-        waiting = io.start(io.do(Lock(name, using=free), "acquire", blocking_timeout=20))
-        with notified.pulse:
-            got = await io.result(waiting)
-            granted = time.monotonic()
-            assert got.fence > held.fence
-            await until(io, lambda: len(notified.both) == 2)
-        assert notified.before(granted)
-        await io.do(got, "release")
+async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> None:
+    """A slow callback delays no renewal."""
 
-    paths = [path(), path()]
-    free = [alias(mine.server.url) for mine in paths]
-    await io.gather(*(is_notified(*each) for each in zip((3.0, 4.5), paths, free, strict=True)))
+    def slow(lease: Lease) -> None:
+        losses(lease)
+        time.sleep(10)
 
-
-def test_loss_is_reported_in_time_while_another_alias_hangs(path) -> None:
-    mine, second, notified = path(), path(), Notifications()
-    options = {"timeout": 3, "renew": True}
-    kept = [Lock(f"kept-{n}", using=second.alias, **options).acquire() for n in range(20)]
-    lease = Lock("x", using=mine.alias, on_lost=notified.lost, **options).acquire()
-    assert lease and all(kept)
-    time.sleep(1.2)
-    second.swallow()
-    mine.swallow()
-    granted = granted_to_another(mine, "x")
-    with notified.pulse:
-        eventually(lambda: granted and notified.both, 20)
-    assert notified.before(granted[0])
-    eventually(lambda: len(notified.on_lost) + len(notified.signal) == 2 + len(kept))
-
-
-def test_loss_is_reported_in_time_while_other_callbacks_are_slow(path) -> None:
-    mine, notified = path(), Notifications()
-    options = {"timeout": 3, "renew": True, "using": mine.alias}
-    slow = [Lock(f"slow-{n}", on_lost=lambda _: time.sleep(2), **options).acquire() for n in "abc"]
-    lease = Lock("x", on_lost=notified.lost, **options).acquire()
-    assert lease and all(slow)
-    mine.swallow()
-    granted = granted_to_another(mine, "x")
-    with notified.pulse:
-        eventually(lambda: granted and notified.both, 20)
-    assert notified.before(granted[0])
-
-
-def test_cleared_lease_is_reported_within_a_third_of_its_duration(raw: redis.Redis) -> None:
-    notified = Notifications()
-    held = Lock("x", timeout=6, renew=True, on_lost=notified.lost).acquire()
-    assert held
+    cleared = await io.do(Lock("x", timeout=6, renew=True, on_lost=slow), "acquire")
+    kept = await io.do(Lock("kept", timeout=3, renew=True), "acquire")
     View(raw, "x").clear()
-    cleared = time.monotonic()
-    eventually(lambda: len(notified.both) == 2)
+    at = time.time()
+    await until(io, lambda: losses.of(cleared))
     # A third is 2 s; half of it would be 3.
-    assert max(notified.both) - cleared < 2.6
+    assert losses.of(cleared) - at < 2.6 + 3 * losses.late
+    end = View(raw, "kept").end + 3000
+    await until(io, lambda: View(raw, "kept").end > end)
+    assert kept.held and await io.do(kept, "owned")
 
 
-def test_on_lost_that_raises_system_exit_stops_no_other_callback(raw: redis.Redis) -> None:
-    notified: list[str] = []
+def test_callback_that_raises_system_exit_stops_no_other_callback(raw) -> None:
+    ends = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("any"), None]
 
-    def receive(error: BaseException | None) -> Callable[[Lease], None]:
-        def on_lost(lease: Lease) -> None:
-            notified.append(lease.name)
-            if error is not None:
+    def raising(called: list[Any]) -> Any:
+        def receive(lease: Lease, **_: Any) -> None:
+            called.append(lease)
+            if error := ends[len(called) - 1]:
                 raise error
 
-        return on_lost
+        return receive
 
-    ends = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("any"), None]
-    for number, error in enumerate(ends):
-        name = f"n{number}"
-        held = Lock(name, timeout=0.9, renew=True, on_lost=receive(error)).acquire()
-        assert held
-        View(raw, name).clear()
-        eventually(lambda name=name: name in notified)
-    assert len(ends) == len(notified)
-
-
-def test_signal_receiver_that_raises_system_exit_stops_no_other_callback(raw: redis.Redis) -> None:
-    notified: list[str] = []
-
-    def end(lease: Lease, **_: Any) -> None:
-        notified.append(lease.name)
-        raise SystemExit
-
-    lease_lost.connect(end)
+    calls, signals = list[Any](), list[Any]()
+    receiver = raising(signals)
+    lease_lost.connect(receiver)
     try:
-        for name in ("a", "b"):
-            heard: list[Any] = []
-            held = Lock(name, timeout=0.9, renew=True, on_lost=heard.append).acquire()
-            assert held
-            View(raw, name).clear()
-            eventually(lambda: heard == [held])  # noqa: B023 - called before the loop goes on
-        assert notified == ["a", "b"]
+        for number, _ in enumerate(ends, 1):
+            held = Lock("n", timeout=0.9, renew=True, on_lost=raising(calls)).acquire()
+            View(raw, "n").clear()
+            eventually(lambda number=number: number == len(calls) == len(signals))
+            assert held is calls[-1] is signals[-1]
     finally:
-        lease_lost.disconnect(end)
+        lease_lost.disconnect(receiver)
 
 
-def test_loss_is_reported_in_time_while_renewals_hang(path, monkeypatch) -> None:
-    """Checks of local expiry don't wait for renewals."""
-    mine, notified = path(), Notifications()
-    lease = Lock("x", timeout=3, renew=True, using=mine.alias, on_lost=notified.lost).acquire()
-    assert lease
-    hangs = threading.Event()
+def test_node_that_hangs_delays_no_renewal_on_another_node(settings, losses, monkeypatch) -> None:
+    """Each renewal on the node that hangs is sent alone and takes a whole time limit. Together they
+    take longer than the lease on the other node lasts."""
+    monkeypatch.setattr("django_redis_sync.engine.renewal.BATCH", 1)
 
-    def many(self: Any, steps: Any) -> list[Failure]:
-        hangs.wait(20)
-        return [Failure(OSError("late"), 0.0, "unanswered")] * len(steps)
+    def hold(name: str, **options: Any) -> Lease:
+        return Semaphore(name, 12, using="nodes", timeout=3, renew=True, **options).acquire()
 
-    monkeypatch.setattr(serving.Server, "many", many)
-    granted = granted_to_another(mine, "x")
-    with notified.pulse:
-        eventually(lambda: granted and notified.both, 20)
-    hangs.set()
-    assert notified.before(granted[0])
+    with Cluster(primaries=2, node_timeout=60) as cluster:
+        settings.CACHES = {**settings.CACHES, "nodes": cluster.cache(**PATIENT)}
+        prefix, at = settings.REDIS_SYNC["KEY_PREFIX"], [""] * 2
+        for name in map(str, range(100)):
+            slot = key_slot(keys_of(prefix, name).leases.encode())
+            at[cluster.primaries.index(cluster.owner(slot))] = name
+        stuck = [hold(at[0]) for _ in range(12)]
+        kept = hold(at[1], on_lost=losses)
+        cluster.primaries[0].pause()
+        try:
+            time.sleep(5)
+            assert kept.held and not losses.calls, "another node's renewals delay it"
+            assert not any(lease.held for lease in stuck)
+        finally:
+            cluster.primaries[0].resume()
+            forget_leases("nodes")
+
+
+# Renewals that overlap
+
+
+def beyond(raw: redis.Redis, lease: Lease) -> float:
+    """Return the seconds by which the local expiry is later than the expiry on the server.
+
+    The result is negative if the local expiry is earlier."""
+    # Read the clock first: time that passes between the reads makes the result smaller.
+    view, at, remaining = View(raw, lease.name), time.monotonic(), lease.remaining
+    end, now = view.leases.get(lease.token, 0.0), view.now()
+    return remaining - (time.monotonic() - at) - max(0.0, (end - now) / 1000)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(("harm", "asked", "later"), [("late", 60, 20), ("hold", 6, 90)])
+@both
+async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm, asked, later):
+    """A later renewal counts, whether it is longer or shorter than the delayed one."""
+    lease = await io.do(bench.lock(), "acquire")
+    bench.proxy.harm(harm, "renew")
+    with ThreadPoolExecutor(1) as thread:
+        delayed = thread.submit(lease.renew, asked)
+        if harm == "late":
+            await until(io, lambda: bench.view().ends_in > 50)
+        else:
+            await until(io, lambda: bench.proxy.done)
+            assert lease.remaining <= 6  # the shorter renewal may run at any moment
+        await io.do(lease, "renew", later)
+        bench.proxy.let_go()
+        with contextlib.suppress(Unavailable):
+            delayed.result()
+    assert [harm] == bench.proxy.done
+    assert beyond(bench.client, lease) < 0.05
+    assert later / 2 < lease.remaining <= later
+    await io.do(lease, "release")
+
+
+@pytest.mark.parametrize("method", ["renew", "detach"])
+@both
+async def test_renewal_thread_shortens_no_unanswered_renewal(io, bench, journal, method) -> None:
+    lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
+    bench.proxy.harm("late", "renew")
+    started = io.start(io.do(lease, method, 60))
+    await until(io, lambda: bench.view().ends_in > 50)
+    before = len(list(journal))
+    await until(io, lambda: len(list(journal)) > before)  # by the renewal thread
+    bench.proxy.let_go()
+    await io.result(started)
+    assert bench.view().ends_in > 50
+    if method == "renew":
+        assert beyond(bench.client, lease) < 0.05 and lease.remaining > 50
+        await io.do(lease, "release")
+
+
+def test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
+    """The next renewal is due in 30 s, but the shorter lease may expire after 1 s."""
+    lost: list[Any] = []
+    lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()
+    lease.renew(90)
+    bench.proxy.harm("hold", "renew", times=4)
+    with ThreadPoolExecutor(1) as thread:
+        shorter = thread.submit(lease.renew, 1)
+        eventually(lambda: lost, 15)
+        bench.proxy.let_go()
+        assert shorter.exception() is not None
+    assert not lease.held
+
+
+def test_local_expiry_is_never_later_than_the_servers_under_load(raw: redis.Redis) -> None:
+    """Twelve threads renew short leases at the times at which the renewal thread renews them."""
+    worst = []
+
+    def work(n: int) -> None:
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            lease = Lock(f"load-{n}", timeout=0.6, renew=True).acquire()
+            assert lease is not None
+            with contextlib.suppress(LeaseLost):  # a busy machine may lose such a short lease
+                while time.monotonic() < end:
+                    lease.renew(0.6)
+                    time.sleep(0.19 + 0.001 * (len(worst) % 20))
+                    lease.renew(5)
+                    worst.append(beyond(raw, lease))
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(work, range(12)))
+    assert len(worst) > 60
+    assert max(worst) < 0.05

@@ -1,13 +1,14 @@
-"""Read the state of a name from the server without the library, and count the commands sent."""
+"""Observe names and clients without the library: state on the server, commands, lost leases."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -18,6 +19,8 @@ from django.conf import settings
 
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
+from django_redis_sync.signals import lease_lost
+from tests.support.operators import locks
 from tests.support.packed import leases_of
 
 
@@ -33,9 +36,14 @@ class View:
         return int(seconds * 1000 + micro // 1000)
 
     @property
+    def leases(self) -> dict[str, float]:
+        """The expiry of each lease by its token, in ms of the server's clock, also if expired."""
+        return leases_of(self.client, self.keys.leases)
+
+    @property
     def holding(self) -> int:
         """Number of unexpired leases."""
-        return sum(end > self.now() for end in leases_of(self.client, self.keys.leases).values())
+        return sum(end > self.now() for end in self.leases.values())
 
     @property
     def waiting(self) -> int:
@@ -49,7 +57,7 @@ class View:
     @property
     def end(self) -> float:
         """Time at which the last lease expires, in ms of the server's clock; 0 if there is none."""
-        return max(leases_of(self.client, self.keys.leases).values(), default=0.0)
+        return max(self.leases.values(), default=0.0)
 
     def renewals(self) -> Callable[[], bool]:
         """Return a function that returns True once the expiry of the lease has moved."""
@@ -69,10 +77,22 @@ class View:
     def clear(self) -> None:
         """Clear all leases with the `clear` script, as an operator does."""
         script = scripts.script("clear")
-        for token in leases_of(self.client, self.keys.leases):
+        for token in self.leases:
             argv = [token, "-", "0"]
             keys = self.keys.declared
             assert self.client.eval(script.source, len(keys), *keys, *argv) == b"ok"
+
+
+def shown(name: str = "", using: str | None = None) -> dict[str, Any]:
+    """Return what `manage.py locks status` shows about each name and key, by its display name."""
+    words = ["status", *([name] if name else []), "--top", "1000"]
+    text = locks(*words, format="json", using=using)
+    return {row["display"]: row for row in json.loads(text)["names"]}
+
+
+def count_of(name: str, event: str, using: str | None = None) -> int:
+    """Return how often an event of a name was counted, by `manage.py locks status`."""
+    return int(shown(name, using)[name]["ever"][event])
 
 
 class Counted:
@@ -106,28 +126,50 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
     seen.seconds = time.monotonic() - start
 
 
-class Pulse:
-    """Measure how late threads of this process wake up. `most`: the longest delay in seconds."""
+class Losses:
+    """Times at which `on_lost`, which is this object, and the signal `lease_lost` were called."""
 
     def __init__(self) -> None:
-        self.most = 0.0
+        self.calls: dict[str, list[float]] = defaultdict(list)  # by token
+        self.signals: dict[str, list[float]] = defaultdict(list)
+        self.late = 0.0  # longest delay with which a thread of this process woke up, in seconds
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._wake_up, daemon=True)
 
-    def __enter__(self) -> Pulse:
+    def __call__(self, lease: Any) -> None:
+        assert not lease.held
+        self.calls[lease.token].append(time.time())
+
+    def _signal(self, lease: Any, reason: str, **_: Any) -> None:
+        assert reason
+        self.signals[lease.token].append(time.time())
+
+    def __enter__(self) -> Losses:
+        lease_lost.connect(self._signal)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        lease_lost.disconnect(self._signal)
         self._over.set()
         self._thread.join()
 
-    def _beat(self) -> None:
+    def of(self, lease: Any) -> float:
+        """Return the time at which both had been called for a lease, or 0."""
+        calls, signals = self.calls[lease.token], self.signals[lease.token]
+        assert len(calls) < 2 and len(signals) < 2, "a lost lease is reported once"
+        return max(calls + signals) if calls and signals else 0.0
+
+    def preceded(self, end: float, lease: Any) -> bool:
+        """Return True if both were called before `end`, in ms of the clock of this machine, apart
+        from the delays with which the three threads involved woke up."""
+        return 0 < self.of(lease) < end / 1000 + 3 * self.late
+
+    def _wake_up(self) -> None:
         expected = time.monotonic()
-        while not self._over.is_set():
-            self.most = max(self.most, time.monotonic() - expected)
-            expected = time.monotonic() + 0.01
-            time.sleep(0.01)
+        while not self._over.wait(0.01):
+            self.late = max(self.late, time.monotonic() - expected - 0.01)
+            expected = time.monotonic()
 
 
 @contextlib.contextmanager

@@ -1,63 +1,64 @@
 """Run the tests of all rows, and write the results into tests/faults/RESULTS.md:
-`python -m tests.faults.report`. With `--print`, print the tables and write nothing.
+`python -m tests.faults.report`. With `--print`, print the page and write nothing.
+
+The page says what each row is about. The columns in COLUMNS are written here.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from .rows import FAULTS, INPUT, Row
+from .rows import PROOFS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- {}: made by python -m tests.faults.report -->", "<!-- {} ends -->"
-MINUTES = 15
+COLUMNS = ("outcome", "s to recover", "grants lost", "notes")
+MINUTES = 30
 
 
-@dataclass
-class Result:
-    """The result of a test with all its parameters. `figures`: the properties it recorded."""
+class Case(NamedTuple):
+    """A test with its parameters, its outcome, and the figures that it recorded."""
 
-    outcomes: list[str] = field(default_factory=list)
-    figures: list[dict[str, str]] = field(default_factory=list)
+    node: str
+    parameters: str
+    outcome: str
+    figures: dict[str, str]
 
-    def word(self) -> str:
-        if "failed" in self.outcomes or not self.outcomes:
-            return "failed"
-        if "open" in self.outcomes:
-            return "open"
-        return "passed" if "passed" in self.outcomes else self.outcomes[0]
+    def proves(self, test: str) -> bool:
+        """Return True if `test`, an entry of PROOFS, means this case."""
+        node, _, word = test.rstrip("]").partition("[")
+        return node == self.node and word in self.parameters
 
 
-def run(nodes: list[str]) -> dict[str, Result]:
+def run(tests: list[str]) -> list[Case]:
     """Run the tests with pytest, one after the other so that they don't disturb the figures."""
+    nodes = sorted({test.partition("[")[0] for test in tests})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "junit.xml")
         words = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider"]
         words += [f"--junitxml={path}", "-o", "junit_family=xunit1", *nodes]
         subprocess.run(words, cwd=ROOT, timeout=MINUTES * 60, check=False)
-        return read(path) if path.exists() else {}
+        return read(path) if path.exists() else []
 
 
-def read(path: Path) -> dict[str, Result]:
-    found: dict[str, Result] = {}
+def read(path: Path) -> list[Case]:
+    found = []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        name = str(case.get("name")).partition("[")[0]
-        result = found.setdefault(f"{case.get('file')}::{name}", Result())
-        result.outcomes.append(next(filter(None, map(outcome, case)), "passed"))
+        name, _, parameters = str(case.get("name")).partition("[")
         noted = {str(p.get("name")): str(p.get("value")) for p in case.iter("property")}
-        if noted:
-            result.figures.append(noted)
+        outcome = next(filter(None, map(_outcome, case)), "passed")
+        found.append(Case(f"{case.get('file')}::{name}", parameters, outcome, noted))
     return found
 
 
-def outcome(element: ElementTree.Element) -> str:
+def _outcome(element: ElementTree.Element) -> str:
     """Return the outcome that an element of a test case stands for, or an empty string."""
     if element.tag == "skipped" and element.get("type") == "pytest.xfail":
         return "open"  # a known defect
@@ -73,69 +74,55 @@ def span(values: list[str]) -> str:
     return shown[0] if shown[0] == shown[1] else "–".join(shown)
 
 
-def line(name: str, row: Row, results: dict[str, Result]) -> str:
-    mine = [results.get(node, Result()) for node in row.tests]
-    figures = [noted for result in mine for noted in result.figures]
-    words = {result.word() for result in mine}
+def columns(tests: tuple[str, ...], cases: list[Case]) -> dict[str, str]:
+    """Return the text of each of COLUMNS for a row with these tests."""
+    by_test = [[case for case in cases if case.proves(test)] for test in tests]
+    mine = list(dict.fromkeys(case.node + case.parameters for some in by_test for case in some))
+    all_of_them = [case for some in by_test for case in some]
+    words = {case.outcome for case in all_of_them} | ({"failed"} if [] in by_test else set())
     worst = next((word for word in ("failed", "open", "passed") if word in words), "skipped")
-    count = sum(len(result.outcomes) for result in mine)
-    recover, lost = ([f[w] for f in figures if w in f] for w in ("recover", "lost"))
-    notes = list(dict.fromkeys(f["said"] for f in figures if "said" in f))
-    notes += [row.why_not] if row.why_not else []
-    tail = f" ({count} tests)" if count > 1 else ""
-    cells = [name, row.title, row.done, row.expected, f"{worst if mine else 'not shown'}{tail}"]
-    cells += [span(recover), span(lost), "; ".join(notes)]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    tail = f" ({len(mine)} tests)" if len(mine) > 1 else ""
+    recover, lost, said = (
+        [case.figures[word] for case in all_of_them if word in case.figures]
+        for word in ("recover", "lost", "said")
+    )
+    texts = (worst + tail, span(recover), span(lost), "; ".join(dict.fromkeys(said)))
+    return {c: text.replace("|", "\\|") for c, text in zip(COLUMNS, texts, strict=True)}
 
 
-FAULT_HEAD = """\
-| # | fault | what was done | what is expected | outcome | s to recover | grants lost | notes |
-|---|---|---|---|---|---|---|---|"""
-INPUT_HEAD = """\
-| input | what was done | what is expected | outcome | notes |
-|---|---|---|---|---|"""
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
-def tables(results: dict[str, Result]) -> dict[str, str]:
-    """Return the two tables by the name of their place in the page."""
-    faults = [FAULT_HEAD, *(line(str(n), row, results) for n, row in FAULTS.items())]
-    inputs = [INPUT_HEAD]
-    for row in INPUT.values():
-        cells = line("", row, results).split(" | ")
-        inputs.append("| " + " | ".join([*cells[1:5], cells[-1]]))
-    return {"faults": "\n".join(faults), "input": "\n".join(inputs)}
-
-
-def put(text: str, name: str, table: str) -> str:
-    """Return the page with one table replaced."""
-    begin, end = BEGIN.format(name), END.format(name)
-    before, _, rest = text.partition(begin)
-    _, found, after = rest.partition(end)
-    assert found, f"there is no place for {name}"
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+def filled(page: str, cases: list[Case]) -> str:
+    """Return the page with the results of its rows."""
+    lines, head = [], list[str]()
+    for line in page.splitlines():
+        row = cells(line)
+        if "outcome" in row:
+            head = row
+        elif row and row[0] in PROOFS:
+            made = columns(PROOFS[row[0]], cases)
+            row = [made.get(name, cell) for name, cell in zip(head, row, strict=True)]
+            line = "| " + " | ".join(row) + " |"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.report", description=__doc__)
     parser.add_argument("--print", action="store_true", help="leave the page alone")
     options = parser.parse_args()
-    rows = [*FAULTS.values(), *INPUT.values()]
-    results = run(sorted({node for row in rows for node in row.tests}))
-    made = tables(results)
+    tests = sorted({test for some in PROOFS.values() for test in some})
+    cases = run(tests)
+    page = filled(PAGE.read_text(encoding="utf-8"), cases)
     if options.print:
-        print("\n\n".join(made.values()))
+        print(page)
     else:
-        text = PAGE.read_text(encoding="utf-8")
-        for name, table in made.items():
-            text = put(text, name, table)
-        PAGE.write_text(text, encoding="utf-8")
-    failed = [node for row in rows for node in row.tests if _failed(results, node)]
+        PAGE.write_text(page, encoding="utf-8")
+    failed = [test for test in tests if columns((test,), cases)["outcome"].startswith("failed")]
     print(*failed, sep="\n", file=sys.stderr)
     return bool(failed)
-
-
-def _failed(results: dict[str, Result], node: str) -> bool:
-    return results.get(node, Result()).word() == "failed"
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django_redis_sync import LeaseLost, NotAcquired, Semaphore, Unavailable
+from tests.behaviour.both import Async, Sync
 
 
 class Crowd:
@@ -32,16 +34,17 @@ class Crowd:
         lease: float = 3,
         shares: Sequence[str] = (),
     ) -> None:
-        self.alias, self.names, self.limit, self.lease = alias, names, limit, lease
-        self.shares = shares
+        self.names, self.limit, self.shares = names, limit, shares
+        self.options = {"using": alias, "timeout": lease, "renew": True}
         self.grants: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
         self.messages: list[str] = []
         self.over = 0
         self._inside: dict[str, list[Any]] = defaultdict(list)
         self._lock, self._stop = threading.Lock(), threading.Event()
-        work = [threading.Thread(target=self._thread, args=(n,)) for n in range(threads)]
-        self._threads = [*work, threading.Thread(target=lambda: asyncio.run(self._loop(tasks)))]
+        works = [partial(Sync().run, self._work(Sync(), n)) for n in range(threads)]
+        works.append(partial(asyncio.run, self._tasks(tasks)))
+        self._threads = [threading.Thread(target=work) for work in works]
 
     def __enter__(self) -> Crowd:
         for thread in self._threads:
@@ -56,25 +59,13 @@ class Crowd:
 
     def since(self, moment: float) -> dict[str, float]:
         """Return the seconds from `moment` to the next grant of each name."""
-        firsts = {}
-        for name in self.names:
-            later = [at - moment for at in self.grants[name] if at > moment]
-            if later:
-                firsts[name] = min(later)
-        return firsts
+        grants = {name: [at - moment for at in self.grants[name]] for name in self.names}
+        later = {name: [after for after in some if after > 0] for name, some in grants.items()}
+        return {name: min(some) for name, some in later.items() if some}
 
     def excused(self, held: list[Any]) -> bool:
         """Return True if the guarantees allow these leases to be held at the same time."""
         return False
-
-    def _semaphore(self, name: str, share: str | None) -> Semaphore:
-        of_share = {"share": share, "share_limit": 1} if share else {}
-        return Semaphore(
-            name, self.limit, using=self.alias, timeout=self.lease, renew=True, **of_share
-        )
-
-    def _choice(self, chance: random.Random) -> tuple[str, str | None]:
-        return chance.choice(self.names), chance.choice(self.shares) if self.shares else None
 
     def _got(self, name: str, share: str | None, lease: Any) -> None:
         with self._lock:
@@ -85,42 +76,25 @@ class Crowd:
             self.over += len(leases) > self.limit and not self.excused(leases)
             self.over += share is not None and sum(of == share for of, _ in held) > 1
 
-    def _left(self, name: str, share: str | None, lease: Any) -> None:
-        with self._lock:
-            self._inside[name].remove((share, lease))
+    async def _tasks(self, count: int) -> None:
+        await asyncio.gather(*[self._work(Async(), 100 + number) for number in range(count)])
 
-    def _failed(self, error: Exception) -> None:
-        with self._lock:
-            self.errors[type(error).__name__] += 1
-            self.messages.append(f"{type(error).__name__}: {error}")
-
-    def _thread(self, number: int) -> None:
+    async def _work(self, io: Any, number: int) -> None:
         chance = random.Random(number)
         while not self._stop.is_set():
-            name, share = self._choice(chance)
+            name = chance.choice(self.names)
+            share = chance.choice(self.shares) if self.shares else None
+            options = {"share": share, "share_limit": 1} if share else {}
             try:
-                lease = self._semaphore(name, share).acquire()
+                sem = Semaphore(name, self.limit, **self.options, **options)
+                lease = await io.do(sem, "acquire")
                 self._got(name, share, lease)
-                time.sleep(chance.random() / 100)
-                self._left(name, share, lease)
-                lease.release()
+                await io.sleep(chance.random() / 100)
+                with self._lock:
+                    self._inside[name].remove((share, lease))
+                await io.do(lease, "release")
             except (Unavailable, LeaseLost, NotAcquired) as error:
-                self._failed(error)
-                time.sleep(0.05)
-
-    async def _loop(self, tasks: int) -> None:
-        await asyncio.gather(*[self._task(100 + number) for number in range(tasks)])
-
-    async def _task(self, number: int) -> None:
-        chance = random.Random(number)
-        while not self._stop.is_set():
-            name, share = self._choice(chance)
-            try:
-                lease = await self._semaphore(name, share).aacquire()
-                self._got(name, share, lease)
-                await asyncio.sleep(chance.random() / 100)
-                self._left(name, share, lease)
-                await lease.arelease()
-            except (Unavailable, LeaseLost, NotAcquired) as error:
-                self._failed(error)
-                await asyncio.sleep(0.05)
+                with self._lock:
+                    self.errors[type(error).__name__] += 1
+                    self.messages.append(f"{type(error).__name__}: {error}")
+                await io.sleep(0.05)

@@ -1,4 +1,4 @@
-"""One plain client of all servers of a topology, for tests that read the state themselves."""
+"""One plain client, and one journal, of all servers of a topology."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from devtools.topologies import Cluster, Sentinels, client
+from tests.support import journal
 
 
 class Everywhere:
@@ -31,7 +32,8 @@ class Everywhere:
         return self._clients[server.port]
 
     @property
-    def _all(self) -> list[redis.Redis]:
+    def each(self) -> list[redis.Redis]:
+        """The clients of all servers with data."""
         if isinstance(self._topology, Cluster):
             return [self._of(server) for server in self._topology.primaries]
         return [self._of(self._topology.current())]
@@ -41,7 +43,7 @@ class Everywhere:
         if isinstance(self._topology, Cluster):
             text = key.decode() if isinstance(key, bytes) else key
             return self._of(self._topology.owner(text))
-        return self._all[0]
+        return self.each[0]
 
     def __getattr__(self, command: str) -> Any:
         """Return a function that sends a command whose first argument is its key."""
@@ -51,24 +53,59 @@ class Everywhere:
         return self.at(args[0]).eval(source, count, *args)
 
     def time(self) -> Any:
-        return self._all[0].time()
+        return self.each[0].time()
 
     def flushdb(self) -> None:
-        for one in self._all:
+        for one in self.each:
             one.flushdb()
 
     def client_list(self) -> list[dict[str, Any]]:
         """Return the clients except sentinels and replicas, which reconnect by themselves."""
-        found = [each for one in self._all for each in one.client_list(_type="normal")]
-        return [each for each in found if not each["name"].startswith("sentinel-")]
+        found = [client for one in self.each for client in one.client_list(_type="normal")]
+        return [client for client in found if not client["name"].startswith("sentinel-")]
 
     def scan_iter(self, **options: Any) -> Iterator[bytes]:
-        for one in self._all:
+        for one in self.each:
             yield from one.scan_iter(**options)
 
     def info(self, section: str) -> dict[str, Any]:
         """Return the sums over all servers. `section` must be `commandstats`."""
         calls: Counter[str] = Counter()
-        for one in self._all:
+        for one in self.each:
             calls.update({name: row["calls"] for name, row in one.info(section).items()})
         return {name: {"calls": count} for name, count in calls.items()}
+
+
+def by_name(coda: str) -> str:
+    """Return `journal.CODA` with one journal list per name, in the slot of the name."""
+    own = coda.replace("'%(key)s', cjson", "'%(key)s' .. string.match(KEYS[1], '%%b{}'), cjson")
+    assert own != coda
+    return own
+
+
+class Journals(journal.Journal):
+    """The journals of all names of a Cluster. Each is checked separately, as a name is on one
+    server."""
+
+    topology: Cluster
+
+    def check(self) -> None:
+        for one in self._each():
+            one.check()
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._each():
+            yield from one
+
+    def drain(self) -> int:
+        return 0
+
+    def _each(self) -> Iterator[journal.Journal]:
+        with Everywhere(self.topology) as everywhere:
+            keys = list(everywhere.scan_iter(match=f"{self.key}{{*"))
+            assert keys, f"nothing was written to the journals {self.key}"
+            for key in map(bytes.decode, keys):
+                yield _Journal(everywhere.at(key), key, self.constants)
+
+
+_Journal = journal.Journal

@@ -7,9 +7,9 @@ from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, REDIS_SYNC
 from tests.support import journal
 
-from .stand_ins import ELSEWHERE, by_name
+from .everywhere import by_name
 
-alias, cache = json.loads(os.environ[ELSEWHERE])
+alias, cache = json.loads(os.environ["DJANGO_REDIS_SYNC_TEST_ELSEWHERE"])
 CACHES = {**CACHES, alias: cache}
 REDIS_SYNC = {**REDIS_SYNC, "CACHE": alias}
 

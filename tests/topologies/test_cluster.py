@@ -11,54 +11,49 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from django.core.cache import caches
 from redis.crc import key_slot
 
-from devtools.servers import HOST
+from devtools.servers import HOST, free_port
 from devtools.topologies import Cluster, client, wait_for
 from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import hub
-from django_redis_sync.engine.cluster import topology
-from django_redis_sync.engine.names import names_key
-from django_redis_sync.engine.server import server_of
-from django_redis_sync.operators import actions
-from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
-from tests.behaviour.both import Async, both, eventually, until
+from tests.behaviour.both import Async, answered, both, eventually, queued, until, within
+from tests.behaviour.conftest import ATTEMPT, Impatient
+from tests.behaviour.watching import Losses, View, shown
 from tests.settings import PREFIX
+from tests.support.operators import locks
 from tests.support.packed import packed_of
 from tests.support.workload import call
 
+from .conftest import start_servers
 from .crowd import Crowd
 from .everywhere import Everywhere
 
 pytestmark = pytest.mark.promise(17)
 
-ATTEMPT = 1.0
 PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
-
-
-class Impatient(Lock):
-    _attempt = ATTEMPT
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
     """Three shards, which the tests of this module don't break."""
-    from .conftest import _need_servers
-
-    _need_servers()
-    with Cluster() as started:
+    with start_servers(Cluster) as started:
         yield started
 
 
 @pytest.fixture
-def name(shared: Cluster, alias: Any) -> str:
+def raw(shared: Cluster) -> Iterator[Everywhere]:
     with Everywhere(shared) as everywhere:
         everywhere.flushdb()
+        yield everywhere
+
+
+@pytest.fixture
+def name(shared: Cluster, raw: Everywhere, alias: Any) -> str:
+    """The cache alias of the shards."""
     return alias(shared, **PATIENT)
 
 
@@ -66,12 +61,12 @@ def slot_of(name: str) -> int:
     return key_slot(keys_of(PREFIX, name).leases.encode())
 
 
-def spread(topology: Cluster, each: int = 1) -> list[list[str]]:
+def spread(cluster: Cluster, each: int = 1) -> list[list[str]]:
     """Return `each` names for each of the shards."""
-    found: list[list[str]] = [[] for _ in topology.primaries]
+    found: list[list[str]] = [[] for _ in cluster.primaries]
     for number in range(1000):
         name = f"name-{number}"
-        mine = found[topology.primaries.index(topology.owner(slot_of(name)))]
+        mine = found[cluster.primaries.index(cluster.owner(slot_of(name)))]
         if len(mine) < each:
             mine.append(name)
         if all(len(some) == each for some in found):
@@ -79,61 +74,36 @@ def spread(topology: Cluster, each: int = 1) -> list[list[str]]:
     raise AssertionError("no names for all shards")
 
 
-# Where things are
-
-
-def test_names_spread_over_the_shards_and_each_stays_on_one(shared, name) -> None:
-    leases = [Lock(f"spread-{n}", using=name).acquire() for n in range(60)]
-    waiting = threading.Thread(target=Lock("spread-0", using=name).acquire, args=(True, 2))
-    waiting.start()
-    counts = []
-    for server in shared.primaries:
-        with client(server) as mine:
-            counts.append(mine.dbsize())
-    assert all(counts), counts
-    # All keys of a name, including its statistics, are in the same slot.
-    keys = keys_of(PREFIX, "spread-0")
-    for kind in ("leases", "queue", "waiters", "info", "stats"):
-        assert key_slot(getattr(keys, kind).encode()) == slot_of("spread-0")
-    for lease in leases:
-        lease.release()
-    waiting.join()
+def of_all(cluster: Cluster, each: int = 1) -> list[str]:
+    return [name for names in spread(cluster, each) for name in names]
 
 
 @both
-async def test_status_and_operators_see_all_shards(io, shared, name, settings) -> None:
-    names = [one for some in spread(shared, 2) for one in some]
-    leases = [await io.do(Lock(one, using=name), "acquire") for one in names]
-    await until(io, lambda: {one for one, _ in names_in_use(using=name)} == set(names))
-    found = statuses([(one, None) for one in names], using=name)
-    assert [status.holding for status in found] == [1] * len(names)
-    assert (await io.do(Lock(names[0], using=name), "status")).holding == 1
-    assert len(histories([(one, None) for one in names], using=name)) >= len(names)
+async def test_names_spread_over_the_shards_and_operators_see_all(io, shared, name, raw) -> None:
+    names = of_all(shared, 2)
+    options = {"using": name, "timeout": 4, "renew": True}
+    leases = [await io.do(Lock(one, **options), "acquire") for one in names]
+    assert all(one.dbsize() for one in raw.each)
+    waiting = await queued(io, Lock(names[0], **options), View(raw, names[0]))
+    for kind in ("leases", "queue", "waiters", "info", "stats"):
+        key = getattr(keys_of(PREFIX, names[0]), kind)
+        assert slot_of(names[0]) == key_slot(key.encode())
+    await until(io, lambda: {*shown(using=name)} == {*names})
+    assert [1] * 6 == [row["holding"] for row in shown(using=name).values()]
+    assert 1 == (await io.do(Lock(names[0], using=name), "status")).holding
     for one in names:
-        actions.pause(one, using=name)
+        locks("pause", one, using=name)
     assert await io.do(Lock(names[3], using=name), "acquire", False) is None
-    assert {one for one, _ in names_in_use(using=name)} == set(names)
     for one in names:
-        actions.resume(one, using=name)
+        locks("resume", one, using=name)
+    await io.sleep(4.5)  # longer than the lease duration: leases on all shards are renewed
     for lease in leases:
+        assert lease.held and await io.do(lease, "owned")
         await io.do(lease, "release")
+    await io.do(await io.result(waiting), "release")
 
 
-def test_locks_status_lists_names_on_all_shards(shared, name, settings, capsys) -> None:
-    from django.core.management import call_command
-
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}
-    names = [one for some in spread(shared) for one in some]
-    leases = [Lock(one).acquire() for one in names]
-    eventually(lambda: len(names_in_use()) == len(names))
-    call_command("locks", "status", "--format", "json")
-    output = capsys.readouterr().out
-    assert all(one in output for one in names)
-    for lease in leases:
-        lease.release()
-
-
-def test_cluster_factory_serves_the_django_cache(shared, name) -> None:
+def test_cluster_factory_serves_the_django_cache(name) -> None:
     cache = caches[name]
     cache.set_many({f"key-{n}": n for n in range(20)})
     assert [cache.get(f"key-{n}") for n in range(20)] == list(range(20))
@@ -142,103 +112,66 @@ def test_cluster_factory_serves_the_django_cache(shared, name) -> None:
     assert cache.get("key-5") is None
 
 
-def test_leases_on_all_shards_are_renewed(shared, name) -> None:
-    leases = [
-        Lock(one, using=name, timeout=4, renew=True).acquire()
-        for some in spread(shared, 3)
-        for one in some
-    ]
-    time.sleep(5)
-    assert all(lease.held and lease.owned() for lease in leases)
-    for lease in leases:
-        lease.release()
+@both
+async def test_cluster_with_a_password_is_used(io, start, alias) -> None:
+    cluster = start(Cluster, config={"requirepass": "s@cret: x"})
+    for one in of_all(cluster):
+        async with io.entered(Semaphore(one, 5, using=alias(cluster))) as lease:
+            assert lease.held
 
 
 @both
-async def test_scripts_flushed_on_each_node_are_loaded_again(io, shared, name) -> None:
-    names = [one for some in spread(shared) for one in some]
+async def test_scripts_flushed_on_each_node_are_loaded_again(io, shared, name, raw) -> None:
     for _ in range(5):
-        with Everywhere(shared) as everywhere:
-            for one in everywhere._all:
-                one.script_flush()
-        for one in names:
+        for one in raw.each:
+            one.script_flush()
+        for one in of_all(shared):
             async with io.entered(Lock(one, using=name)) as lease:
                 assert lease.held
 
-    async def waits() -> Any:
-        return await io.do(Lock(names[0], using=name), "acquire")
 
-    first = await io.do(Lock(names[0], using=name), "acquire")
-    waiting = io.start(waits())
-    await io.sleep(0.2)
-    await io.do(first, "release")
-    await io.do(await io.result(waiting), "release")
-
-
-def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, monkeypatch) -> None:
-    """Without a wake-up, a waiter is granted after a second, so the test counts the wake-ups."""
-    names = [one for some in spread(shared, 3) for one in some]
-    heard: set[Any] = set()  # each is heard from two nodes
-    deliver = hub.Hub._deliver
-    monkeypatch.setattr(
-        hub.Hub, "_deliver", lambda self, data: heard.add(data) or deliver(self, data)
-    )
+def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, raw) -> None:
+    """Without wake-ups, each of the waiters would wait for most of a second."""
 
     async def main() -> None:
-        for one in names:
-            first = await Lock(one, using=name).aacquire()
-            waiting = asyncio.create_task(Lock(one, using=name).aacquire())
-            with Everywhere(shared) as everywhere:
-                await until(Async(), lambda one=one: everywhere.zcard(keys_of(PREFIX, one).queue))
-            await first.arelease()
-            second = await waiting
-            await until(Async(), lambda: len(heard) > len(given))
-            given.append(second)
-            await second.arelease()
+        for names in spread(shared, 6):
+            with within(2.5):
+                for one in names:
+                    first = await Lock(one, using=name).aacquire()
+                    waiting = await queued(Async(), Lock(one, using=name), View(raw, one))
+                    await first.arelease()
+                    await (await waiting).arelease()
 
-    given: list[Any] = []
     asyncio.run(main())
-    assert len(names) == len(given) == len(heard)
 
 
 @pytest.mark.timeout(60)
-def test_event_loop_ends_when_a_listener_ignores_its_first_cancellation(
-    shared, name, monkeypatch
-) -> None:
+def test_event_loop_ends_when_a_listener_ignores_its_first_cancellation(name, monkeypatch) -> None:
     """redis-py may lose a cancellation while it connects, so a single one is not enough."""
     connecting: list[Any] = []
 
-    async def listen(self: Any) -> None:
-        self._end_try()
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            if connecting:
-                raise
+    async def subscribe(self: Any, *channels: Any) -> None:
         connecting.append(asyncio.current_task())
-        for _ in range(5):
+        for seconds in (3600, *[0.01] * 5):
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(seconds)
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(hub.Hub, "_read", listen)
-
     async def main() -> None:
-        async with Lock("ears", using=name) as lease:
+        async with Impatient("ears", using=name) as lease:
             assert lease.held
-            await asyncio.sleep(0.1)
 
+    monkeypatch.setattr(redis.asyncio.client.PubSub, "subscribe", subscribe)
     asyncio.run(main())
-    assert [True] == [task.cancelled() for task in connecting]
+    assert connecting and all(task.cancelled() for task in connecting)
 
 
 # Slots that move
 
 
 @pytest.mark.parametrize("shares", ["", "xyz"])
-def test_slots_migrate_under_load_without_an_error(shared, name, figure, shares) -> None:
-    names = [one for some in spread(shared, 2) for one in some]
-    moves = 0
+def test_slots_migrate_under_load_without_an_error(shared, name, raw, figure, shares) -> None:
+    names, moves = of_all(shared, 2), 0
     with Crowd(name, names, 2, lease=6, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
         for turn in range(6):  # only one move in a hundred interrupts a script
@@ -251,20 +184,21 @@ def test_slots_migrate_under_load_without_an_error(shared, name, figure, shares)
         eventually(lambda: len(crowd.since(moved)) == len(names))
     grants = sum(map(len, crowd.grants.values()))
     figure(lost=0, said=f"{moves} slots moved under {grants} grants, {crowd.errors.total()} errors")
-    assert crowd.errors == {}, crowd.messages
-    assert crowd.over == 0
-    for one in names:
-        assert status_of(one, using=name).holding == 0
+    assert ({}, 0) == (crowd.errors, crowd.over), crowd.messages
+    assert all(View(raw, one).holding == 0 for one in names)
+
+
+def neighbor(cluster: Cluster, slot: int) -> Any:
+    """Return a shard that doesn't own the slot."""
+    here = cluster.owner(slot)
+    return next(server for server in cluster.primaries if server is not here)
 
 
 @both
-async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> None:
+async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name, raw) -> None:
     first = await io.do(Lock("moving", using=name), "acquire")
-    waiting = io.start(io.do(Lock("moving", using=name), "acquire"))
-    with Everywhere(shared) as everywhere:
-        await until(io, lambda: everywhere.zcard(keys_of(PREFIX, "moving").queue) == 1)
-        here = shared.owner(slot_of("moving"))
-        shared.migrate(slot_of("moving"), next(s for s in shared.primaries if s is not here))
+    waiting = await queued(io, Lock("moving", using=name), View(raw, "moving"))
+    shared.migrate(slot_of("moving"), neighbor(shared, slot_of("moving")))
     await io.do(first, "release")
     second = await io.result(waiting)
     assert second.held and second.fence > first.fence and await io.do(second, "owned")
@@ -275,8 +209,7 @@ async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> N
 async def test_calls_wait_while_their_slot_is_half_moved(io, shared, name) -> None:
     """The node answers TRYAGAIN or ASK until the slot has moved."""
     lease = await io.do(Lock("half", using=name), "acquire")
-    here = shared.owner(slot_of("half"))
-    there = next(server for server in shared.primaries if server is not here)
+    there = neighbor(shared, slot_of("half"))
     moving = threading.Thread(target=shared.migrate, args=(slot_of("half"), there, 0.7))
     moving.start()
     await io.sleep(0.2)
@@ -293,11 +226,9 @@ HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
-def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) -> None:
-    keys = keys_of(PREFIX, f"spilt {moved}")
-    slot = slot_of(f"spilt {moved}")
-    here = shared.owner(slot)
-    there = next(server for server in shared.primaries if server is not here)
+def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, raw, moved) -> None:
+    keys, slot = keys_of(PREFIX, "spilt"), slot_of("spilt")
+    here, there = shared.owner(slot), neighbor(shared, slot)
     asks = [call("acquire", keys, token, how="wait", lease=60_000) for token in "ab"]
     source = scripts.script("acquire").source
     with client(here) as old, client(there) as new:
@@ -322,12 +253,13 @@ def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) 
         assert packed_of(mine, keys.leases) is None
 
 
-def test_name_registry_is_found_after_its_slot_has_moved(shared, name) -> None:
-    slot = key_slot(names_key(PREFIX).encode())
-    here = shared.owner(slot)
-    shared.migrate(slot, next(server for server in shared.primaries if server is not here))
+def test_name_registry_is_found_after_its_slot_has_moved(shared, name, raw) -> None:
+    with Lock("first", using=name):
+        eventually(lambda: "first" in shown(using=name))
+    (registry,) = [key for key in raw.scan_iter(match="*") if key.endswith(b":names")]
+    shared.migrate(key_slot(registry), neighbor(shared, key_slot(registry)))
     with Lock("listed", using=name):
-        eventually(lambda: ("listed", None) in names_in_use(using=name))
+        eventually(lambda: {"first", "listed"} == {*shown(using=name)})
 
 
 # Shards that stop
@@ -335,71 +267,48 @@ def test_name_registry_is_found_after_its_slot_has_moved(shared, name) -> None:
 
 @both
 async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias, figure) -> None:
-    own = start(Cluster, node_timeout=1.5)
-    name = alias(own, **PATIENT)
-    (gone, *_), *others = spread(own)
-    for (one,) in others:
-        async with io.entered(Impatient(one, using=name)):
-            pass
-    held = await io.do(Impatient(gone, using=name), "acquire")
-    own.primaries[0].pause()
-    took = []
-    try:
-        for _ in range(3):
-            start_at = time.monotonic()
-            with pytest.raises(Unavailable):
-                await io.do(Impatient(gone, using=name), "acquire", False)
-            took.append(time.monotonic() - start_at)
-            for (one,) in others:
-                start_at = time.monotonic()
-                async with io.entered(Impatient(one, using=name)) as lease:
-                    assert lease.held
-                assert time.monotonic() - start_at < 2
-        # Waiters on the other shards are woken up.
-        first = await io.do(Impatient(others[0][0], using=name), "acquire")
-        waiting = io.start(io.do(Impatient(others[0][0], using=name), "acquire"))
-        await io.sleep(0.2)
-        await io.do(first, "release")
-        await io.do(await io.result(waiting), "release")
-    finally:
-        own.primaries[0].resume()
+    """The loss of a lease on the shard is reported in time. Leases on other shards are kept."""
+    own, took = start(Cluster, node_timeout=1.5), []
+    using = alias(own, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)
+    (first, gone), (second, there), (third, _) = spread(own, 2)
+
+    def lock(name: str, **options: Any) -> Lock:
+        return Impatient(name, using=using, **options)
+
+    with Losses() as losses:
+        options = {"timeout": 6, "renew": True, "on_lost": losses}
+        leases = [await io.do(lock(one, **options), "acquire") for one in (first, second, third)]
+        held = await io.do(lock(gone), "acquire")
+        own.primaries[0].pause()
+        try:
+            for _ in range(3):
+                with within(8 * ATTEMPT) as watch, pytest.raises(Unavailable):
+                    await io.do(lock(gone), "acquire", False)
+                took.append(watch.seconds)
+                with within(2):
+                    holder = await io.do(lock(there), "acquire")
+                    waiting = io.start(io.do(lock(there), "acquire"))
+                    await io.sleep(0.2)
+                    await io.do(holder, "release")
+                    await io.do(await io.result(waiting), "release")
+            await until(io, lambda: losses.of(leases[0]))
+            await io.sleep(3)  # the other leases would have expired by now
+            assert {leases[0].token} == {*losses.calls}
+            assert [True] * 2 == [await io.do(lease, "owned") for lease in leases[1:]]
+        finally:
+            own.primaries[0].resume()
+        with client(own.primaries[0]) as mine:
+            assert losses.preceded(View(mine, first).end, leases[0])
     figure(said=f"{io!r}: Unavailable after at most {max(took):.1f} s")
-    assert max(took) < 6 * ATTEMPT + 2 * topology.LOOK
-    await until(io, lambda: _is_back(gone, name), 20)
-    await io.do(held, "release")
-
-
-def _is_back(name: str, alias: str) -> bool:
-    try:
-        return status_of(name, using=alias).holding == 1
-    except Unavailable:
-        return False
-
-
-def test_leases_on_other_shards_are_kept_when_a_shard_stops(start, alias) -> None:
-    own = start(Cluster, node_timeout=1.5)
-    name = alias(own, **PATIENT)
-    (gone, *_), *others = spread(own)
-    options = {"using": name, "timeout": 6, "renew": True}
-    lost = Lock(gone, **options).acquire()
-    kept = [Lock(one, **options).acquire() for (one,) in others]
-    own.primaries[0].pause()
-    try:
-        eventually(lambda: not lost.held)
-        time.sleep(3)
-        assert all(lease.held and lease.owned() for lease in kept)
-    finally:
-        own.primaries[0].resume()
+    await answered(io, held, "release")
 
 
 @pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
 def test_replica_takes_over_under_load(start, alias, figure, how, shares) -> None:
     own = start(Cluster, replicas=1, node_timeout=1.0)
-    name = alias(own, **PATIENT)
-    names = [one for some in spread(own) for one in some]
-    (victim, *_), *_ = spread(own)
-    old = own.primaries[0]
-    with Crowd(name, names, 2, shares=shares) as crowd:
+    names = of_all(own)
+    victim, old = names[0], own.primaries[0]
+    with Crowd(alias(own, **PATIENT), names, 2, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
         broken = time.monotonic()
         getattr(old, how)()
@@ -425,54 +334,12 @@ def _owner_seen_by(server: Any, slot: int) -> int:
     return next(primary[1] for start, end, primary, *_ in rows if start <= slot <= end)
 
 
-# The map of slots
-
-
-def test_acquire_raises_unavailable_when_no_node_answers(alias, shared) -> None:
-    from devtools.servers import free_port
-
+@both
+async def test_acquire_raises_unavailable_when_no_node_answers(io, alias, shared) -> None:
     class Nowhere:
         def cache(self, **options: Any) -> dict[str, Any]:
             url = f"redis://{HOST}:{free_port()}/0"
             return {**shared.cache(**options), "LOCATION": [url, url.replace("/0", "/0?x=1")]}
 
-    name = alias(Nowhere())
     with pytest.raises(Unavailable):
-        Lock("x", using=name).acquire()
-    with pytest.raises(Unavailable):
-        asyncio.run(Lock("x", using=name).aacquire())
-
-
-def test_node_without_an_address_gets_the_address_that_was_asked() -> None:
-    asked = topology.Address("example.org", 7000)
-    rows = [[0, 99, ["", 7000, "id"], ["10.0.0.9", 7001, "x"]], [200, 300, [None, 7002, "id"]]]
-    found = topology.read_map(rows, asked)
-    assert asked == found.of(0) == found.of(99)
-    assert found.of(150) is None and found.of(301) is None
-    assert topology.Address("example.org", 7002) == found.of(200)
-
-
-def test_node_url_keeps_the_login_and_the_options() -> None:
-    there = topology.Address("::1", 7001)
-    assert "rediss://:s%40cret@[::1]:7001/0?ssl_cert_reqs=none" == topology.url_at(
-        "rediss://:s%40cret@seed:7000/0?ssl_cert_reqs=none", there
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (("TIME",), None),
-        (("config", "GET", "x"), None),
-        (("ZADD", "names", 1, "a"), "names"),
-        (("EVAL", "return 1", 1, "k"), "k"),
-        (("EVAL", "return 1", 0), None),
-    ],
-)
-def test_commands_are_routed_by_their_key(words: Any, key: str | None) -> None:
-    assert key == topology.key_of(words)
-
-
-def test_semaphore_works_on_a_cluster(shared, name) -> None:
-    with Semaphore("weigh", 5, using=name) as lease:
-        assert server_of(name).pool() is not None and lease.permits == 1
+        await io.do(Lock("x", using=alias(Nowhere())), "acquire")

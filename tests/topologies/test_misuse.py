@@ -1,3 +1,1 @@
-"""Wrong arguments: on Sentinel and on a Cluster."""
-
 from tests.behaviour.test_misuse import *  # noqa: F403

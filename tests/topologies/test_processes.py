@@ -1,3 +1,1 @@
-"""Leases across processes: on Sentinel and on a Cluster."""
-
 from tests.behaviour.test_processes import *  # noqa: F403

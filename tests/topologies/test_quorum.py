@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
-import math
 import threading
 import time
 from collections import Counter
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
 from devtools.servers import RedisServer
@@ -27,74 +26,71 @@ from django_redis_sync import (
     Semaphore,
     Unavailable,
 )
-from django_redis_sync.engine.quorum import voting
-from django_redis_sync.engine.quorum.voting import held_of
-from django_redis_sync.engine.server import Members
 from exam import clock
-from tests.behaviour.both import both, eventually, until
+from tests.behaviour.both import Sync, answered, both, eventually, until, within
+from tests.behaviour.conftest import ATTEMPT, Impatient
 from tests.behaviour.watching import View
 
+from .conftest import start_servers
 from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds allowed for one reply while servers are stopped.
-ATTEMPT = 1.0
 #: Seconds in which a lease of 30 s doesn't expire.
 SOONER = 20
-
-
-class Impatient(Lock):
-    _attempt = ATTEMPT
+needs_shim = pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 
 
 class Five:
     """Five servers, and their cache aliases for `using`."""
 
-    def __init__(
-        self, servers: list[RedisServer], aliases: list[str], kind: type[Lock] = Lock
-    ) -> None:
-        self.servers, self.aliases, self.kind = servers, aliases, kind
+    def __init__(self, servers: list[RedisServer], aliases: list[str]) -> None:
+        self.servers, self.aliases = servers, aliases
 
-    def lock(self, name: str = "x", **options: Any) -> Lock:
-        return self.kind(name, using=self.aliases, **options)
+    def lock(self, name: str = "x", kind: Any = Lock, **options: Any) -> Lock:
+        return kind(name, using=self.aliases, **options)
 
-    def holding(self, name: str = "x") -> list[int]:
-        """Return the number of unexpired leases on each running server."""
+    def ends(self, name: str = "x") -> list[dict[str, float]]:
+        """Return the expiry of each lease by its token, for each running server."""
         found = []
         for server in self.servers:
             if server.pid is not None:
                 with client(server) as mine:
-                    found.append(View(mine, name).holding)
+                    found.append(View(mine, name).leases)
         return found
+
+    def holding(self, name: str = "x") -> list[int]:
+        """Return the number of unexpired leases on each running server."""
+        now = time.time() * 1000
+        return [sum(end > now for end in leases.values()) for leases in self.ends(name)]
 
     def flush(self, count: int) -> None:
         for server in self.servers[:count]:
             with client(server) as mine:
                 mine.flushdb()
 
+    @contextlib.contextmanager
+    def hung(self, *numbers: int) -> Iterator[None]:
+        """Pause some of the servers during the block."""
+        for number in numbers:
+            self.servers[number].pause()
+        try:
+            yield
+        finally:
+            for number in numbers:
+                self.servers[number].resume()
+
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[list[RedisServer]]:
-    from .conftest import _need_servers
-
-    _need_servers()
-    with Independent(5) as started:
+    with start_servers(Independent, count=5) as started:
         yield started.servers
-
-
-class _One:
-    def __init__(self, server: RedisServer) -> None:
-        self.server = server
-
-    def cache(self, **options: Any) -> dict[str, Any]:
-        backend = "django_redis.cache.RedisCache"
-        return {"BACKEND": backend, "LOCATION": self.server.url, "OPTIONS": options}
 
 
 @pytest.fixture
 def gather(alias: Any) -> Callable[..., Five]:
-    return lambda servers, *kind: Five(servers, [alias(_One(server)) for server in servers], *kind)
+    patient = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
+    return lambda servers: Five(servers, [alias(server, **patient) for server in servers])
 
 
 @pytest.fixture
@@ -108,70 +104,76 @@ def five(running: list[RedisServer], gather: Any) -> Five:
 @pytest.fixture
 def own(start: Any, gather: Any) -> Five:
     """Five servers that only this test uses."""
-    return gather(start(Independent, count=5).servers, Impatient)
-
-
-# Guarantees of a lock
+    return gather(start(Independent, count=5).servers)
 
 
 @both
 async def test_quorum_lock_is_held_and_released_on_all_servers(io, five) -> None:
-    lease = await io.do(five.lock(), "acquire")
-    assert lease.held and 25 < lease.remaining <= 30
-    await until(io, lambda: five.holding() == [1] * 5)
-    assert await io.do(five.lock(), "acquire", False) is None
-    assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
-    with pytest.raises(NotAcquired):
-        async with io.entered(five.lock(blocking=False)):
-            pytest.fail("two are in")
-    assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
-    assert (await io.do(five.lock(), "status")).holding == 1
-    await io.do(lease, "release")
-    assert five.holding() == [0] * 5
-    assert not await io.do(five.lock(), "locked")
-    with pytest.raises(NotAcquired):
-        await io.do(lease, "release")
-
-
-@both
-async def test_waiter_gets_the_released_permit(io, five) -> None:
+    fences = []
+    for kind in (Lock, RLock):
+        lock = five.lock(kind=kind)
+        async with io.entered(lock) as lease:
+            if kind is RLock:
+                async with io.entered(five.lock(kind=RLock)) as inner:
+                    assert inner is lease
+            assert lease.held and 25 < lease.remaining <= 30
+            await until(io, lambda: five.holding() == [1] * 5)
+            assert await io.do(five.lock(), "acquire", False) is None
+            assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
+            with pytest.raises(NotAcquired):
+                async with io.entered(five.lock(blocking=False)):
+                    pytest.fail("two are in")
+            assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
+            assert (await io.do(five.lock(), "status")).holding == 1
+            with pytest.raises(NotImplementedError):
+                await io.do(lease, "detach")
+            fences.append(lease.fence)
+        assert [0] * 5 == five.holding() and not await io.do(five.lock(), "locked")
+        with pytest.raises(NotAcquired):
+            await io.do(lease, "release")
     first = await io.do(five.lock(), "acquire")
     waiting = io.start(io.do(five.lock(), "acquire"))
     await io.sleep(0.3)
     await io.do(first, "release")
     second = await io.result(waiting)
-    assert second.held and second.fence > first.fence
+    fences += [first.fence, second.fence]
+    assert second.held and sorted(set(fences)) == fences
     await io.do(second, "release")
-    assert five.holding() == [0] * 5
+    assert [0] * 5 == five.holding()
 
 
 @both
 async def test_quorum_lease_is_renewed_extended_and_expires(io, five) -> None:
     kept = await io.do(five.lock("kept", timeout=3, renew=True), "acquire")
     hard = await io.do(five.lock("hard", timeout=2), "acquire")
+    async with io.entered(five.lock("period", min_hold=4.0)) as period:
+        pass
+    assert [1] * 5 == five.holding("period")
+    assert await io.do(five.lock("period"), "acquire", False) is None
     assert hard.remaining <= 2
-    await io.sleep(4)
+    again = await io.do(five.lock("period"), "acquire", blocking_timeout=SOONER)
+    assert again.fence > period.fence
     assert kept.held and await io.do(kept, "owned")
     assert not hard.held
     assert await io.do(five.lock("hard"), "acquire", False)
-    await io.do(kept, "extend", 200)
-    assert 190 < kept.remaining <= 203
-    await io.do(kept, "renew", 50)
-    assert 40 < kept.remaining <= 50
-    await io.do(kept, "release")
+    for method, seconds, most in (("extend", 200, 203), ("renew", 50, 50), ("renew", 20, 20)):
+        await io.do(kept, method, seconds)
+        assert seconds * 0.8 < kept.remaining <= most
+        # Clocks may run at different rates: the server's lease is longer, by a part and by 2 ms.
+        now, ends = time.time(), [*five.ends("kept")[0].values()]
+        assert ends[0] / 1000 - now > kept.remaining * 1.01
 
 
 @both
-async def test_quorum_lease_is_lost_only_when_a_majority_lost_it(io, five) -> None:
-    lost: list[Any] = []
-    lock = five.lock(timeout=3, renew=True, on_lost=lost.append)
+async def test_quorum_lease_is_lost_only_when_a_majority_lost_it(io, five, losses) -> None:
+    lock = five.lock(timeout=3, renew=True, on_lost=losses)
     lease = await io.do(lock, "acquire")
     five.flush(2)
     await io.sleep(4)
     assert lease.held and await io.do(lease, "owned")
     assert await io.do(five.lock(), "acquire", False) is None
     five.flush(3)
-    await until(io, lambda: lost and not lease.held)
+    await until(io, lambda: losses.of(lease) and not lease.held)
     with pytest.raises(LeaseLost):
         await io.do(lock, "release")
     again = await io.do(five.lock(), "acquire", blocking_timeout=SOONER)
@@ -179,44 +181,12 @@ async def test_quorum_lease_is_lost_only_when_a_majority_lost_it(io, five) -> No
     await io.do(again, "release")
 
 
-@both
-async def test_rlock_on_a_quorum_is_reentrant(io, five) -> None:
-    lock = RLock("re", using=five.aliases)
-    async with io.entered(lock) as outer:
-        async with io.entered(RLock("re", using=five.aliases)) as inner:
-            assert inner is outer and outer.held
-        assert outer.held
-    assert five.holding("re") == [0] * 5
-
-
-def test_quorum_fence_grows_with_every_grant(five) -> None:
-    fences = []
-    for _ in range(5):
-        with five.lock("fenced") as lease:
-            fences.append(lease.fence)
-    assert sorted(set(fences)) == fences
-
-
-def test_min_hold_keeps_a_quorum_lock_taken(five) -> None:
-    with five.lock("period", min_hold=4.0):
-        pass
-    assert five.holding("period") == [1] * 5
-    assert five.lock("period").acquire(False) is None
-    lease = five.lock("period").acquire(blocking_timeout=SOONER)
-    assert lease
-    lease.release()
-
-
 def test_quorum_lock_is_granted_to_each_of_twenty_contenders(five) -> None:
-    turns: Counter[int] = Counter()
-    waits: list[float] = []
-    inside = []
+    turns, inside = Counter[int](), list[int]()
 
     def contend(number: int) -> None:
         for _ in range(3):
-            began = time.monotonic()
             with five.lock("crowd") as lease:
-                waits.append(time.monotonic() - began)
                 inside.append(number)
                 assert len(inside) == 1 and lease.held
                 inside.remove(number)
@@ -224,12 +194,8 @@ def test_quorum_lock_is_granted_to_each_of_twenty_contenders(five) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(contend, range(20)))
-    print(f"60 grants, the longest wait {max(waits):.2f} s, the mean {sum(waits) / 60:.2f} s")
     assert turns == dict.fromkeys(range(20), 3)
     eventually(lambda: five.holding("crowd") == [0] * 5, SOONER)
-
-
-# Servers that stop
 
 
 @both
@@ -238,56 +204,53 @@ async def test_quorum_works_with_two_of_five_killed_and_fails_with_three(io, own
     for server in own.servers[:2]:
         server.kill()
     for _ in range(3):
-        start = time.monotonic()
-        async with io.entered(own.lock()) as lease:
-            assert lease.held and await io.do(lease, "owned")
-        assert time.monotonic() - start < 3
+        with within(3):
+            async with io.entered(own.lock(kind=Impatient)) as lease:
+                assert lease.held and await io.do(lease, "owned")
     await io.sleep(2)
     assert before.held
     own.servers[2].kill()
-    start = time.monotonic()
-    with pytest.raises(Unavailable, match="of 5 servers"):
-        await io.do(own.lock("after"), "acquire", False)
-    with pytest.raises(Unavailable):
-        await io.do(own.lock("after"), "acquire", blocking_timeout=0.5)
-    with pytest.raises(Unavailable):
-        await io.do(own.lock("after"), "locked")
-    assert time.monotonic() - start < 20 * ATTEMPT
+    after = own.lock("after", Impatient)
+    with within(20 * ATTEMPT):
+        with pytest.raises(Unavailable, match="of 5 servers"):
+            await io.do(after, "acquire", False)
+        with pytest.raises(Unavailable):
+            await io.do(after, "acquire", blocking_timeout=0.5)
+        with pytest.raises(Unavailable):
+            await io.do(after, "locked")
     await until(io, lambda: own.holding("after") == [0, 0], SOONER)
     # The lease can't be renewed without a majority, so it is lost.
     await until(io, lambda: not before.held)
     for server in own.servers[:3]:
         server.restart()
-    async with io.entered(own.lock("after")) as lease:
+    async with io.entered(after) as lease:
         assert lease.held
 
 
 @both
-async def test_quorum_works_with_two_hung_servers_and_releases_on_them_later(io, own) -> None:
-    async with io.entered(own.lock()):
-        pass
-    for server in own.servers[:2]:
-        server.pause()
-    try:
-        took = []
-        for _ in range(5):
-            start = time.monotonic()
-            async with io.entered(own.lock()) as lease:
-                assert lease.held
-                assert await io.do(own.lock(), "acquire", False) is None
-            took.append(time.monotonic() - start)
-        print(
-            "seconds for a cycle and a rejection while two servers hang:",
-            [round(t, 3) for t in took],
-        )
-        assert min(took) < 0.5 and max(took) < 5
-    finally:
-        for server in own.servers[:2]:
-            server.resume()
+async def test_quorum_works_with_two_hung_servers_and_not_with_three(io, own, losses) -> None:
+    kept = await io.do(own.lock("kept", timeout=5, renew=True, on_lost=losses), "acquire")
+    lock, took = own.lock(kind=Impatient), []
+    with own.hung(0, 1):
+        watch = within()
+        while watch.seconds < 8:  # longer than the lease duration
+            with within(5) as cycle:
+                async with io.entered(lock) as lease:
+                    assert lease.held
+                    assert await io.do(own.lock(kind=Impatient), "acquire", False) is None
+            took.append(cycle.seconds)
+            await io.sleep(0.5)
+        assert min(took) < 0.5
+        assert kept.held and not losses.calls
     # The requests that reached the hung servers late are undone.
     await until(io, lambda: own.holding() == [0] * 5, SOONER)
-    async with io.entered(own.lock()) as lease:
+    async with io.entered(lock) as lease:
         assert lease.held
+    with own.hung(0, 1, 2):
+        await until(io, lambda: losses.of(kept))
+    # Another client can get the lock as soon as three servers have ended the lease.
+    ends = sorted(max(leases.values(), default=0) for leases in own.ends("kept"))
+    assert losses.preceded(ends[2], kept)
 
 
 def test_quorum_never_exceeds_the_limit_while_servers_stop_and_return(own) -> None:
@@ -296,173 +259,104 @@ def test_quorum_never_exceeds_the_limit_while_servers_stop_and_return(own) -> No
     with Crowd(own.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
         for pair in ((0, 1), (2, 3)):
-            for number in pair:
-                own.servers[number].pause()
-            time.sleep(1)
-            for number in pair:
-                own.servers[number].resume()
+            with own.hung(*pair):
+                time.sleep(1)
             time.sleep(0.5)
         own.servers[4].kill()
         paused = time.monotonic()
         eventually(lambda: len(crowd.since(paused)) == 2)
-    assert crowd.over == 0
-    assert crowd.errors == {}, crowd.messages
+    assert (0, {}) == (crowd.over, crowd.errors), crowd.messages
     assert sum(map(len, crowd.grants.values())) > 20
 
 
-# Clocks
+@pytest.fixture
+def shifting(start: Any, gather: Any, tmp_path: Any) -> tuple[Five, clock.Clock]:
+    """Five servers, and the clock of the last one."""
+    shim = clock.Clock(tmp_path)
+    servers = start(Independent, count=4).servers
+    return gather([*servers, start(RedisServer, environment=shim.environment)]), shim
+
+
+def is_split(five: Five, name: str) -> bool:
+    """Return True if two leases are each on two of the servers with a correct clock, so that the
+    other server must have granted both of them."""
+    now, ends = time.time() * 1000, [end for some in five.ends(name)[:4] for end in some.items()]
+    return [2, 2] == [*Counter(token for token, end in ends if end > now).values()]
 
 
 class Jumped(Crowd):
-    """A crowd in which two leases may be held if the server whose clock jumped is the only server
-    that both majorities share."""
+    """A crowd in which two leases may be held if the server whose clock jumped granted both."""
 
-    def __init__(self, five: Five, odd: str) -> None:
+    def __init__(self, five: Five) -> None:
         super().__init__(five.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6)
-        self.of, self.odd = Members(five.aliases), odd
+        self.five = five
 
     def excused(self, held: list[Any]) -> bool:
-        holds = [held_of(self.of, lease.token) for lease in held]
-        return set.intersection(*(set(hold.fences) for hold in holds if hold)) == {self.odd}
+        return len(held) == 2 and is_split(self.five, held[0].name)
 
 
-@pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
+@needs_shim
 @pytest.mark.parametrize("seconds", [60, -60], ids=["ahead", "behind"])
-def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(
-    tmp_path, gather, seconds: int
-) -> None:
-    odd_clock = clock.Clock(tmp_path)
-    with (
-        Independent(4) as others,
-        RedisServer(environment=odd_clock.environment) as odd,
-    ):
-        five = gather([*others.servers, odd])
-        held = five.lock("held", timeout=50).acquire()
-        with client(odd) as mine, Jumped(five, five.aliases[4]) as crowd:
-            eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
-            odd_clock.shift(seconds)
-            assert abs(mine.time()[0] - time.time() - seconds) < 5
-            assert five.lock("held").acquire(blocking_timeout=0.5) is None
-            assert held.held and held.owned()
-            jumped = time.monotonic()
-            eventually(lambda: all(len(g) > 20 for g in crowd.grants.values()), 60)
-            odd_clock.shift(0)
-            eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
-        assert crowd.over == 0
-        # The clock jumps ahead once, which can end one lease of each name.
-        assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
-        assert sum(crowd.errors.values()) <= 2, crowd.messages
-        held.release()
+def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds: int) -> None:
+    five, shim = shifting
+    held = five.lock("held", timeout=50).acquire()
+    with client(five.servers[4]) as mine, Jumped(five) as crowd:
+        eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
+        shim.shift(seconds)
+        assert abs(mine.time()[0] - time.time() - seconds) < 5
+        assert five.lock("held").acquire(blocking_timeout=0.5) is None
+        assert held.held and held.owned()
+        jumped = time.monotonic()
+        eventually(lambda: all(len(g) > 20 for g in crowd.grants.values()), 60)
+        shim.shift(0)
+        eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
+    assert crowd.over == 0
+    # The clock jumps ahead once, which can end one lease of each name.
+    assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
+    assert sum(crowd.errors.values()) <= 2, crowd.messages
+    held.release()
 
 
-def patiently(acquire: Callable[..., Any], *args: Any) -> Any:
-    """Call `acquire` until a majority answers, and return the result.
+@needs_shim
+def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, losses) -> None:
+    five, shim = shifting
 
-    A busy machine may need several tries."""
+    def acquire(lock: Lock, *args: Any) -> Any:
+        return Sync().run(answered(Sync(), lock, "acquire", *args))
 
-    def answered() -> list[Any]:
-        try:
-            return [acquire(*args)]
-        except Unavailable:
-            return []
-
-    (got,) = eventually(answered, 20)
-    return got
-
-
-@pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
-def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(tmp_path, gather) -> None:
-    odd_clock = clock.Clock(tmp_path)
-    lost: list[Any] = []
-    with (
-        Independent(4) as others,
-        RedisServer(environment=odd_clock.environment) as odd,
-    ):
-        five = gather([*others.servers, odd])
-        rivals = [Lock("x", using=alias).acquire() for alias in five.aliases[:2]]
-        mine = five.lock("x", timeout=18, renew=True, on_lost=lost.append)
-        held = patiently(mine.acquire)
-        for rival in rivals:
-            assert rival
-            rival.release()
-        assert five.holding("x") == [0, 0, 1, 1, 1]
-        assert patiently(five.lock("x").acquire, False) is None
-        odd_clock.shift(60)
-        rival = patiently(five.lock("x").acquire)
-        assert Jumped(five, five.aliases[4]).excused([held, rival])
-        # At the first renewal after the jump: the second would be 2/3 of the duration later.
-        eventually(lambda: lost, 18 / 3 + 4)
-        assert not held.held
+    rivals = [Lock("x", using=alias).acquire() for alias in five.aliases[:2]]
+    held = acquire(five.lock("x", timeout=18, renew=True, on_lost=losses))
+    for rival in rivals:
+        rival.release()
+    assert five.holding("x") == [0, 0, 1, 1, 1]
+    assert acquire(five.lock("x"), False) is None
+    shim.shift(60)
+    assert acquire(five.lock("x")) and is_split(five, "x")
+    # At the first renewal after the jump: the second would be 2/3 of the duration later.
+    eventually(lambda: losses.of(held), 18 / 3 + 4)
+    assert not held.held
 
 
-# Wrong arguments
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda using: Semaphore("x", 2, using=using), "majorities"),
-        (lambda using: Semaphore("x", using=using), "majorities"),
-        (lambda using: Lock("x", using=using, fair=True), "fair"),
-        (lambda using: Lock("x", using=using, timeout=math.inf), "permanent"),
-        (lambda using: Lock("x", using=using[:2]), "fewer than three"),
-        (lambda using: Lock("x", using=[*using, using[0]]), "twice"),
-    ],
-)
-def test_option_that_is_unsafe_on_a_quorum_raises_improperly_configured(make, reason: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match=f"(?i){reason}"):
-        make(["a", "b", "c"])
-
-
-def test_read_write_lock_on_a_quorum_raises_improperly_configured() -> None:
+@both
+async def test_unsafe_or_unknown_server_is_rejected(io, five) -> None:
+    with pytest.raises(ImproperlyConfigured, match="nowhere"):
+        await io.do(Lock("x", using=[*five.aliases, "nowhere"]), "acquire")
     with pytest.raises(ImproperlyConfigured, match="readers"):
-        ReadWriteLock("x", using=["a", "b", "c"])
-
-
-def test_using_with_a_non_string_alias_raises_type_error() -> None:
+        ReadWriteLock("x", using=five.aliases)
+    with pytest.raises(ImproperlyConfigured, match="majorities"):
+        Semaphore("x", 2, using=five.aliases)
     with pytest.raises(TypeError):
         Lock("x", using=[1, 2, 3])
 
 
-@both
-async def test_unknown_or_duplicate_server_raises_improperly_configured(io, five, settings) -> None:
-    with pytest.raises(ImproperlyConfigured, match="nowhere"):
-        await io.do(Lock("x", using=[*five.aliases, "nowhere"]), "acquire")
-    duplicate = {"duplicate": django_settings.CACHES[five.aliases[0]]}
-    settings.CACHES = {**settings.CACHES, **duplicate}
-    with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
-        await io.do(Lock("x", using=[*five.aliases, "duplicate"]), "acquire")
-
-
-@both
-async def test_detach_of_a_quorum_lease_raises_not_implemented_error(io, five) -> None:
-    lease = await io.do(five.lock(), "acquire")
-    with pytest.raises(NotImplementedError):
-        await io.do(lease, "detach")
-    assert lease.held
-    await io.do(lease, "release")
-
-
-# Arithmetic
-
-
-@pytest.mark.parametrize("ms", [1, 30, 999, 30_000, 86_400_000])
-def test_requested_lease_covers_the_local_expiry_plus_drift(ms: int) -> None:
-    asked = int(voting.stretched(str(ms)))
-    assert ms <= voting.deducted(str(asked)) <= ms + 1
-    assert asked >= ms * (1 + voting.DRIFT) + voting.DRIFT_MS
-    assert voting.deducted("inf") == math.inf and voting.stretched("inf") == "inf"
-
-
 def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
-    first = five.lock("interrupted").acquire()
-    ended: list[BaseException] = []
+    first, ended = five.lock("interrupted").acquire(), list[Any]()
 
     def wait() -> None:
         try:
             five.lock("interrupted").acquire()
         except BaseException as error:
-            ended.append(error)
+            ended.append(type(error))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -474,7 +368,7 @@ def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
         thread.join(5)
         if not thread.is_alive():
             break
-    assert [type(error) for error in ended] == [KeyboardInterrupt]
+    assert [KeyboardInterrupt] == ended
     first.release()
     eventually(lambda: five.holding("interrupted") == [0] * 5, SOONER)
 
@@ -490,7 +384,6 @@ def test_cancelled_task_leaves_no_quorum_lease(five) -> None:
             if not isinstance(got, BaseException):
                 await got.arelease()
         lease = await five.lock("cancelled").aacquire(blocking_timeout=SOONER)
-        assert lease
         await lease.arelease()
 
     asyncio.run(main())

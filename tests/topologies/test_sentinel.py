@@ -9,16 +9,13 @@ import warnings
 from typing import Any
 
 import pytest
+import redis.asyncio.sentinel
 
 from devtools.topologies import Sentinels, client, wait_for
-from django_redis_sync import LeaseLost, Lock, Unavailable
-from django_redis_sync.engine.server import async_server_of
-from django_redis_sync.protocol.keys import keys_of
-from tests.behaviour.both import both, eventually, until
-from tests.faults.conftest import retried
-from tests.settings import PREFIX
+from django_redis_sync import LeaseLost, Lock
+from tests.behaviour.both import Sync, answered, both, eventually, queued, until, within
+from tests.behaviour.watching import Losses, View
 from tests.support.journal import journalling
-from tests.support.packed import leases_of
 
 from .crowd import Crowd
 
@@ -38,22 +35,26 @@ def sentinels(start: Any) -> Sentinels:
     return start(Sentinels)
 
 
+@pytest.fixture
+def using(sentinels: Sentinels, alias: Any) -> str:
+    return alias(sentinels, **PATIENT)
+
+
 @pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
 def test_all_names_are_granted_again_after_a_failover_under_load(
-    sentinels, alias, figure, how, shares
+    sentinels, using, figure, how, shares
 ) -> None:
     old = sentinels.primary
-    name = alias(sentinels, **PATIENT)
     with journalling(old.url) as journal:
-        with Crowd(name, ["a", "b", "c"], 2, shares=shares) as crowd:
+        with Crowd(using, ["a", "b", "c"], 2, shares=shares) as crowd:
             eventually(lambda: sum(map(len, crowd.grants.values())) > 60)
             broken = time.monotonic()
             getattr(old, how)()
             wait_for(lambda: sentinels.current() is not old, "a new primary")
             promoted = time.monotonic() - broken
             eventually(lambda: len(crowd.since(broken + promoted)) == 3)
-            settled = time.monotonic()
-            eventually(lambda: all(len(g) > 20 for g in _after(crowd, settled).values()))
+            settled = {name: len(grants) for name, grants in crowd.grants.items()}
+            eventually(lambda: all(len(crowd.grants[n]) > settled[n] + 20 for n in crowd.names))
         back = max(crowd.since(broken + promoted).values()) + promoted
         figure(
             recover=back,
@@ -72,149 +73,116 @@ def test_all_names_are_granted_again_after_a_failover_under_load(
             old.resume()
 
 
-def _after(crowd: Crowd, moment: float) -> dict[str, list[float]]:
-    return {name: [at for at in crowd.grants[name] if at > moment] for name in crowd.names}
-
-
+@pytest.mark.parametrize("how", ["kill", "demote"])
 @both
-async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -> None:
-    name = alias(sentinels, **PATIENT)
-    first = await io.do(Lock("place", using=name, timeout=LONG), "acquire")
-    waiting = io.start(io.do(Lock("place", using=name), "acquire"))
-    keys = keys_of(PREFIX, "place")
-    with client(sentinels.replicas[0]) as replica:
-        await until(io, lambda: replica.zcard(keys.queue) == 1)
-        (before,) = replica.zrange(keys.queue, 0, -1, withscores=True)
-        sentinels.primary.kill()
+async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, how: str) -> None:
+    """READONLY makes a client leave a demoted primary, ask Sentinel, and send its request again."""
+    first = await io.do(Lock("place", using=using, timeout=LONG), "acquire")
+    with client(sentinels.primary) as old, client(sentinels.replicas[0]) as new:
+        waiting = await queued(io, Lock("place", using=using), View(old, "place"))
+        await until(io, lambda: View(new, "place").waiting == 1)
+        queue = View(new, "place").keys.queue
+        places = new.zrange(queue, 0, -1, withscores=True)
+        if how == "kill":
+            sentinels.primary.kill()
+        else:
+            # The sentinel answers NOGOODSLAVE until it has checked the replica again.
+            with client(sentinels.sentinels[0]) as sentinel:
+                words = ("SENTINEL", "FAILOVER", sentinels.service)
+                wait_for(lambda: sentinel.execute_command(*words), "the failover")
         await until(io, lambda: sentinels.current() is not sentinels.primary, 60)
-        assert [before] == replica.zrange(keys.queue, 0, -1, withscores=True)
-        assert first.held and await _soon(io, lambda: io.do(first, "owned"))
-        await _soon(io, lambda: io.do(first, "renew"))
+        if how == "demote":
+            # Before its demotion, the old primary still makes grants, which are lost.
+            await until(io, lambda: old.info("replication")["role"] == "slave")
+        assert places == new.zrange(queue, 0, -1, withscores=True)
+        assert first.held and await answered(io, first, "owned")
+        await answered(io, first, "renew")
         await io.do(first, "release")
-        lease = await io.result(waiting)
-    assert lease.held and lease.fence > first.fence
-    await io.do(lease, "release")
+        second = await io.result(waiting)
+        assert second.held and second.fence > first.fence
+        assert 1 == View(new, "place").holding
+    await io.do(second, "release")
 
 
-async def _soon(io: Any, ask: Any) -> Any:
-    """Await `ask()` again while the new primary is unknown, and return its result."""
-    end = time.monotonic() + 30
-    while True:
-        try:
-            return await ask()
-        except Unavailable:
-            assert time.monotonic() < end
-            await io.sleep(0.1)
-
-
-def test_failover_loses_uncopied_grants_and_calls_on_lost(sentinels, alias, figure) -> None:
+def test_failover_loses_uncopied_grants_and_calls_on_lost(sentinels, using, figure) -> None:
     """Replication is asynchronous, so the new primary may lack grants of the old one."""
     old, replica = sentinels.primary, sentinels.replicas[0]
-    name = alias(sentinels, **PATIENT)
-    lost: list[Any] = []
-    options = {"using": name, "timeout": 30, "renew": True, "on_lost": lost.append}
-    safe = [Lock(f"copied-{n}", **options).acquire() for n in range(3)]
-    with client(replica) as mine, client(old) as primary:
-        wait_for(lambda: leases_of(mine, keys_of(PREFIX, "copied-2").leases), "the copy")
+    with Losses() as losses, client(replica) as mine, client(old) as primary:
+        options = {"using": using, "timeout": 30, "renew": True, "on_lost": losses}
+        safe = [Lock(f"copied-{n}", **options).acquire() for n in range(3)]
+        wait_for(lambda: View(mine, "copied-2").holding, "the copy")
         mine.config_set("masteruser", "nobody")
         mine.config_set("masterauth", "wrong")
         primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
         unsafe = [Lock(f"lost-{n}", **options).acquire() for n in range(4)]
         old.kill()
-        killed = time.monotonic()
+        watch = within()
         wait_for(lambda: sentinels.current() is replica, "a new primary")
-        eventually(lambda: len(lost) == len(unsafe), 40)
-        notified = time.monotonic() - killed
-    figure(recover=notified, lost=len(lost), said="all holders notified; lease of 30 s")
-    assert {lease.token for lease in lost} == {lease.token for lease in unsafe}
+        eventually(lambda: all(map(losses.of, unsafe)), 40)
+    figure(recover=watch.seconds, lost=4, said="all holders notified; lease of 30 s")
+    assert {lease.token for lease in unsafe} == {*losses.calls}
     assert not any(lease.held for lease in unsafe)
     # Replicated leases are kept. Lost names can be acquired again, with a larger fence.
     assert all(lease.held and lease.owned() for lease in safe)
     for lease in unsafe:
         with pytest.raises(LeaseLost):
             lease.release()
-        again = Lock(lease.name, using=name).acquire(blocking_timeout=20)
+        again = Lock(lease.name, using=using).acquire(blocking_timeout=20)
         assert again and again.fence > lease.fence
         again.release()
 
 
-@both
-async def test_client_leaves_a_demoted_primary_at_once(io, sentinels, alias) -> None:
-    """READONLY makes the client disconnect, ask Sentinel, and send its request again."""
-    name = alias(sentinels, **PATIENT)
-    async with io.entered(Lock("warm", using=name)):
-        pass
-    first = await io.do(Lock("role", using=name, timeout=LONG), "acquire")
-    waiting = io.start(io.do(Lock("role", using=name), "acquire"))
-    with client(sentinels.primary) as old:
-        await until(io, lambda: old.zcard(keys_of(PREFIX, "role").queue) == 1)
-    with client(sentinels.sentinels[0]) as sentinel:
-        # The sentinel answers NOGOODSLAVE until it has checked the replica again.
-        failover = ("SENTINEL", "FAILOVER", sentinels.service)
-        wait_for(lambda: sentinel.execute_command(*failover), "the failover")
-    await until(io, lambda: sentinels.current() is not sentinels.primary)
-    # Before its demotion, the old primary still makes grants, which are lost.
-    with client(sentinels.primary) as old:
-        await until(io, lambda: old.info("replication")["role"] == "slave")
-    await _soon(io, lambda: io.do(first, "renew"))
-    await io.do(first, "release")
-    second = await io.result(waiting)
-    assert second.held and second.fence > first.fence
-    with client(sentinels.current()) as new:
-        assert 1 == len(leases_of(new, keys_of(PREFIX, "role").leases))
-    await io.do(second, "release")
-
-
-def test_client_ignores_an_old_primary_that_returns(sentinels, alias, figure) -> None:
+def test_client_ignores_an_old_primary_that_returns(sentinels, using, figure) -> None:
     """The old primary returns with an outdated holder, and soon becomes a replica."""
-    old, name = sentinels.primary, alias(sentinels, **PATIENT)
-    first = Lock("back", using=name, timeout=LONG).acquire()
-    wait_for(lambda: _leases(sentinels.replicas[0], "back") == 1, "the copy")
+
+    def retried(thing: Any, method: str, *args: Any) -> Any:
+        return Sync().run(answered(Sync(), thing, method, *args))
+
+    old, lock = sentinels.primary, Lock("back", using=using, timeout=LONG)
+    first = lock.acquire()
+    with client(sentinels.replicas[0]) as mine:
+        wait_for(lambda: View(mine, "back").holding, "the copy")
     old.pause()
     wait_for(lambda: sentinels.current() is not old, "a new primary")
-    retried(first.release)
-    second = retried(Lock("back", using=name, blocking=False).acquire)
+    retried(first, "release")
+    second = retried(lock, "acquire", False)
     assert second and second.fence > first.fence
     old.resume()
-    woken = time.monotonic()
+    watch = within()
     with client(old) as mine:
         wait_for(lambda: mine.info("replication")["role"] == "slave", "the demotion")
-        demoted = time.monotonic() - woken
+        figure(recover=watch.seconds, lost=0)
         wait_for(lambda: mine.info("replication")["master_link_status"] == "up", "the copy")
     for _ in range(20):
-        assert retried(Lock("back", using=name, blocking=False).acquire) is None
-        assert retried(second.owned)
+        assert retried(lock, "acquire", False) is None
+        assert retried(second, "owned")
         time.sleep(0.05)
-    figure(recover=demoted, lost=0)
     second.release()
 
 
-def _leases(server: Any, name: str) -> int:
-    with client(server) as mine:
-        return len(leases_of(mine, keys_of(PREFIX, name).leases))
-
-
-def test_client_sends_no_command_to_a_replica(sentinels, alias) -> None:
+def test_client_sends_no_command_to_a_replica(sentinels, using) -> None:
     """Status pages also read the primary, because a replica may lag."""
-    name = alias(sentinels, **PATIENT)
-    with Lock("asked", using=name) as lease:
-        assert lease.owned() and Lock("asked", using=name).status().holding == 1
-        asyncio.run(Lock("asked", using=name).alocked())
+    with Lock("asked", using=using) as lease:
+        assert lease.owned() and Lock("asked", using=using).status().holding == 1
+        asyncio.run(Lock("asked", using=using).alocked())
     with client(sentinels.replicas[0]) as replica:
         stats = replica.info("commandstats")
     assert not {"cmdstat_evalsha", "cmdstat_blpop"} & set(stats)
 
 
-def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, alias) -> None:
-    name = alias(sentinels, **PATIENT)
+def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, using) -> None:
+    def ports(manager: Any) -> set[int]:
+        return {one.connection_pool.connection_kwargs["port"] for one in manager.sentinels}
 
     async def main() -> None:
-        async with Lock("a", using=name):
+        async with Lock("a", using=using):
             pass
-        known = async_server_of(name).client.connection_pool.sentinel_manager.sentinels
-        for sentinel in known:
+        kind, mine = redis.asyncio.sentinel.Sentinel, {port for _, port in sentinels.addresses}
+        managers = [obj for obj in gc.get_objects() if isinstance(obj, kind)]
+        (manager,) = [manager for manager in managers if ports(manager) == mine]
+        for sentinel in manager.sentinels:
             await sentinel.ping()
-        known[1] = known[0]  # as redis-py does when two tasks look up the primary at once
+        manager.sentinels[1] = manager.sentinels[0]  # as redis-py does when two tasks ask at once
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
