@@ -36,7 +36,7 @@ from .course import (
 from .observer import Event
 
 #: Max seconds from a grant to its `enter` event on an idle machine.
-SHORTLY = 0.6
+SHORTLY = 0.3
 #: Seconds for locks that claim no time: max wait in vain, and lease duration.
 IN_VAIN, USUAL_LEASE = 5.0, 2.0
 #: Seconds after its time from which on an answer counts as late.
@@ -142,11 +142,13 @@ class _Judge(Course):
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
-        # The earliest start of its lease: shortly before `enter`, unless it was delayed.
-        when = (visit.asked, visit.entered)
-        held_up = any_overlap([*visit.stops, *self.harm_to(visit)], *when)
-        shortly = math.inf if held_up else SHORTLY + self.load(*when)
-        return max(visit.asked, visit.entered - shortly) + self.claims.lease
+        if any_overlap([*visit.stops, *self.harm_to(visit)], visit.asked, visit.entered):
+            return visit.asked + self.claims.lease
+        # Its lease began shortly before `enter`, or earlier if its process could not run.
+        start = visit.entered
+        for _ in range(5):
+            start = visit.entered - SHORTLY - self.load(start, visit.entered, visit.pid)
+        return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
         """Return the first time when the visit's process could not run or not reach its server."""

@@ -22,6 +22,7 @@ from .checker import IN_VAIN
 from .course import Visit
 from .lab import Fault, Lab, Team
 from .observer import is_stopped
+from .proxy import Path as Way
 from .servers import HOST
 
 _table = configparser.ConfigParser(interpolation=None)
@@ -45,6 +46,7 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
         seen[f"{role} died"] += one.gone < min(until, one.gave_up, one.failed)
         seen[f"{role} died inside"] += one.entered <= one.gone < until
         seen[f"{role} died waiting"] += one.gone < min(one.entered, one.gave_up, one.failed)
+        seen[f"{role} was stopped"] += bool(one.stops)
         seen[f"{role} was stopped inside"] += any(LEASE < long < math.inf for long in lasted)
         seen[f"{role} failed"] += one.failed < math.inf
     return seen
@@ -122,7 +124,7 @@ class Script(Lab):
         a, start = self.team("a"), time.monotonic()
         a.stop()
         self.until_inside("b", LEASE + 2)
-        time.sleep(max(0.2, start + LEASE + 0.2 - time.monotonic()))
+        time.sleep(max(0.0, start + LEASE + 0.1 - time.monotonic()))
         a.resume()
 
     def deny_threads(self) -> None:
@@ -137,11 +139,12 @@ class Script(Lab):
 
     def chaos(self) -> None:
         """Let workers work for ten seconds, and harm one of them every few tenths of a second."""
-        chance, born = random.Random(7), itertools.count()
+        chance, born, harmless = random.Random(7), itertools.count(), dict[Way, int]()
 
         def new() -> Team:
             team = Team([self.hand(f"worker{next(born)}", "worker")])
             team.start("storm", 60, 0.15)
+            harmless.update(dict.fromkeys(team[0].ways, 0))
             return team
 
         crew = [new() for _ in range(3 + self.limit)]
@@ -159,10 +162,12 @@ class Script(Lab):
                 crew[place].stop()
                 time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
                 crew[place].resume()
-            else:
-                for way in crew[place][0].ways:
+            for way in crew[place][0].ways if what in ("cut", "lose") else ():
+                if way.requests >= harmless[way]:  # no request may be harmed twice
                     way.cut() if what == "cut" else way.harm("lose")
-        time.sleep(LEASE + 0.5)
+                    harmless[way] = way.requests + 15
+        time.sleep(LEASE + 2.5)
+        self.evidence["lose"] += sum(way.done["lose"] for way in harmless)
 
     def wrong_clocks(self) -> None:
         """Check that the clocks of workers are wrong."""
@@ -295,7 +300,7 @@ class Script(Lab):
         self.evidence["keys were lost"] += self.ask("DBSIZE")
         self.ask("FLUSHALL")
 
-    def flush_scripts(self, seconds: float) -> None:
+    def flush_scripts(self, seconds: float, more: str = "") -> None:
         """Flush the scripts of all servers repeatedly, and count those that the lock calls."""
 
         def called() -> int:
@@ -306,12 +311,14 @@ class Script(Lab):
             for server in self.servers:
                 self.ask("SCRIPT", "FLUSH", server=server)
             time.sleep(0.3)
-        self.evidence["scripts that it calls were flushed"] += called() - before
+        self.evidence[f"scripts that it calls were flushed{more}"] += called() - before
 
     def renew_without_scripts(self) -> None:
         """Flush scripts while holders must renew their leases."""
         if self.lock.claims.renewed:
-            self.play("a take 5; a keep 4.6 &; b wait 12; flush_scripts 4.2; a give; aftermath b")
+            self.play(
+                "a take 5; a keep 4.6 &; b wait 12; flush_scripts 4.2 again; a give; aftermath b"
+            )
 
     def replicate(self) -> None:
         """Start a replica of the first server that does not get the next changes."""

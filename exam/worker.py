@@ -100,10 +100,10 @@ class Worker:
         self.again()  # as a `with` block does
         return "lost"
 
-    def give(self, again: bool = False) -> str:
-        """Release the lock. `again`: also if `keep()` has released it, as it was lost."""
+    def give(self) -> str:
+        """Release the lock."""
         if self.grant is None:
-            return self.again() if again else "nothing"
+            return "nothing"
         self.last, self.grant = self.grant, None
         self.seat.leave()
         try:

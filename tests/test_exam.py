@@ -26,11 +26,11 @@ from exam.faults import FAULTS, Script
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A correct lock that never uses its server. If an alarm is set, every second acquire returns right
-#: before it rings.
+#: A correct lock that never uses its server, and the same as a program. If an alarm is set, every
+#: second acquire returns right before it rings.
 FILE_LOCK = """
-import fcntl, os, signal, time
-from exam.adapter import Adapter, Claims, poll
+import contextlib, fcntl, json, os, signal, sys, time
+from exam.adapter import Adapter, Claims, Place, Program, poll
 
 class FileLock(Adapter):
     title, claims, late = "a file", Claims(lease=0, punctual=True), 0
@@ -49,24 +49,15 @@ class FileLock(Adapter):
             raise
 
     def once(self, file):
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
-        except BlockingIOError:
-            return None
 
     def release(self, grant):
         os.close(grant)
-"""
-#: The same lock as a program, and the adapter of the program.
-PROGRAM = """
-import json, sys
-from exam.adapter import Place, Program
-from file_lock import FileLock
 
 class Lines(Program):
-    title, needs, claims = "a program", "", FileLock.claims
-    command = [sys.executable, __file__]
+    title, needs, claims, command = "lines", "", FileLock.claims, [sys.executable, __file__]
 
 for line in sys.stdin if __name__ == "__main__" else ():
     words, answer = json.loads(line), {}
@@ -93,10 +84,9 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with locks, among them the file that a reader of docs/exam-adapters.md writes."""
     page = (ROOT / "docs" / "exam-adapters.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    files = {"my_lock": "\n\n".join(shown[:2]), "file_lock": FILE_LOCK, "program": PROGRAM}
     folder = tmp_path_factory.mktemp("locks")
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text)
+    (folder / "my_lock.py").write_text("\n\n".join(shown[:2]))
+    (folder / "file_lock.py").write_text(FILE_LOCK)
     return folder
 
 
@@ -105,8 +95,8 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("my_lock:MyLock", "late-release", r"\*\*two inside\*\*"),
         ("my_lock:MyBetterLock", "late-release", r"✓ 1\.\d s"),
-        ("program:Lines", "killed", "✓"),
-        ("program:Lines", "time-up", "✓"),
+        ("file_lock:Lines", "killed", "✓"),
+        ("file_lock:Lines", "time-up", "✓"),
         ("file_lock:FileLock", "killed", "✓"),
         ("file_lock:FileLock", "signal", "✓"),
         ("file_lock:FileLock", "silent", "not reached"),
@@ -213,26 +203,28 @@ def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_table_shows_the_worst_of_several_runs(tmp_path: Path, exam: Any) -> None:
+def test_page_shows_the_worst_of_several_runs_and_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: Any
+) -> None:
     file, page = tmp_path / "seen.json", tmp_path / "page.md"
     page.write_text("before\n<!-- exam: This project -->\nstale\n<!-- exam ends -->\nafter")
     file.write_text(json.dumps([asdict(seen("broken off"))]))
     runs = [seen("passed"), seen("failed", TWO), seen("passed", free=1.0)]
-    words = ["--only", "lock", "--times", "3", "--json", f"{file}", "--write", f"{page}"]
-    assert 1 == exam(runs, *words, "--strict"), "the exit code of a failure"
-    assert [("failed", [TWO])] == [(one.outcome, one.found) for one in report.read(file).values()]
-    assert "| holder killed (`killed`) | **two inside** 1.2 s |" in page.read_text()
-    assert "stale" not in page.read_text()
-
-
-def test_report_has_the_findings_and_the_reasons_for_missing_locks() -> None:
-    table = {("redis-py", "killed"): seen("failed", TWO),
-             ("redis-py", "silent"): seen("not applicable", why="no server")}  # fmt: skip
-    text = report.text(table, {"pottery": "pottery is not installed"})
-    assert "redis-py Lock, `killed`: two inside for 1.23 s, at 1.00 s: a and b." in text
-    assert "redis-py Lock: no server (`silent`)." in text
-    assert "pottery was not examined: pottery is not installed." in text
+    none = seen("not applicable", lock="async", why="no server")
+    monkeypatch.setattr(find("pottery"), "missing", lambda: "it is not installed")
+    words = ["--json", f"{file}", "--write", f"{page}", "--strict", "--times", "3"]
+    words += [word for key in ("lock", "async", "pottery") for word in ("--only", key)]
+    assert 1 == exam([one for run in runs for one in (run, none)], *words), "of a failure"
+    assert [("failed", [TWO])] == [
+        (one.outcome, one.found) for one in report.read(file).values() if one.lock == "lock"
+    ]
+    text = page.read_text()
+    assert "| holder killed (`killed`) | **two inside** 1.2 s | n/a |" in text
+    assert "- Lock, `killed`: two inside for 1.23 s, at 1.00 s: a and b." in text
+    assert "- … in async code: no server (`killed`)." in text
+    assert "- pottery was not examined: it is not installed." in text
     assert re.search(r"Run on \d{4}-\d\d-\d\d with Python [\d.]+, .+ \d", text), text
+    assert "stale" not in text
 
 
 RIGHT, ACCUSED = (seen(one, lock="control:right") for one in ("passed", "failed"))
