@@ -122,7 +122,7 @@ class _Judge(Course):
         self, first: Visit, second: Visit, among: list[Visit], at: float, took: float
     ) -> Finding:
         claims, told = self.claims, first.told < math.inf
-        parts = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
+        parts = [f"{one.who} {_telling(one, second.entered)}" for one in (first, second)]
         text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
         if at > min(map(self.rightful, among)):
             # A holder stayed longer than its lease, and its lock does not claim to report that.
@@ -171,7 +171,7 @@ class _Judge(Course):
         for visit in granted:
             top = tops[bisect_left(granted, visit.asked, key=lambda one: one.entered)]
             if visit.fence is None or visit.fence <= top:
-                text = f"{visit} got {visit.fence or 'none'} after {top}"
+                text = f"{visit.who} got {visit.fence or 'none'} after {top}"
                 yield Finding(FENCE, visit.entered, 0.0, text, "lossy" not in self.flags)
 
     def orders(self) -> Iterator[Finding]:
@@ -182,7 +182,8 @@ class _Judge(Course):
         for late in self.visits:
             early = next((one for one in patient if self.passed(one, late)), None)
             if early is not None:
-                text = f"{late} asked {late.asked - early.asked:.2f} s after {early}, and passed it"
+                after = late.asked - early.asked
+                text = f"{late.who} asked {after:.2f} s after {early.who}, and passed it"
                 yield Finding(ORDER, late.entered, 0.0, text)
 
     def passed(self, early: Visit, late: Visit) -> bool:
@@ -225,7 +226,7 @@ class _Judge(Course):
                 found += self.stretch(since, now, whom)
                 since = math.inf
             if free and since == math.inf:
-                since, whom = now, str(waits[0])
+                since, whom = now, waits[0].who
         return found + self.stretch(since, self.end, whom)
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
@@ -235,7 +236,7 @@ class _Judge(Course):
         if took <= (DELAY if claims.within is None else claims.within) + load:
             return []
         newcomer = next((one for one in self.visits if start <= one.asked < end - 1), None)
-        text = f"{whom} waited" + (f", {newcomer} came later" if newcomer else "")
+        text = f"{whom} waited" + (f", {newcomer.who} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
         # Without a claimed time, it counts only if there was no harm to the server.
@@ -271,7 +272,7 @@ class _Judge(Course):
         for one in self.visits:
             end, due = min(one.answered, self.end), one.asked + one.wait
             late = end - due - sum(overlap((one.asked, end), stop) for stop in one.stops)
-            text = f"{one} wanted to wait for {one.wait:.1f} s"
+            text = f"{one.who} wanted to wait for {one.wait:.1f} s"
             if late > LATE_BY + self.load(one.asked, end):
                 yield Finding(HUNG, due, late, text, claims.punctual)
             early = due - one.gave_up
@@ -280,7 +281,7 @@ class _Judge(Course):
             flag = "keeps" if one.entered < math.inf else "retried"
             strict = claims.retries and flag in self.flags
             if one.failed < math.inf and (strict or not self.in_harm(one, one.asked, one.failed)):
-                yield Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
+                yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
             # It may not lose the first half of a lease, nor a renewed lease while it runs. If there
             # was a long time between two of its checks, it may not have run.
             until = one.entered + lease / 2 if claims.told else -math.inf
@@ -289,7 +290,7 @@ class _Judge(Course):
                 until = min([self.renewed_until(one), *pauses])
             excused = "keeps" not in self.flags and self.in_harm(one, one.asked, one.told)
             if one.entered <= one.told < min(until, math.inf) and not excused:
-                text = f"{one} was running, and its lease was not over"
+                text = f"{one.who} was running, and its lease was not over"
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterator[Finding]:
@@ -303,7 +304,7 @@ class _Judge(Course):
             taken = sum(a < visit.gave_up and visit.asked < b for a, b in spans)
             excused = self.in_harm(visit, *when) or 0 < visit.wait < 2 * self.load(*when)
             if taken < self.claims.limit and not wanted and not excused:
-                yield Finding(REFUSED, visit.gave_up, 0.0, f"{visit} was alone")
+                yield Finding(REFUSED, visit.gave_up, 0.0, f"{visit.who} was alone")
 
 
 def _telling(visit: Visit, since: float) -> str:

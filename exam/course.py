@@ -70,9 +70,6 @@ class Visit:
         """The time when acquire returned or the process ended."""
         return min(self.entered, self.gave_up, self.failed, self.gone)
 
-    def __str__(self) -> str:
-        return self.who
-
 
 @dataclass
 class Course:

@@ -74,12 +74,9 @@ class Script(Lab):
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def harm(self, who: str = "") -> None:
-        """Tell the observer that harm to a worker, or to all, begins."""
-        self.seat.say("harm", who)
-
-    def calm(self, who: str = "") -> None:
-        self.seat.say("calm", who)
+    def report(self, what: str, who: str = "") -> None:
+        """Tell the observer that harm to a worker, or to all, begins, or that all is calm again."""
+        self.seat.say(what, who)
 
     def until_inside(self, who: str, seconds: float, name: str = "") -> None:
         """Wait for up to `seconds` until a worker with a name that begins with `who` gets in.
