@@ -74,9 +74,9 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
     """Return all findings of a history, the worst first.
 
     Flags: "lossy" if the server's data was deleted, so that fences may go back, and two holders may
-    be inside until the first has detected the loss; "keeps" if the harm is not a reason to lose a
-    lease or to fail a release; "retried" if it is not a reason to fail an acquire, for a lock that
-    claims `retries`.
+    be inside until the first has detected the loss. If the lock claims `retries`: "keeps" if the
+    harm is not a reason to lose a lease or to fail a release; "retried" if it is not a reason to
+    fail an acquire.
     """
     course, found = replace(read(history, claims, _Judge), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
@@ -278,9 +278,10 @@ class _Judge(Course):
             early = due - one.gave_up
             if 0.2 < early < math.inf and not self.in_harm(one, one.asked, one.gave_up):
                 yield Finding(EARLY, one.gave_up, early, text, claims.punctual)
+            strict = self.flags if claims.retries else ()
             flag = "keeps" if one.entered < math.inf else "retried"
-            strict = claims.retries and flag in self.flags
-            if one.failed < math.inf and (strict or not self.in_harm(one, one.asked, one.failed)):
+            excused = flag not in strict and self.in_harm(one, one.asked, one.failed)
+            if one.failed < math.inf and not excused:
                 yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
             # It may not lose the first half of a lease, nor a renewed lease while it runs. If there
             # was a long time between two of its checks, it may not have run.
@@ -288,7 +289,7 @@ class _Judge(Course):
             if claims.renewed:
                 pauses = [start for start, end in one.pauses if LOAD * (end - start) > lease / 3]
                 until = min([self.renewed_until(one), *pauses])
-            excused = "keeps" not in self.flags and self.in_harm(one, one.asked, one.told)
+            excused = "keeps" not in strict and self.in_harm(one, one.asked, one.told)
             if one.entered <= one.told < min(until, math.inf) and not excused:
                 text = f"{one.who} was running, and its lease was not over"
                 yield Finding(NO_REASON, one.told, 0.0, text)

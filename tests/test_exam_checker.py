@@ -133,7 +133,8 @@ def history(lines: Any) -> list[Event]:
         (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # it did not run
         (TELLS, PAUSED, ""),
         (TELLS, [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
-        ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], "lost without reason"),
+        ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
+        ((RETRIES, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], "lost without reason"),
         (PUNCTUAL, [*LONG, *LATE], "came back late"),
         (PLAIN, [*LONG, *LATE], "(came back late)"),
         (PUNCTUAL, [*LONG, *EARLY], "gave up early"),
