@@ -83,7 +83,7 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
         one = replace(course, visits=[visit for visit in course.visits if visit.name == name])
         found += [*one.crowds(), *one.fences(), *one.orders(), *one.delays()]
         found += [*one.outcomes(), *one.refusals()]
-    return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
+    return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), -one.seconds))
 
 
 def gap(history: Sequence[Event], limit: int = 1) -> float:
@@ -142,12 +142,12 @@ class _Judge(Course):
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
-        if any_overlap([*visit.stops, *self.harm_to(visit)], visit.asked, visit.entered):
-            return visit.asked + self.claims.lease
-        # Its lease began shortly before `enter`, or earlier if its process could not run.
+        # Its lease began shortly before `enter`, or before what delayed the reply to its process.
+        harms = [span for span in (*visit.stops, *self.harm_to(visit)) if span[0] < visit.entered]
         start = visit.entered
         for _ in range(5):
             start = visit.entered - SHORTLY - self.load(start, visit.entered, visit.pid)
+            start = min([start, *(a for a, b in harms if start < b + SHORTLY)])
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:

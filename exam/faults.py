@@ -7,6 +7,7 @@ history. A trial counts only if there is all evidence that its fault needs.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import itertools
 import math
 import random
@@ -129,9 +130,20 @@ class Script(Lab):
         denied = self.team("a").do("threadless", 0.3, LEASE + 3)
         self.evidence["a thread was refused"] += sum(denied)
 
-    def gather_crowd(self, count: float, wait: float) -> None:
-        size = self.team("crowd")[0].do("crowd", int(count), wait)
-        # It is no number if the crowd polls, so that its process has no time to answer.
+    def settle(self, who: str, seconds: float) -> None:
+        """Wait until no thread of a worker runs or waits for a processor."""
+        end, used = time.monotonic() + seconds, math.inf
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            before, used = used, 0.0
+            for task in Path(f"/proc/{self.team(who)[0].pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    used += sum(map(int, (task / "schedstat").read_text().split()[:2])) / 1e9
+            if 0 <= used - before < 0.15:
+                return
+
+    def count_crowd(self, count: float) -> None:
+        size = self.team("crowd")[0].do("crowded")  # no number if polling leaves it no time
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
@@ -257,12 +269,14 @@ class Script(Lab):
         """Kill the first server, and start it again with its data after `seconds`."""
         calls, before = self.calls(), self.ask("INFO", "server")["run_id"]
         keys = self.ask("DBSIZE")
+        self.ask("SET", "a key of the exam", 1)
         self.redis.kill()
         time.sleep(seconds)
         self.start(self.redis)
         if self.ask("INFO", "server")["run_id"] != before:
             self.evidence["a server that it used was killed"] += calls
-            self.evidence["keys were lost"] += max(0, keys - self.ask("DBSIZE"))
+            lost = not self.ask("EXISTS", "a key of the exam")
+            self.evidence["keys were lost"] += keys if lost else 0
 
     def stop_server(self, seconds: float) -> None:
         calls = self.calls()

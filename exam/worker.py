@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import math
 import os
 import random
 import resource
@@ -20,7 +19,6 @@ import threading
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -41,6 +39,7 @@ class Worker:
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
         self.last: Any = None
+        self.waiting: list[Adapter] = []
 
     def lock_of(self, name: str) -> Adapter:
         if name not in self.locks:
@@ -144,42 +143,37 @@ class Worker:
             time.sleep(chance.random() * hold / 2)
         return "stormed"
 
-    def crowd(self, count: int, wait: float) -> int:
-        """Let threads or tasks wait, and report one of them. Return the number of them that wait
-        when they are quiet, or after 15 s."""
+    def crowd(self, count: float, wait: float) -> str:
+        """Let threads or tasks wait, and report one of them."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
         self.seat.ask(self.place.name, wait)
-        waiting: list[Any] = []
 
         async def task(lock: Adapter) -> None:
-            waiting.append(lock)
+            self.waiting.append(lock)
             with contextlib.suppress(Exception):
                 await lock.aacquire(wait)
-                waiting.remove(lock)
+                self.waiting.remove(lock)
 
         async def tasks() -> None:
             lock = self.kind(self.place)
-            await asyncio.gather(*(task(lock) for _ in range(count)))
+            await asyncio.gather(*(task(lock) for _ in range(int(count))))
 
         def thread() -> None:
             with contextlib.suppress(Exception):
-                waiting.append(lock := self.kind(self.place))
+                self.waiting.append(lock := self.kind(self.place))
                 lock.acquire(wait)
-                waiting.remove(lock)
+                self.waiting.remove(lock)
 
-        targets = [lambda: asyncio.run(tasks())] if self.kind.is_async() else [thread] * count
+        targets = [lambda: asyncio.run(tasks())] if self.kind.is_async() else [thread] * int(count)
         for target in targets:
             threading.Thread(target=target, daemon=True).start()
-        end, used, before = time.monotonic() + 15, math.inf, 0.0
-        while abs(used - before) > 0.15 and time.monotonic() < end:
-            time.sleep(0.5)
-            before, used = used, 0.0
-            for one in Path("/proc/self/task").iterdir():
-                with contextlib.suppress(OSError):  # the times of running and of waiting to run
-                    used += sum(map(int, (one / "schedstat").read_text().split()[:2])) / 1e9
-        return len(waiting)
+        return "waiting"
+
+    def crowded(self) -> int:
+        """Return the number of threads or tasks of the crowd that wait."""
+        return len(self.waiting)
 
     def in_one_process(self) -> str:
         """Let two threads acquire the lock in turn. The first one releases it once more while the
