@@ -1,9 +1,5 @@
-"""The base class of adapters, which connect locks to the exam.
-
-docs/exam-adapters.md shows how to write one, in Python or as a program in any language. Each worker
-makes an adapter and calls it from one thread. If a fault needs several threads, each has its own,
-unless the adapter is `shared`.
-"""
+"""The base class of adapters, which connect locks to the exam. docs/exam-adapters.md shows how to
+write one, in Python or as a program in any language."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-from .checker import Claims
+from .course import Claims
 
 #: The lease duration in seconds, for locks where users can choose it.
 LEASE = 2.0
@@ -47,29 +43,19 @@ class Place:
 
 
 class Adapter:
-    """A lock under examination.
+    """A lock under examination. Each worker process makes an adapter and calls it from one thread.
+    If a fault needs several threads, each has its own adapter, unless the adapter is `shared`."""
 
-    title     its name in the table
-    claims    the promises of its own documentation
-    quotes    for each claim, the sentence of the documentation
-    source    the address of the documentation, and its version
-    needs     "redis" (one server), "quorum" (three), or "" (none)
-    limit     the limit with which it is examined: 2 for semaphores
-    module    the module to import; `package`: the distribution that has the version
-    shared    True if all threads of a process use the same adapter object
-    cannot    faults that it can't be put to, with the reason
-    """
-
-    title = ""
-    claims: ClassVar[Claims] = Claims()
-    quotes: ClassVar[dict[str, str]] = {}
-    source = ""
-    needs = "redis"
-    limit = 1
-    module = ""
-    package = ""
-    shared = False
-    cannot: ClassVar[dict[str, str]] = {}
+    title = ""  # its name in the table
+    claims = Claims()  # the promises of its own documentation
+    quotes: dict[str, str] = {}  # for each claim, the sentence of the documentation
+    source = ""  # the address of the documentation, and its version
+    needs = "redis"  # one server; "quorum": three; "": none
+    limit = 1  # the limit with which it is examined: 2 for semaphores
+    module = ""  # the module to import
+    package = ""  # the distribution that has the version, if its name is not that of the module
+    shared = False  # True if all threads of a process use the same adapter
+    cannot: dict[str, str] = {}  # faults that don't apply, with the reason
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -100,18 +86,11 @@ class Adapter:
         """The module of the lock, imported at first use."""
         return importlib.import_module(self.module)
 
-    # Class methods
-
     @classmethod
     @contextlib.contextmanager
     def service(cls, folder: str) -> Iterator[str]:
         """Run other servers that the lock needs during a trial, and yield their address."""
         yield ""
-
-    @classmethod
-    def promises(cls) -> Claims:
-        """Return the claims, with the limit of the trial."""
-        return replace(cls.claims, limit=cls.limit)
 
     @classmethod
     def is_async(cls) -> bool:
@@ -127,9 +106,10 @@ class Adapter:
 
     @classmethod
     def version(cls) -> str:
-        """Return the installed version of the package, or ""."""
+        """Return the distribution and its version, or ""."""
+        name = cls.package or cls.module
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
-            return importlib.metadata.version(cls.package or cls.module)
+            return f"{name} {importlib.metadata.version(name)}"
         return ""
 
 
@@ -145,11 +125,9 @@ def lost_if(*errors: type[Exception]) -> Iterator[None]:
 def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
     """Call `once()` until it returns something other than None, for up to `wait` seconds."""
     end = time.monotonic() + wait
-    while True:
-        answer = once()
-        if answer is not None or time.monotonic() + pause > end:
-            return answer
+    while (answer := once()) is None and time.monotonic() + pause <= end:
         time.sleep(pause)
+    return answer
 
 
 class Program(Adapter):
@@ -164,7 +142,7 @@ class Program(Adapter):
     stopped together with its worker, and should exit at the end of its input.
     """
 
-    command: ClassVar[list[str]] = []
+    command: list[str] = []
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -174,11 +152,10 @@ class Program(Adapter):
         where = {"url": place.url, "urls": place.urls, "folder": place.folder}
         self._do("open", name=place.name, limit=place.limit, lease=place.lease, **where)
 
-    def _do(self, what: str, **words: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+    def _do(self, what: str, **words: Any) -> Any:
         self._process.stdin.write(json.dumps({"do": what, **words}) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"error": "ended"}')
+        answer = json.loads(self._process.stdout.readline() or '{"error": "ended"}')
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
@@ -201,13 +178,15 @@ class Program(Adapter):
 
 def find(key: str) -> type[Adapter]:
     """Return an adapter by its name in the list, as "module:Class", or as "control:name"."""
-    from .adapters import ADAPTERS
+    from . import adapters
 
-    module, _, name = ADAPTERS.get(key, key).partition(":")
+    module, _, name = key.partition(":")
+    if key in adapters.ADAPTERS:
+        return adapters.load(key)
     if module == "control":
-        from .controls import CONTROLS, RIGHT
+        from .controls import CONTROLS
 
-        return {**RIGHT, **CONTROLS}[name]
+        return CONTROLS[name]
     if not name:
         raise LookupError(f"{key} is neither in the list nor module:Class")
     found: type[Adapter] = getattr(importlib.import_module(module), name)

@@ -1,8 +1,8 @@
 """Locks that prove that the exam works: a correct one, and variants that must fail.
 
-Each fault has a control, which is a variant with one defect. The fault must find one of the given
-kinds of findings in it. `python -m exam --self` runs the controls, and puts the correct lock to
-every fault.
+Each fault has a control, which is a variant with a defect, here or in right.lua. The fault must
+find one of the given kinds of findings in it. `python -m exam --self` runs the controls, and puts
+the correct locks to every fault.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -23,157 +24,125 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .adapter import ALL, Adapter, Lost, Place
-from .adapters.articles import IncrLock
 
-ACQUIRE = """
-local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', seen, '-inf', now - 1500)) do
-    redis.call('ZREM', queue, gone)
-    redis.call('ZREM', seen, gone)
-end
-local number = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
-if not redis.call('ZSCORE', leases, token) then
-    redis.call('ZADD', seen, now, token)
-    if not redis.call('ZSCORE', queue, token) then
-        redis.call('ZADD', queue, number, token)
-    end
-    if redis.call('ZRANK', queue, token) >= limit - redis.call('ZCARD', leases) then
-        redis.call('SET', fence, string.format('%.0f', number))
-        return 0
-    end
-    redis.call('ZREM', queue, token)
-    redis.call('ZREM', seen, token)
-    redis.call('ZADD', leases, now + lease, token)
-end
-redis.call('SET', fence, string.format('%.0f', number))
-return number
-"""
-RENEW = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if (tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1])) or 0) <= now then return 0 end
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
-return 1
-"""
-RELEASE = """
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
-return redis.call('ZREM', KEYS[1], ARGV[1])
-"""
+SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
 
 
+@dataclass
 class Grant:
-    def __init__(self, token: str, number: int, sent: float) -> None:
-        self.token, self.number, self.sent = token, number, sent
-        self.pid, self.ended = os.getpid(), threading.Event()
+    token: str
+    number: int
+    sent: float  # the lease ends at this time plus its duration, or later
+    pid: int
+    ended: threading.Event
 
 
 class Right(Adapter):
     """A fair, fenced semaphore with renewed leases. Its waiters poll every few milliseconds."""
 
-    title = "right"
     claims = replace(ALL, within=2)
-    #: The defect of a variant: replacements in the scripts, or a name that the client checks.
-    scripts: ClassVar[dict[str, str]] = {}
-    defect = ""
-    #: Seconds to wait for a reply.
-    patience = 3.0
-    #: For a control: the kinds of findings, and the faults that must find one of them.
+    defects: tuple[str, ...] = ()
+    #: The kinds of findings of which one must be found, and the faults that must find it. No
+    #: fault may find anything in a lock without kinds.
     kinds: tuple[str, ...] = ()
-    faults: ClassVar[list[str]] = []
+    faults: tuple[str, ...] = ()
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.client = redis.Redis.from_url(
-            place.url, socket_timeout=self.patience, retry=Retry(NoBackoff(), 0)
-        )
-        for script in (ACQUIRE, RENEW, RELEASE):
-            with contextlib.suppress(redis.RedisError):
-                self.client.script_load(self.changed(script))
+        patience = 10 if "counts-from-reply" in self.defects else 3
+        retry = Retry(NoBackoff(), 0)
+        self.client = redis.Redis.from_url(place.url, socket_timeout=patience, retry=retry)
         self.keys = [f"{place.name}:{part}" for part in ("leases", "queue", "seen", "fence")]
+        for what in ("acquire", "renew", "release"):
+            with contextlib.suppress(redis.RedisError):
+                self.client.script_load(self.script(what))
 
-    @classmethod
-    def changed(cls, script: str) -> str:
-        for old, new in cls.scripts.items():
-            script = script.replace(old, new)
-        return script
+    def script(self, what: str) -> str:
+        return f"local what, defects = '{what}', '{' '.join(self.defects)}'\n{SCRIPT}"
 
     def words(self, token: str) -> list[Any]:
-        """Return the keys and arguments of a script."""
+        """Return the keys and arguments of the script."""
         lease = int(self.place.lease * 1000)
         return [*self.keys, token, self.place.limit, lease, int(time.time() * 1000)]
 
-    def run(self, script: str, token: str) -> int:
-        script, words = self.changed(script), self.words(token)
+    def run(self, what: str, token: str) -> int:
+        script, words = self.script(what), self.words(token)
         try:
             return int(self.client.evalsha(hashlib.sha1(script.encode()).hexdigest(), 4, *words))
         except redis.exceptions.NoScriptError:
-            if self.defect == "no-fallback":
-                raise
-            if self.defect == "renews-by-digest" and script == self.changed(RENEW):
+            if {"no-fallback", f"no-fallback-to-{what}"} & {*self.defects}:
                 raise
             return int(self.client.eval(script, 4, *words))
 
-    def retried(self, script: str, token: str, seconds: float) -> int:
+    def retried(self, what: str, token: str, seconds: float) -> int:
         end = time.monotonic() + seconds
         while True:
             try:
-                return self.run(script, token)
+                return self.run(what, token)
             except redis.RedisError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.05)
 
     def acquire(self, wait: float) -> Grant | None:
-        end = time.monotonic() + wait * (6 if self.defect == "hangs" else 1)
-        owners = {"pid-owner": f"{os.getpid()}", "object-owner": f"{os.getpid()} {id(self)}"}
-        token = owners.get(self.defect) or uuid.uuid4().hex
+        end = time.monotonic() + wait * (6 if "hangs" in self.defects else 1)
+        token = uuid.uuid4().hex
+        if "pid-owner" in self.defects:
+            token = f"{os.getpid()}"
+        if "object-owner" in self.defects:
+            token = f"{os.getpid()} {id(self)}"
         try:
             while True:
-                sent = time.monotonic()
+                sent, number = time.monotonic(), 0
                 try:
-                    number = self.run(ACQUIRE, token)
+                    number = self.run("acquire", token)
                 except redis.RedisError:
-                    if self.defect == "no-fallback":
+                    if "no-fallback" in self.defects:
                         raise
-                    if self.defect == "lets-in":
+                    if "lets-in" in self.defects:
                         return self.granted(token, 1, sent)
-                    if self.defect == "new-tokens":
+                    if "new-tokens" in self.defects:
                         token = uuid.uuid4().hex
-                    number = 0
                     time.sleep(0.05)
                 grant = self.granted(token, number, sent) if number else None
                 if grant is not None and self.held(grant):
                     return grant
                 if time.monotonic() >= end:
-                    if self.defect != "stays-in-line":
-                        self.retried(RELEASE, token, 2)
+                    if "stays-in-line" not in self.defects:
+                        self.retried("release", token, 2)
                     return None
-                time.sleep(0.02)
+                self.pause()
         except BaseException:
-            if self.defect != "leaves-grants":
+            if "leaves-grants" not in self.defects:
                 with contextlib.suppress(redis.RedisError):
-                    self.retried(RELEASE, token, 2)
+                    self.retried("release", token, 2)
             raise
 
+    def pause(self) -> None:
+        """Wait between two tries."""
+        if "subscribes-late" not in self.defects:
+            return time.sleep(0.02)
+        with self.client.pubsub() as channel:
+            channel.subscribe(self.keys[0])
+            for _ in ("the confirmation", "a notification"):
+                channel.get_message(timeout=4)
+
     def granted(self, token: str, number: int, sent: float) -> Grant:
-        if self.defect == "leaves-grants":
+        if "leaves-grants" in self.defects:
             time.sleep(0.02)
-        if self.defect == "counts-from-reply":
+        if "two-steps" in self.defects:
+            self.client.zadd(self.keys[0], {token: (time.time() + self.place.lease) * 1000})
+        if "counts-from-reply" in self.defects:
             sent = time.monotonic()
-        grant = Grant(token, number, sent)
-        if self.defect == "never-renews":
+        grant = Grant(token, number, sent, os.getpid(), threading.Event())
+        if "never-renews" in self.defects:
             return grant
         try:
             threading.Thread(target=self.renew, args=(grant,), daemon=True).start()
         except RuntimeError:
-            if self.defect == "leaves-grants":
+            if "leaves-grants" in self.defects:
                 raise
-        if self.defect == "fork-renews":
+        if "fork-renews" in self.defects:
             child = threading.Thread(target=self.renew, args=(grant,), daemon=True)
             os.register_at_fork(after_in_child=child.start)
         return grant
@@ -182,16 +151,16 @@ class Right(Adapter):
         while not grant.ended.wait(self.place.lease / 4):
             sent = time.monotonic()
             try:
-                if self.run(RENEW, grant.token):
+                if self.run("renew", grant.token):
                     grant.sent = sent
-                elif self.defect != "never-tells":
+                elif "never-tells" not in self.defects:
                     return
             except redis.RedisError:
-                if self.defect == "ends-at-error":
+                if "ends-at-error" in self.defects:
                     return
 
     def held(self, grant: Grant) -> bool:
-        if self.defect in ("never-tells", "never-renews"):
+        if {"never-tells", "never-renews"} & {*self.defects}:
             return True
         return time.monotonic() < grant.sent + self.place.lease * 0.9
 
@@ -199,22 +168,22 @@ class Right(Adapter):
         return float(grant.number)
 
     def release(self, grant: Grant) -> None:
-        if grant.pid != os.getpid() and self.defect != "fork-releases":
+        if grant.pid != os.getpid() and "fork-releases" not in self.defects:
             return
-        if self.defect == "forgets-release":
+        if "forgets-release" in self.defects:
             with contextlib.suppress(redis.RedisError):
-                self.run(RELEASE, grant.token)
+                self.run("release", grant.token)
                 grant.ended.set()
             return
         grant.ended.set()
-        if self.defect == "get-compare-del":
+        if "get-compare-del" in self.defects:
             if self.client.zscore(self.keys[0], grant.token):
                 self.client.delete(self.keys[0])
             return
         try:
-            released = self.run(RELEASE, grant.token)
+            released = self.run("release", grant.token)
         except redis.RedisError:  # the first try may have released it
-            released = self.retried(RELEASE, grant.token, self.place.lease) or 1
+            released = self.retried("release", grant.token, self.place.lease) or 1
         if not released:
             raise Lost("its lease ended")
 
@@ -223,122 +192,58 @@ class Right(Adapter):
         client = redis.asyncio.Redis.from_url(self.place.url)
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
         while time.monotonic() < end:
-            if number := await client.eval(self.changed(ACQUIRE), 4, *words):
-                return Grant(words[4], int(number), time.monotonic())
+            if number := await client.eval(self.script("acquire"), 4, *words):
+                return Grant(words[4], number, time.monotonic(), os.getpid(), threading.Event())
             await asyncio.sleep(0.02)
         return None
 
 
-class RightAtTwo(Right):
-    title = "right, at a limit of two"
-    limit = 2
+#: Correct locks, and one with each defect.
+CONTROLS: dict[str, type[Right]] = {}
 
 
-class CountedLock(IncrLock):
-    """A lock where a release that arrives twice frees a second permit."""
-
-    limit = 1
-
-    def release(self, grant: Any) -> None:
-        try:
-            super().release(grant)
-        except redis.RedisError:
-            super().release(grant)
+def _control(name: str, kinds: str = "", faults: str = "", defects: str = "", **more: Any) -> None:
+    words = {"kinds": kinds, "faults": faults, "defects": defects or name}
+    lists = {key: tuple(text.split(", ")) if text else () for key, text in words.items()}
+    CONTROLS[name] = type(name, (Right,), {"title": name, **lists, **more})
 
 
-class TwoSteps(Right):
-    """A lock that checks whether it is free, and takes it in a second step."""
+_STUCK = "never free again, free but not granted"
+_UNTOLD = "two inside, never told, told late"
+_REFUSED, _LOST = "refused though free", "lost without reason"
 
-    def run(self, script: str, token: str) -> int:
-        if script is not ACQUIRE:
-            return super().run(script, token)
-        if self.client.zcard(self.keys[0]) >= self.place.limit:
-            return 0
-        time.sleep(0.001)
-        self.client.zadd(self.keys[0], {token: time.time() * 1000 + self.place.lease * 1000})
-        return self.client.incr(self.keys[3])
-
-
-class SubscribesLate(Right):
-    """A lock that subscribes after its try, and tries again when it is notified."""
-
-    def run(self, script: str, token: str) -> int:
-        number = super().run(script, token)
-        if script == RELEASE:
-            self.client.publish(self.keys[0], token)
-        if script == ACQUIRE and not number:
-            with self.client.pubsub() as channel:
-                channel.subscribe(self.keys[0])
-                for _ in "12":  # the confirmation, and the notification
-                    channel.get_message(timeout=4)
-        return number
-
-
-#: Correct locks. The exam must find nothing against them.
-RIGHT = {"right": Right, "right-at-two": RightAtTwo}
-
-
-CONTROLS: dict[str, type[Adapter]] = {}
-
-
-def _control(name: str, kinds: tuple[str, ...], faults: str, **attributes: Any) -> None:
-    """Add a broken lock, the kinds of findings of which one must be found, and the faults that must
-    find it."""
-    words = {"title": name, "defect": name, "kinds": kinds, "faults": faults.split(), **attributes}
-    CONTROLS[name] = type(name, (attributes.get("base", Right),), words)
-
-
-_STUCK = ("never free again", "free but not granted")
-_UNTOLD = ("two inside", "never told", "told late")
-_ENDLESS = {"redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)": ""}
-_REVIVES = {"if (tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1])) or 0) <= now": "if nil"}
-_RELEASES_ANY = {"redis.call('ZREM', KEYS[1], ARGV[1])": "#redis.call('ZPOPMIN', KEYS[1])"}
-_TAKES_TWICE = {
-    **_ENDLESS,
-    "local number =": """if redis.call('ZSCORE', leases, token) then
-        redis.call('ZADD', leases, now, token .. ' again')
-    end
-    local number =""",
-}
-_ONE_TTL = {
-    "redis.call('ZADD', leases, now + lease, token)": """redis.call('ZADD', leases, now, token)
-    for _, each in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
-        redis.call('ZADD', leases, now + lease, each)
-    end"""
-}
-_FENCE_IS_TIME = {"math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)": "now"}
-_CLIENTS_TIME = {"time[1] * 1000 + math.floor(time[2] / 1000)": "tonumber(ARGV[4])"}
-
-_control("newest-first", ("order broken",), "line", scripts={"'ZRANK', queue": "'ZREVRANK', queue"})
-_control("two-steps", _UNTOLD, "storm", base=TwoSteps)
-_control("hangs", ("came back late",), "time-up")
+# fmt: off
+_control("right")
+_control("right-at-two", limit=2)
+_control("newest-first", "order broken", "line")
+_control("two-steps", _UNTOLD, "storm")
+_control("hangs", "came back late", "time-up")
+_control("stays-in-line", _STUCK, "time-up", "stays-in-line, keeps-waiters")
 _control("never-renews", _UNTOLD, "long-work")
-_control("endless", _STUCK, "chaos killed loop-ended", scripts=_ENDLESS)
-_control("revives", (*_UNTOLD, *_STUCK), "stopped", defect="never-tells", scripts=_REVIVES)
+_control("endless", _STUCK, "chaos, killed, loop-ended")
+_control("one-end", _REFUSED, "one-killed", limit=2)
+_control("revives", f"{_UNTOLD}, {_STUCK}", "stopped", "revives, never-tells")
 _control("fork-releases", _UNTOLD, "forked")
 _control("fork-renews", _STUCK, "fork-killed")
-_control("releases-any", _UNTOLD, "second-release late-release", scripts=_RELEASES_ANY)
+_control("releases-any", _UNTOLD, "second-release, late-release, release-doubled")
+_control("releases-any-at-two", _UNTOLD, "release-unanswered", "releases-any", limit=2)
 _control("pid-owner", _UNTOLD, "one-process")
 _control("object-owner", _UNTOLD, "one-process", shared=True)
-_control("keeps-waiters", _STUCK, "waiter-killed crowd-killed", scripts={"now - 1500": "0"})
-_control("leaves-grants", _STUCK, "signal no-thread", scripts=_ENDLESS)
-_control("new-tokens", _STUCK, "reply-lost", scripts=_ENDLESS)
-_control("counts-from-reply", _UNTOLD, "reply-late", patience=10.0)
-_control("takes-twice", _STUCK, "doubled", scripts=_TAKES_TWICE)
+_control("keeps-waiters", _STUCK, "waiter-killed, crowd-killed")
+_control("leaves-grants", _STUCK, "signal, no-thread", "leaves-grants, endless")
+_control("new-tokens", _STUCK, "reply-lost", "new-tokens, endless")
+_control("new-tokens-at-two", _REFUSED, "reply-lost", "new-tokens, endless", limit=2)
+_control("counts-from-reply", _UNTOLD, "reply-late")
+_control("takes-twice", _STUCK, "doubled", "takes-twice, endless")
 _control("forgets-release", _STUCK, "release-lost")
-_control("counted", _UNTOLD, "release-unanswered release-doubled", base=CountedLock)
 _control("get-compare-del", _UNTOLD, "release-late")
-_control(
-    "never-tells", _UNTOLD, "silent restarted-empty server-stopped clock-ahead flushall failover"
-)
-_control("lets-in", _UNTOLD, "server-killed memory-full", scripts=_ENDLESS)
-_control("fence-by-clock", ("fence went back",), "clock-back", scripts=_FENCE_IS_TIME)
-_control("no-fallback", ("error",), "script-flush")
-_control("one-ttl", ("refused though free",), "one-killed", base=RightAtTwo, scripts=_ONE_TTL)
-_control("new-tokens-at-two", ("refused though free",), "reply-lost", base=RightAtTwo,
-         defect="new-tokens", scripts=_ENDLESS)  # fmt: skip
-_control("renews-by-digest", ("lost without reason",), "script-flush")
-_control("ends-at-error", ("lost without reason",), "renewal-lost")
-_control("stays-in-line", _STUCK, "time-up", scripts={"now - 1500": "0"})
-_control("subscribes-late", _STUCK, "waiter-late", base=SubscribesLate)
-_control("client-time", _UNTOLD, "client-clock", scripts=_CLIENTS_TIME)
+_control("subscribes-late", _STUCK, "waiter-late")
+_control("never-tells", _UNTOLD,
+         "silent, restarted-empty, server-stopped, clock-ahead, flushall, failover")
+_control("ends-at-error", _LOST, "renewal-lost")
+_control("lets-in", _UNTOLD, "server-killed, memory-full", "lets-in, endless")
+_control("fence-by-clock", "fence went back", "clock-back")
+_control("no-fallback", "error", "script-flush")
+_control("no-fallback-to-renew", _LOST, "script-flush")
+_control("client-time", _UNTOLD, "client-clock")
+# fmt: on

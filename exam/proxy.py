@@ -5,14 +5,29 @@ It does not parse the protocol: the data of one read from a client counts as one
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
-T = TypeVar("T")
+Harm = tuple[str, float]  # what, and for how many seconds
+
+
+@dataclass(eq=False)
+class _Pair:
+    """A client's connection and the one to the server. `harm`: to the next answer."""
+
+    client: socket.socket
+    server: socket.socket
+    harm: Harm | None = None
+
+    def end(self) -> None:
+        for one in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # the threads that read it end, and close it
 
 
 class Path:
@@ -31,28 +46,25 @@ class Path:
         self._to = (host, port)
         self.requests = 0
         self.done: Counter[str] = Counter()
-        self._harm: tuple[str, int, float] | None = None
+        self._next: tuple[int, Harm] | None = None
         self._silent = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.port: int = self._run(self._open())
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        self._guard, self._pairs = threading.Lock(), set[_Pair]()
+        self._door = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.port: int = self._door.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        threading.Thread(target=self._serve, daemon=True).start()
 
     # Harm
 
     def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
         """Harm a request, as described above."""
-        self._harm = (what, self.requests + after + 1, seconds)
+        with self._guard:
+            self._next = self.requests + after + 1, (what, seconds)
 
     def silence(self) -> None:
         """From now on, discard the data of both sides."""
         self._silent = True
-        self.done["silence"] += len(self._tasks)
+        self.done["silence"] += len(self._pairs)
 
     def speak(self) -> None:
         """End the silence, and close all connections. Discarded data is lost."""
@@ -61,7 +73,8 @@ class Path:
 
     def cut(self) -> None:
         """Close all connections."""
-        self._run(self._end_all())
+        for pair in [*self._pairs]:
+            pair.end()
 
     def lead_to(self, host: str, port: int) -> None:
         """Close all connections, and lead new ones to another server."""
@@ -69,101 +82,69 @@ class Path:
         self.cut()
 
     def close(self) -> None:
-        async def end() -> None:
-            self._door.close()
-            await self._end_all()
+        self._door.shutdown(socket.SHUT_RDWR)
+        self.cut()
 
-        self._run(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    # Threads: one accepts connections, and two serve each of them
 
-    # Inside
+    def _serve(self) -> None:
+        with self._door, contextlib.suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                try:
+                    pair = _Pair(client, socket.create_connection(self._to))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
+                self._pairs.add(pair)
+                for pump in (self._requests, self._answers):
+                    threading.Thread(target=self._pump, args=(pump, pair), daemon=True).start()
 
-    def _run(self, body: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(body, self._loop).result(10)
+    def _pump(self, pump: Callable[[_Pair], None], pair: _Pair) -> None:
+        with contextlib.suppress(OSError):
+            pump(pair)
+        pair.end()
+        self._pairs.discard(pair)
 
-    async def _open(self) -> int:
-        self._door = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=2048)
-        return int(self._door.sockets[0].getsockname()[1])
-
-    async def _end_all(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(self, body: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(body)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        self._start(self._serve(client, back))
-
-    async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        harm: list[Any] = []
-        try:
-            replies, server = await asyncio.open_connection(*self._to)
-            pumps = [
-                asyncio.create_task(self._pump(replies, back, self._answer, harm)),
-                asyncio.create_task(self._pump(client, server, self._request, harm)),
-            ]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-                server.close()
-        except OSError:
-            pass  # the server is down
-        finally:
-            back.close()
-
-    async def _pump(
-        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, on: Any, harm: list[Any]
-    ) -> None:
-        """Forward data until `on()` returns False or the source ends."""
-        while (data := await source.read(65536)) and await on(data, harm):
-            if not self._silent:
-                to.write(data)
-
-    async def _request(self, data: bytes, harm: list[Any]) -> bool:
-        self.requests += 1
-        if self._harm and self._harm[1] == self.requests:
-            what, _, seconds = self._harm
-            self._harm = None
+    def _requests(self, pair: _Pair) -> None:
+        while data := pair.client.recv(65536):
+            with self._guard:
+                self.requests += 1
+                harm = None
+                if self._next and self._next[0] == self.requests:
+                    harm, self._next = self._next[1], None
+            what, seconds = harm or ("", 0)
             if what == "drop":
                 self.done[what] += 1
-                return False
+                return
             if what == "hold":
-                await asyncio.sleep(seconds)
+                time.sleep(seconds)
                 self.done[what] += 1
             elif what == "double" and seconds:
-                self._start(self._again(data, seconds))
+                threading.Thread(target=self._again, args=(data, seconds), daemon=True).start()
             elif what == "double":
-                await self._again(data)
-            else:
-                harm[:] = [what, seconds]
-        return True
+                self._again(data)
+            elif what:
+                pair.harm = harm
+            if not self._silent:
+                pair.server.sendall(data)
 
-    async def _answer(self, data: bytes, harm: list[Any]) -> bool:
-        if harm:
-            what, seconds = harm
-            self.done[what] += 1
-            if what == "lose":
-                return False
-            await asyncio.sleep(seconds)
-            harm.clear()
-        return True
+    def _answers(self, pair: _Pair) -> None:
+        while data := pair.server.recv(65536):
+            if pair.harm:
+                what, seconds = pair.harm
+                self.done[what] += 1
+                if what == "lose":
+                    return
+                time.sleep(seconds)
+                pair.harm = None
+            if not self._silent:
+                pair.client.sendall(data)
 
-    async def _again(self, data: bytes, seconds: float = 0.0) -> None:
+    def _again(self, data: bytes, seconds: float = 0) -> None:
         """Send a copy of a request on another connection."""
-        await asyncio.sleep(seconds)
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            replies, server = await asyncio.open_connection(*self._to)
-            server.write(data)
+        time.sleep(seconds)
+        with contextlib.suppress(OSError), socket.create_connection(self._to, 1) as server:
+            server.sendall(data)
             self.done["double"] += 1
-            await asyncio.wait_for(replies.read(65536), 1)
-            server.close()
+            server.recv(65536)

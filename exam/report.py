@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import platform
 import re
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -33,12 +33,6 @@ def read(path: Path | None) -> dict[tuple[str, str], Seen]:
     }
 
 
-def of(table: Table, keys: Iterable[str], faults: Iterable[str]) -> Table:
-    """Return the part of a table for these locks and faults."""
-    pairs = [(key, fault) for key in keys for fault in dict.fromkeys(faults)]
-    return {pair: table[pair] for pair in pairs if pair in table}
-
-
 def cell(seen: Seen | None) -> str:
     """Return a cell of the table. docs/exam.md has the legend."""
     if seen is None:
@@ -55,72 +49,53 @@ def cell(seen: Seen | None) -> str:
 
 def line(seen: Seen) -> str:
     """Return a trial as a line for the terminal."""
-    text = f"{seen.lock:26} {seen.fault:18} {cell(seen)}"
-    return f"{text} {seen.why}" if seen.why else text
+    return f"{seen.lock:26} {seen.fault:18} {cell(seen)} {seen.why}".rstrip()
 
 
 def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
     """Return the generated part of a page: the tables of some groups."""
-    parts: list[str] = []
-    others = [key for key in dict.fromkeys(key for key, _ in table) if key not in ADAPTERS]
-    of_groups = {title: [*GROUPS.get(title, others)] for title in groups or (*GROUPS, "Others")}
-    table = of(table, itertools.chain(*of_groups.values()), FAULTS)
-    for title, keys in of_groups.items():
-        if made := _rows(table, keys):
-            parts += [f"### {title}", "", *made, ""]
-    if lines := [*_details(table)]:
-        parts += ["### What stands against them", "", *lines, ""]
-    if lines := [*_reasons(table)]:
-        parts += ["### Not applicable", "", *lines, ""]
-    parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
-    return "\n".join([*parts, f"Run on {time.strftime('%Y-%m-%d')} with {_versions(table)}"])
-
-
-def _rows(table: Table, keys: Iterable[str]) -> list[str]:
-    shown = [key for key in keys if any(key == lock for lock, _ in table)]
-    if not shown:
-        return []
-    titles = [find(key).title for key in shown]
-    lines = ["| fault | " + " | ".join(titles) + " |", "|---" * (len(shown) + 1) + "|"]
-    for name, fault in FAULTS.items():
-        cells = [cell(table.get((key, name))) for key in shown]
-        if any(cells):
-            lines.append(f"| {fault.title} (`{name}`) | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _details(table: Table) -> Iterable[str]:
-    """Yield a line for each failure, and for each trial that did not count."""
-    for (key, name), seen in table.items():
-        if seen.outcome in ("failed", "broken off", "not reached"):
+    examined = [*dict.fromkeys(lock for lock, _ in table)]
+    others = [key for key in examined if key not in ADAPTERS]
+    parts, accused, reasons = list[str](), list[str](), defaultdict[str, list[str]](list)
+    shown = list[str]()
+    for group in groups or (*GROUPS, "Others"):
+        locks = [key for key in GROUPS.get(group, others) if key in examined]
+        shown += locks
+        if locks:
+            titles = [find(key).title for key in locks]
+            parts += [f"### {group}", "", f"| fault | {' | '.join(titles)} |"]
+            parts += ["|---" * (len(locks) + 1) + "|", *_rows(table, locks), ""]
+    for key, name in [(key, name) for key in shown for name in FAULTS if (key, name) in table]:
+        seen, title = table[key, name], find(key).title
+        if seen.outcome == "not applicable":
+            reasons[f"{title}: {seen.why}"].append(f"`{name}`")
+        elif seen.outcome not in ("passed", "seen"):
             what = str(seen.found[0]) if seen.outcome == "failed" else seen.why
             what = re.sub(r"(/tmp/[\w./-]+|unix://\S+|127\.0\.0\.1:\d+)", "…", what)
             what = what.replace("|", "\\|").replace("<", "&lt;")
-            yield f"- {find(key).title}, `{name}`: {what}."
+            accused.append(f"- {title}, `{name}`: {what}.")
+    if accused:
+        parts += ["### What stands against them", "", *accused, ""]
+    if reasons:
+        parts += ["### Not applicable", ""]
+        parts += [f"- {why} ({', '.join(sorted(names))})." for why, names in reasons.items()]
+        parts.append("")
+    parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
+    return "\n".join([*parts, f"Run on {time.strftime('%Y-%m-%d')} with {_versions(shown)}"])
 
 
-def _reasons(table: Table) -> Iterable[str]:
-    """Return a line for each reason why a fault is not applicable."""
-    by_reason: dict[str, set[str]] = {}
-    for (key, name), seen in table.items():
-        if seen.outcome == "not applicable":
-            by_reason.setdefault(f"{find(key).title}: {seen.why}", set()).add(f"`{name}`")
-    return (f"- {why} ({', '.join(sorted(names))})." for why, names in by_reason.items())
+def _rows(table: Table, locks: list[str]) -> Iterable[str]:
+    for name, fault in FAULTS.items():
+        cells = [cell(table.get((key, name))) for key in locks]
+        if any(cells):
+            yield f"| {fault.title} (`{name}`) | " + " | ".join(cells) + " |"
 
 
-def _versions(table: Table) -> str:
-    words = [f"Python {platform.python_version()}", _server_version()]
-    for key in dict.fromkeys(key for key, _ in table):
-        lock = find(key)
-        if version := lock.version():
-            words.append(f"{lock.package or lock.module} {version}")
-    return ", ".join(dict.fromkeys(words)) + f"; {os.cpu_count()} cores, Linux."
-
-
-def _server_version() -> str:
-    words = [find_server(), "--version"]
-    output = subprocess.run(words, capture_output=True, text=True).stdout
-    return re.sub(r" server v=(\S+).*", r" \1", output, flags=re.DOTALL)
+def _versions(locks: list[str]) -> str:
+    server = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
+    server = re.sub(r" server v=(\S+).*", r" \1", server, flags=re.DOTALL)
+    words = [f"Python {platform.python_version()}", server, *(find(one).version() for one in locks)]
+    return ", ".join(dict.fromkeys(filter(None, words))) + f"; {os.cpu_count()} cores, Linux."
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 HOST = "127.0.0.1"
 START_SECONDS = 20
@@ -45,30 +44,29 @@ def find_server() -> str:
 class Server:
     """A Redis server. It has the same port after a restart."""
 
-    def __init__(self, environment: Mapping[str, str], **config: Any) -> None:
+    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
         with socket.create_server((HOST, 0)) as one:
             self.port: int = one.getsockname()[1]
         self.url = f"redis://{HOST}:{self.port}/0"
         self._environment = {**os.environ, **environment}
         self._folder = Path(tempfile.mkdtemp(prefix="exam-redis-"))
-        self._config = {"bind": HOST, "port": self.port, "dir": self._folder, "save": "", **config}
+        self._words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), find_server()]
+        self._words += ["--bind", HOST, "--port", str(self.port), "--dir", str(self._folder)]
+        self._words += ["--save", "", "--maxclients", "5000", "--hz", "100", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server, and wait until it answers. Raise NoServer if it does not."""
-        words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), find_server()]
-        for key, one in self._config.items():
-            words += [f"--{key}", *map(str, one if isinstance(one, list) else [one])]
         with open(self._folder / "log", "wb") as log:
             self._process = subprocess.Popen(
-                words,
+                self._words,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        end = time.monotonic() + START_SECONDS
+        self.pid, end = self._process.pid, time.monotonic() + START_SECONDS
         while not self._answers():
             if time.monotonic() > end or self._process.poll() is not None:
                 raise NoServer((self._folder / "log").read_text(errors="replace")[-1000:])
@@ -80,18 +78,14 @@ class Server:
             return one.recv(100).startswith((b"+PONG", b"-MASTERDOWN"))
         return False
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def close(self) -> None:
-        if self._process is not None:
-            self.kill()
+        self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)

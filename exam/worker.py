@@ -1,9 +1,8 @@
 """The workers of a trial: `python -m exam.worker ADAPTER SOCKET`.
 
 This process imports the adapter, and then forks a worker for each connection to SOCKET. That takes
-milliseconds, and there are no threads before. A worker reads commands as lines of JSON, executes
-them on its main thread, and answers each with a line. It reports all uses of its lock to the
-observer.
+milliseconds, and there are no threads before. A worker receives commands, executes them on its main
+thread, and answers each. It reports all uses of its lock to the observer.
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import random
 import resource
-import selectors
 import signal
-import socket
 import sys
 import threading
 import time
-from typing import IO, Any, NoReturn
+from dataclasses import replace
+from multiprocessing.connection import Connection, Listener
+from typing import Any
 from unittest import mock
 
 from .adapter import Adapter, Lost, Place, find
@@ -34,53 +32,55 @@ OFTEN = 0.02
 class Worker:
     """A worker: its lock, its connection to the observer, and its current grant."""
 
-    def __init__(self, kind: type[Adapter], setting: dict[str, Any], who: str = "") -> None:
-        self.kind, self.setting, self.who = kind, setting, who or setting["who"]
-        self.place = Place(**setting["place"])
-        self.seat = Seat(setting["observer"], self.who)
-        self._locks: dict[str, Adapter] = {}
+    def __init__(self, kind: type[Adapter], place: Place, who: str, observer: str) -> None:
+        self.kind, self.place, self.who, self.observer = kind, place, who, observer
+        self.seat = Seat(observer, who)
+        self.locks: dict[str, Adapter] = {}
+        self.lock = self.lock_of(place.name)
         self.grant: Any = None
         self.last: Any = None
-        self._crowd: list[Any] = []
-        self.lock = self._lock_of(self.place.name)
+        self.waiting: list[Adapter] = []
 
-    def _lock_of(self, name: str) -> Adapter:
-        if name not in self._locks:
-            self._locks[name] = self.kind(Place(**{**self.setting["place"], "name": name}))
-        return self._locks[name]
+    def lock_of(self, name: str) -> Adapter:
+        if name not in self.locks:
+            self.locks[name] = self.kind(replace(self.place, name=name))
+        return self.locks[name]
 
     # Commands
 
     def warm(self, name: str = "") -> str:
         """Acquire and release a name once without reports, to load scripts and to connect."""
-        lock = self._lock_of(name or f"warm-{os.getpid()}")
+        lock = self.lock_of(name or f"warm-{os.getpid()}")
         grant = lock.acquire(10)
         if grant is None:
             return "no"
         lock.release(grant)
         return "warm"
 
-    def clock(self) -> str:
+    def clock(self) -> float:
         """Return the time of the worker's wall clock."""
-        return repr(time.time())
+        return time.time()
 
     def take(self, wait: float = 10, name: str = "") -> str:
         """Acquire the lock."""
         name = name or self.place.name
-        self.lock = self._lock_of(name)
-        self.seat.ask(name, 1, wait)
+        self.lock = self.lock_of(name)
+        self.seat.ask(name, wait)
         try:
             self.grant = self.lock.acquire(wait)
         except Exception as error:
-            self.seat.error(error)
-            return f"error {type(error).__name__}"
-        return self._enter()
+            return self.report(error)
+        return self.report_grant(self.grant)
 
-    def _enter(self) -> str:
-        if self.grant is None:
+    def report(self, error: Exception) -> str:
+        self.seat.error(error)
+        return f"error {type(error).__name__}: {error}"[:200]
+
+    def report_grant(self, grant: Any) -> str:
+        if grant is None:
             self.seat.gave_up()
             return "no"
-        self.seat.enter(self.lock.fence(self.grant) if self.kind.claims.fenced else None)
+        self.seat.enter(self.lock.fence(grant) if self.kind.claims.fenced else None)
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
@@ -111,8 +111,7 @@ class Worker:
             self.seat.refused()
             return "refused"
         except Exception as error:
-            self.seat.error(error)
-            return f"error {type(error).__name__}: {error}"[:200]
+            return self.report(error)
         self.seat.released()
         return "released"
 
@@ -121,16 +120,6 @@ class Worker:
         with contextlib.suppress(Exception):
             self.lock.release(self.last)
         return "again"
-
-    def storm(self, seconds: float, hold: float = 0.01, wait: float = 10) -> str:
-        """Acquire and release the lock repeatedly for `seconds`, with random holds and pauses."""
-        chance, end = random.Random(self.who), time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.take(wait) == "got":
-                self.keep(chance.random() * hold)
-                self.give()
-            time.sleep(chance.random() * hold / 2)
-        return "stormed"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
         """Acquire, hold, and release the lock once. Retry after an error."""
@@ -144,42 +133,54 @@ class Worker:
             self.give()
         return outcome
 
-    def crowd(self, count: int, wait: float) -> str:
-        """Let `count` threads or tasks wait, and report one of them."""
+    def storm(self, seconds: float, hold: float = 0.01, wait: float = 10) -> str:
+        """Acquire and release the lock repeatedly for `seconds`, with random holds and pauses."""
+        chance, end = random.Random(self.who), time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.take(wait) == "got":
+                self.keep(chance.random() * hold)
+                self.give()
+            time.sleep(chance.random() * hold / 2)
+        return "stormed"
+
+    def crowd(self, count: float, wait: float) -> str:
+        """Let threads or tasks wait, and report one of them."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
-        self.seat.ask(self.place.name, 1, wait)
+        self.seat.ask(self.place.name, wait)
+
+        async def task(lock: Adapter) -> None:
+            self.waiting.append(lock)
+            with contextlib.suppress(Exception):
+                await lock.aacquire(wait)
+                self.waiting.remove(lock)
 
         async def tasks() -> None:
             lock = self.kind(self.place)
-            self._crowd += [lock] * count
-            waits = [lock.aacquire(wait) for _ in range(count)]
-            await asyncio.gather(*waits, return_exceptions=True)
+            await asyncio.gather(*(task(lock) for _ in range(int(count))))
 
-        def alone() -> None:
+        def thread() -> None:
             with contextlib.suppress(Exception):
-                self._crowd.append(lock := self.kind(self.place))
+                self.waiting.append(lock := self.kind(self.place))
                 lock.acquire(wait)
-                self._crowd.remove(lock)
+                self.waiting.remove(lock)
 
-        if self.kind.is_async():
-            threading.Thread(target=asyncio.run, args=(tasks(),), daemon=True).start()
-        else:
-            for _ in range(count):
-                threading.Thread(target=alone, daemon=True).start()
+        targets = [lambda: asyncio.run(tasks())] if self.kind.is_async() else [thread] * int(count)
+        for target in targets:
+            threading.Thread(target=target, daemon=True).start()
         return "waiting"
 
-    def crowded(self) -> str:
+    def crowded(self) -> int:
         """Return the number of threads or tasks of the crowd that wait."""
-        return str(len(self._crowd))
+        return len(self.waiting)
 
     def in_one_process(self) -> str:
         """Let two threads acquire the lock in turn. The first one releases it once more while the
         second one holds it."""
-        second = Worker(self.kind, self.setting, f"{self.who}, second thread")
+        second = Worker(self.kind, self.place, f"{self.who}'s second thread", self.observer)
         if self.kind.shared:
-            second._locks = self._locks
+            second.locks = self.locks
         thread = threading.Thread(target=lambda: (second.take(8), second.keep(1.5), second.give()))
         first = self.take(5)
         thread.start()
@@ -194,105 +195,97 @@ class Worker:
         thread.join(12)
         return first
 
-    def fork_and_give(self) -> str:
-        """Fork a child that releases the lock. The parent still holds it."""
+    def fork(self, gives: bool = False) -> str:
+        """Fork a child. If it `gives`, it releases the lock, which the parent still holds.
+        Otherwise it does nothing, and outlives its parent."""
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                signal.alarm(5)
-                self.lock.release(self.grant)
+                signal.alarm(5 if gives else 20)
+                self.lock.release(self.grant) if gives else time.sleep(20)
             os._exit(0)
-        os.waitpid(pid, 0)
+        if gives:
+            os.waitpid(pid, 0)
         return "forked"
 
-    def fork_and_stay(self, seconds: float) -> str:
-        """Fork a child that does nothing and outlives its parent."""
-        if os.fork() == 0:
-            time.sleep(seconds)
-            os._exit(0)
-        return "forked"
-
-    def threadless(self, seconds: float) -> str:
-        """Acquire and hold the lock while no thread can be started. Return the outcome and the
-        number of threads that were denied."""
+    def threadless(self, seconds: float, wait: float) -> int:
+        """Acquire and hold the lock while no thread can be started. If that fails, acquire it
+        afterwards. Return the number of threads that were denied."""
         denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         with contextlib.ExitStack() as patches:
+            patches.enter_context(self.seat.harm("no thread can be started", self.who))
             for name in ("_start_new_thread", "_start_joinable_thread"):
                 if hasattr(threading, name):
                     patches.enter_context(mock.patch.object(threading, name, denied))
             outcome = self.take(5)
             self.keep(seconds)
-        return f"{outcome.partition(' ')[0]} {denied.call_count}"
+        if outcome != "got":
+            self.take(wait)
+        return denied.call_count
 
-    def alarmed(self, times: int) -> str:
+    def alarmed(self, times: float) -> str:
         """Acquire repeatedly, interrupted by exceptions from a signal handler."""
 
         class Alarm(Exception):
             pass
 
+        def ring(number: int, frame: Any) -> None:
+            if frame.f_code is not Worker.alarmed.__code__:  # else, acquire has returned its grant
+                raise Alarm
+
         _pack_numbers_as_text()
-
-        def ring(*_: Any) -> None:
-            raise Alarm
-
         chance = random.Random(7)
         signal.signal(signal.SIGALRM, ring)
-        for _ in range(times):
-            self.seat.ask(self.place.name, 1, 5)
+        for _ in range(int(times)):
+            failure = None
+            self.seat.ask(self.place.name, 5)
+            signal.setitimer(signal.ITIMER_REAL, 10 ** chance.uniform(-3.7, -1.5))
             try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 10 ** chance.uniform(-3.7, -1.5))
-                    self.grant = self.lock.acquire(5)
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                self.grant = self.lock.acquire(5)
             except Exception as error:
-                self.seat.error(error)
-            else:
-                self._enter()
+                failure = error
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if failure is None:
+                self.report_grant(self.grant)
                 self.give()
+            else:
+                self.report(failure)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         return "alarmed"
 
-    def loop_ended(self) -> str:
-        """Close an event loop with a task that holds and a task that waits, without cancelling
-        them."""
-        self.seat.ask(self.place.name, 1, 5)
-        other = Seat(self.setting["observer"], "waiting task")
+    def open_loop(self) -> str:
+        """Acquire the lock on a new event loop."""
+        self.lock, self.loop = self.kind(self.place), asyncio.new_event_loop()
+        self.seat.ask(self.place.name, 5)
+        self.grant = self.loop.run_until_complete(asyncio.wait_for(self.lock.aacquire(5), 5))
+        return self.report_grant(self.grant)
 
-        async def take() -> None:
-            lock = self.kind(self.place)
-            got = await asyncio.wait_for(lock.aacquire(5), 5)
-            if got is not None:
-                self.seat.enter(lock.fence(got) if self.kind.claims.fenced else None)
-            other.ask(self.place.name, 1, 5)
-            task = asyncio.ensure_future(lock.aacquire(5))
+    def close_loop(self) -> str:
+        """Close the event loop without cancelling a task that waits, and forget the grant."""
+        other = Seat(self.observer, "waiting task")
+
+        async def wait() -> None:
+            other.ask(self.place.name, 5)
+            self.last = asyncio.ensure_future(self.lock.aacquire(5))  # so that it is not collected
             await asyncio.sleep(0.3)
-            self.setting["kept"] = task  # so that the task is not garbage-collected
 
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(take())
-        loop.close()
+        self.loop.run_until_complete(wait())
+        self.loop.close()
+        self.grant = None
         for seat in (self.seat, other):  # their tasks have ended
             seat.close()
-        return "ended"
+        return "closed"
 
-    def serve(self, lines: IO[str]) -> None:
-        """Execute commands, and answer each."""
-        for line in lines:
-            what, *words = json.loads(line)
+    def serve(self, line: Connection) -> None:
+        """Execute commands, and answer each, until the connection ends."""
+        line.send(os.getpid())
+        while True:
+            what, *words = line.recv()
             try:
                 answer = getattr(self, what)(*words)
             except Exception as error:
                 answer = f"failed {type(error).__name__}: {error}"
-            _answer(lines, answer)
-
-
-def _answer(lines: IO[str], answer: Any) -> None:
-    lines.write(json.dumps(answer) + "\n")
-    lines.flush()
-
-
-# The process that forks them
+            line.send(answer)
 
 
 def _pack_numbers_as_text() -> None:
@@ -302,50 +295,46 @@ def _pack_numbers_as_text() -> None:
         import hiredis
 
         pack = hiredis.pack_command
-
-        def of_text(words: tuple[Any, ...]) -> bytes:
-            return pack(tuple(repr(one) if type(one) in (int, float) else one for one in words))
-
-        hiredis.pack_command = of_text
+        hiredis.pack_command = lambda words: pack(
+            tuple(repr(one) if type(one) in (int, float) else one for one in words)
+        )
 
 
-def fork_workers(kind: type[Adapter], path: str) -> None:
-    """Fork a worker for each connection, until the input ends. Then the kernel kills them."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that there are no zombies
-    with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as selector:
-        door.bind(path)
-        door.listen(64)
-        print("ready", flush=True)
-        selector.register(door, selectors.EVENT_READ)
-        selector.register(sys.stdin, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is sys.stdin:
-                    return
-                connection, _ = door.accept()
-                if os.fork() == 0:
-                    door.close()
-                    _work(kind, connection)
-                connection.close()
+# The process that forks them
 
 
-def _work(kind: type[Adapter], connection: socket.socket) -> NoReturn:
-    """Run a worker, in a process group of its own, until the connection ends."""
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _work(kind: type[Adapter], line: Connection) -> None:
+    """Run a worker, in a process group of its own."""
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        _die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with connection.makefile("rw") as lines:
-            try:
-                worker = Worker(kind, json.loads(lines.readline())[0])
-            except Exception as error:
-                _answer(lines, f"failed {type(error).__name__}: {error}")
-            else:
-                _answer(lines, os.getpid())
-                worker.serve(lines)
+        worker = Worker(kind, *line.recv())
+        worker.serve(line)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            line.send(f"failed {type(error).__name__}: {error}")
     finally:
         os._exit(0)
 
 
+def main(key: str, path: str) -> None:
+    """Fork a worker for each connection."""
+    _die_with_parent()
+    kind = find(key)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that there are no zombies
+    with Listener(path, "AF_UNIX", backlog=64) as door:
+        print("ready", flush=True)
+        while True:
+            line = door.accept()
+            if os.fork() == 0:
+                _work(kind, line)
+            line.close()
+
+
 if __name__ == "__main__":
-    fork_workers(find(sys.argv[1]), sys.argv[2])
+    main(*sys.argv[1:])

@@ -5,28 +5,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import io as streams
+import math
 import os
 import random
 import signal
 import sqlite3
-import sys
-import threading
-import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
+import redis
+from django.core.management import call_command
+
+from django_redis_sync import Lease, LeaseLost, Lock, RLock, Semaphore
+from django_redis_sync.operators import doctor
 
 from .behaviour import child
+from .behaviour.both import Async, Sync, both, eventually
 from .behaviour.child import Child, forked, reap, say
+from .behaviour.watching import View
 
 pytestmark = pytest.mark.tools
 
-ROOT = Path(__file__).resolve().parent.parent
-MODES = pytest.mark.parametrize("mode", ["sync", "async"])
 BUYERS, PROCESSES, TICKETS = 50, 5, 10
 
 
@@ -36,123 +36,83 @@ class RoleProcess(Child):
     module = __name__
 
 
-# Tests
-
-
-@MODES
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_lock_sells_each_ticket_once_to_buyers_in_several_processes(raw, mode: str) -> None:
-    from .behaviour.watching import View
-
     stock = "test-sync-stock"
     raw.set(stock, TICKETS)
     try:
         with RoleProcess("sell", "tickets", mode, stock, PROCESSES, BUYERS // PROCESSES) as shop:
             printed = shop.ended()
-        left = int(raw.get(stock))
+        assert 0 == int(raw.get(stock))
     finally:
         raw.delete(stock)
-    sold = [int(number) for word, number in printed if word == "sold"]
-    assert list(range(1, TICKETS + 1)) == sold
-    assert 0 == left
+    assert [*range(1, TICKETS + 1)] == [int(number) for word, number in printed if word == "sold"]
     words = [word for word, _ in printed]
-    assert words.count("left") > 0  # buyers that stopped waiting or raised an error
+    assert 0 < words.count("left"), "no buyer stopped waiting or raised an error"
     assert BUYERS == len(words)
     assert View(raw, "tickets").empty
 
 
-@MODES
-def test_update_with_an_older_fence_changes_nothing_after_a_pause(
-    raw, tmp_path, redis_url, mode: str
-) -> None:
-    """The lease of the first process expires while the process is stopped."""
-    database = tmp_path / "accounts.sqlite3"
-    environment = {"DJANGO_REDIS_SYNC_TEST_DB": str(database)}
-    with (
-        RoleProcess("account", "paused", mode, 0.5, "a", "prepare", **environment) as first,
-        RoleProcess("account", "paused", mode, 60, "b", "-", **environment) as second,
-    ):
-        assert ["ready"] == first.line() == second.line()
-        first.send_line()
+@both
+async def test_update_with_an_older_fence_changes_nothing_after_a_pause(io, raw) -> None:
+    """The lease of another process expires while the process is stopped."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    database.execute("CREATE TABLE account (owner, fence)")
+    database.execute("INSERT INTO account VALUES ('nobody', 0)")
+
+    def write(owner: str, fence: int) -> int:
+        sql = "UPDATE account SET owner = ?, fence = ? WHERE fence <= ?"
+        return database.execute(sql, [owner, fence, fence]).rowcount
+
+    with contextlib.closing(database), Child("hold", "paused", 0.5, "hard") as first:
         fence = int(first.line()[1])
         os.kill(first.process.pid, signal.SIGSTOP)
-        second.send_line()
-        newer = int(second.line()[1])
-        assert newer > fence
-        second.send_line()
-        assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
+        second = await io.do(Lock("paused", timeout=60), "acquire", blocking_timeout=20)
+        assert second.fence > fence
+        assert [1, 0] == [write("second", second.fence), write("first", fence)]
         os.kill(first.process.pid, signal.SIGCONT)
         first.send_line()
-        assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
-    with contextlib.closing(sqlite3.connect(database)) as file:
-        assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
+        assert ["held", "False"] == first.line()
+        assert ("second", second.fence) == database.execute("SELECT * FROM account").fetchone()
 
 
-@MODES
-def test_handle_lets_another_process_adopt_and_release_a_permit(raw, mode: str) -> None:
-    from django_redis_sync import LeaseLost, Semaphore
-
-    from .behaviour.watching import View
-
+@both
+async def test_handle_lets_another_process_adopt_and_release_a_permit(io, raw) -> None:
     sem, view = Semaphore("handed", 1, blocking=False), View(raw, "handed")
-    with RoleProcess("finish", mode) as worker:
-        with sem as lease:
-            handle = lease.detach(timeout=60)
+    with Child("adopt") as worker:
+        async with io.entered(sem) as lease:
+            handle = await io.do(lease, "detach", timeout=60)
         assert 30 < view.ends_in <= 60
-        assert sem.acquire() is None
+        assert await io.do(sem, "acquire") is None
         worker.send_line(handle)
-        assert ["adopted", str(lease.fence)] == worker.line()
+        assert ["fence", str(lease.fence)] == worker.line()
         with pytest.raises(LeaseLost):
-            lease.renew()
-        assert sem.acquire() is None
+            await io.do(lease, "renew")
+        assert await io.do(sem, "acquire") is None
         worker.send_line()
         assert ["released"] == worker.line()
-        worker.send_line(handle)  # a queue may deliver a message twice
-        assert ["rejected", "LeaseLost"] == worker.line()
-    assert sem.acquire()
+    with pytest.raises(LeaseLost):  # a queue may deliver a message twice
+        await io.do(Lease, "from_handle", handle)
+    await io.do(await io.do(sem, "acquire"), "detach", timeout=0.3)  # nobody adopts this one
+    assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
 
 
-@MODES
-def test_permit_of_an_unadopted_handle_expires(raw, mode: str) -> None:
-    from django_redis_sync import Lock
+def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared(raw) -> None:
+    def shown() -> str:
+        text = streams.StringIO()
+        call_command("locks", "status", "crashed", stdout=text, no_color=True)
+        return text.getvalue()
 
-    async def work(io: Any) -> None:
-        await io.do(await io.do(Lock("dropped"), "acquire"), "detach", timeout=0.3)
-        assert await io.do(Lock("dropped"), "acquire", blocking_timeout=20)
-
-    _run_one(mode, work)
-
-
-@MODES
-def test_min_hold_lets_one_of_ten_processes_run_a_periodic_job(raw, mode: str) -> None:
-    from .behaviour.watching import View
-
-    with RoleProcess("nightly", "nightly", mode, 10) as fleet:
-        printed = fleet.ended()
-    assert ["None"] * 9 + ["ran"] == sorted(word for (word,) in printed)
-    assert 30 < View(raw, "nightly").ends_in <= 60  # retained, though the job has ended
-
-
-@MODES
-def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared(raw, mode: str) -> None:
-    import io
-
-    from django.core.management import call_command
-
-    from django_redis_sync import Lock
-    from django_redis_sync.operators import doctor
-
-    with RoleProcess("hold_for_ever", "crashed", mode) as holder:
-        assert ["held"] == holder.line()
+    with Child("hold", "crashed", math.inf, "-") as holder:
+        assert "fence" == holder.line()[0]
+        eventually(lambda: "permanent" in shown())
     lock = Lock("crashed", blocking=False)
     assert lock.acquire() is None
     (row,) = lock.status().holders
     assert row.permanent
-    shown = io.StringIO()
-    call_command("locks", "status", "crashed", stdout=shown, no_color=True)
-    assert "permanent" in shown.getvalue()
     found = [finding for finding in doctor.examine() if finding.id == "permanent"]
     assert [True] == ["crashed" in str(finding) for finding in found]
-    call_command("locks", "clear", "crashed", "--no-input", stdout=io.StringIO())
+    call_command("locks", "clear", "crashed", "--no-input", stdout=streams.StringIO())
     assert lock.acquire()
 
 
@@ -161,60 +121,21 @@ def test_reentrant_lock_is_not_owned_by_a_forked_child(raw) -> None:
         assert [["child", "None"], ["parent", "True"]] == child_and_parent.ended()
 
 
-# Roles
-
-
-def _run_one(mode: str, work: Callable[[Any], Awaitable[None]]) -> None:
-    """Run `work(io)` in sync or async code."""
-    from .behaviour.both import Async, Sync
-
-    io = Sync() if mode == "sync" else Async()
-    io.run(work(io))
-
-
-def _threads(count: int, work: Callable[[int], Any]) -> None:
-    crowd = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
-
-
-def _run(mode: str, count: int, work: Callable[[Any, int], Awaitable[None]]) -> None:
-    """Run `work(io, number)` in `count` threads, or tasks."""
-    from .behaviour.both import Async, Sync
-
-    if mode == "sync":
-        _threads(count, lambda number: Sync().run(work(Sync(), number)))
-        return
-
-    async def tasks() -> None:
-        await asyncio.gather(*[work(Async(), number) for number in range(count)])
-
-    asyncio.run(tasks())
-
-
 def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
     """Run buyers that read the stock, pause, and write the stock under the lock.
 
     A fifth of the buyers hardly waits for the lock, and another fifth raises an error.
     """
-    import redis
-
-    from django_redis_sync import Lock
-
-    url = os.environ["DJANGO_REDIS_SYNC_TEST_URL"]
+    io = Sync() if mode == "sync" else Async()
 
     def process(index: int) -> None:
-        shop = redis.Redis.from_url(url)
+        shop = redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_URL"])
 
-        async def buyer(io: Any, number: int) -> None:
+        async def buyer(number: int) -> None:
             chance = random.Random(index * 100 + number)
-            lock = Lock(name, timeout=5, renew=True)
-            if number % 5 == 0 and await io.do(lock, "acquire", blocking_timeout=0.001) is None:
+            lock, wait = Lock(name, timeout=5, renew=True), None if number % 5 else 0.001
+            if await io.do(lock, "acquire", blocking_timeout=wait) is None:
                 return say("left", number)
-            if number % 5 != 0:
-                await io.do(lock, "acquire")
             try:
                 if number % 5 == 1:
                     raise LookupError("no money")
@@ -222,112 +143,22 @@ def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
                 await io.sleep(chance.random() / 200)
                 if left > 0:
                     shop.set(stock, left - 1)
-                    return say("sold", 11 - left)
-                say("late", number)
+                say("sold" if left > 0 else "late", 11 - left)
             except LookupError:
                 say("left", number)
             finally:
                 await io.do(lock, "release")
 
-        _run(mode, buyers, buyer)
+        async def crowd() -> None:
+            await io.gather(*map(buyer, range(buyers)))
+
+        io.run(crowd())
 
     reap(forked(processes, process))
 
 
-def account(name: str, mode: str, timeout: float, owner: str, prepare: str) -> None:
-    """Take the lock after a line on stdin, and write with its fence after a second line."""
-    from django.db import connection, models
-
-    from django_redis_sync import LeaseLost, Lock
-
-    class Account(models.Model):
-        owner = models.CharField(max_length=9)
-        fence = models.BigIntegerField(default=0)
-
-        class Meta:
-            app_label, db_table = "articles", "account"
-
-    if prepare == "prepare":
-        with connection.schema_editor() as editor:
-            editor.create_model(Account)
-        Account.objects.create(pk=1, owner="nobody")
-    connection.close()
-    say("ready")
-    sys.stdin.readline()
-
-    def write(fence: int) -> int:
-        return Account.objects.filter(pk=1, fence__lte=fence).update(owner=owner, fence=fence)
-
-    async def work(io: Any) -> None:
-        lock = Lock(name, timeout=timeout)
-        try:
-            async with io.entered(lock) as lease:
-                say("fence", lease.fence)
-                sys.stdin.readline()
-                say(
-                    "wrote",
-                    await asyncio.to_thread(write, lease.fence)
-                    if mode == "async"
-                    else write(lease.fence),
-                )
-        except LeaseLost as lost:
-            say("left", type(lost).__name__)
-        else:
-            say("left", "well")
-
-    _run_one(mode, work)
-
-
-def finish(mode: str) -> None:
-    """Adopt a permit from its handle, release it, and try to adopt it again."""
-    from django_redis_sync import Lease, LeaseLost
-
-    async def work(io: Any) -> None:
-        lease = await io.do(Lease, "from_handle", sys.stdin.readline().strip())
-        async with io.entered(lease):
-            say("adopted", lease.fence)
-            sys.stdin.readline()
-        say("released")
-        try:
-            await io.do(Lease, "from_handle", sys.stdin.readline().strip())
-        except LeaseLost:
-            say("rejected", "LeaseLost")
-
-    _run_one(mode, work)
-
-
-def nightly(name: str, mode: str, hosts: int) -> None:
-    """Start the same periodic job in `hosts` processes at once."""
-    from django_redis_sync import synchronized
-
-    @synchronized(name, on_full="skip", min_hold=60)
-    def job() -> str:
-        return "ran"
-
-    @synchronized(name, on_full="skip", min_hold=60)
-    async def ajob() -> str:
-        return "ran"
-
-    reap(forked(hosts, lambda _: say(job() if mode == "sync" else asyncio.run(ajob()))))
-
-
-def hold_for_ever(name: str, mode: str) -> None:
-    """Hold a permanent lease until the process is killed."""
-    import math
-
-    from django_redis_sync import Lock
-
-    lock = Lock(name, timeout=math.inf)
-    lease = lock.acquire() if mode == "sync" else asyncio.run(lock.aacquire())
-    time.sleep(0.5)  # until the name is in the registry
-    say("held" if lease else "rejected")
-    time.sleep(60)
-
-
 def fork_inside() -> None:
     """Hold a reentrant lock and fork a child that tries to acquire the lock."""
-    from django_redis_sync import RLock
-
     with RLock("forked") as lease:
         pid = os.fork()
         if pid == 0:
@@ -338,6 +169,5 @@ def fork_inside() -> None:
 
 
 if __name__ == "__main__":
-    roles = (sell, account, finish, nightly, hold_for_ever, fork_inside)
-    child.ROLES = {role.__name__: role for role in roles}
+    child.ROLES = {"sell": sell, "fork_inside": fork_inside}
     child.main()

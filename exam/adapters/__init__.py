@@ -1,30 +1,35 @@
-"""The adapters of the exam, by the part of the table that shows them."""
+"""The locks under examination. locks.ini lists them, and the modules of this folder use them."""
 
-GROUPS = {
-    "This project": {
-        "lock": "exam.adapters.ours:OurLock",
-        "semaphore": "exam.adapters.ours:OurSemaphore",
-        "async": "exam.adapters.ours:OurAsyncSemaphore",
-        "quorum": "exam.adapters.ours:OurQuorum",
-        "requests": "exam.adapters.ours:OurRequests",
-    },
-    "Libraries": {
-        "redis-py": "exam.adapters.peers:RedisPy",
-        "python-redis-lock": "exam.adapters.peers:PythonRedisLock",
-        "pottery": "exam.adapters.peers:Pottery",
-        "redis-semaphore": "exam.adapters.peers:RedisSemaphore",
-        "steindamm": "exam.adapters.peers:Steindamm",
-        "async-redis-rate-limiters": "exam.adapters.peers:AsyncRedisRateLimiters",
-        "django-smart-ratelimit": "exam.adapters.ours:DjangoSmartRatelimit",
-        "cache-add": "exam.adapters.ours:CacheAdd",
-        "postgres": "exam.adapters.ours:PostgresAdvisory",
-    },
-    "The articles' code": {
-        "setnx": "exam.adapters.articles:SetnxExpire",
-        "set-nx-ex": "exam.adapters.articles:SetNxEx",
-        "zset": "exam.adapters.articles:UnfairSortedSet",
-        "zset-fair": "exam.adapters.articles:FairSortedSet",
-        "incr": "exam.adapters.articles:IncrLock",
-    },
-}
-ADAPTERS = {key: where for part in GROUPS.values() for key, where in part.items()}
+from __future__ import annotations
+
+import configparser
+import importlib
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+from ..adapter import LEASE, Adapter, Claims
+
+_table = configparser.ConfigParser(interpolation=None)
+_table.read(Path(__file__).with_name("locks.ini"), encoding="utf-8")
+ADAPTERS = _table.sections()
+#: The parts of the table, and the names of their locks.
+GROUPS: dict[str, list[str]] = defaultdict(list)
+for _key in ADAPTERS:
+    GROUPS[_table[_key]["group"]].append(_key)
+
+
+@cache
+def load(key: str) -> type[Adapter]:
+    """Return the adapter of a lock in the list, with the attributes from there."""
+    words: dict[str, object] = {name: text.replace("\n", " ") for name, text in _table[key].items()}
+    module, name = _table[key]["adapter"].split(":")
+    adapter: type[Adapter] = getattr(importlib.import_module(f".{module}", __name__), name)
+    names = words.keys() & vars(Claims()).keys() - {"limit"}
+    words |= {"quotes": {name: words[name] for name in names}, "limit": int(words.get("limit", 1))}
+    words["cannot"] = dict(
+        line.split(": ") for line in _table[key].get("cannot", "").strip().splitlines()
+    )
+    if names and adapter.claims == Claims():
+        words["claims"] = Claims(**{name: LEASE if name == "lease" else True for name in names})
+    return type(name, (adapter,), words)

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from ..adapter import LEASE, poll
-from ..checker import Claims
+from ..course import Claims
 from .peers import OnRedis
 
 
@@ -26,13 +26,10 @@ class _Polling(OnRedis):
 class SetnxExpire(_Polling):
     """A lock with SETNX and then EXPIRE. DEL releases it."""
 
-    title = "SETNX, EXPIRE"
-
     def once(self) -> Any:
         if not self.client.setnx(self.place.name, "taken"):
             return None
-        self.client.expire(self.place.name, int(self.place.lease))
-        return True
+        return self.client.expire(self.place.name, int(self.place.lease))
 
     def release(self, grant: Any) -> None:
         self.client.delete(self.place.name)
@@ -41,7 +38,6 @@ class SetnxExpire(_Polling):
 class SetNxEx(_Polling):
     """A lock with SET NX EX and a token. A script releases it with GET, a comparison, and DEL."""
 
-    title = "SET NX EX"
     SCRIPT = """
         if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
         return 0
@@ -60,9 +56,6 @@ class UnfairSortedSet(_Polling):
     """A semaphore: a sorted set of members by the client's time. A member with a rank below the
     limit holds a permit."""
 
-    title = "sorted set, unfair"
-    limit = 2
-
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name
         with self.client.pipeline() as pipe:
@@ -80,9 +73,6 @@ class UnfairSortedSet(_Polling):
 
 class FairSortedSet(_Polling):
     """A fair semaphore: a second sorted set has the members by a counter, which gives the ranks."""
-
-    title = "sorted set, fair"
-    limit = 2
 
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name
@@ -110,13 +100,9 @@ class FairSortedSet(_Polling):
 class IncrLock(_Polling):
     """A semaphore with INCR, which takes a permit if the result is within the limit, and DECR."""
 
-    title = "INCR"
-    limit = 2
-
     def once(self) -> Any:
         if self.client.incr(self.place.name) <= self.place.limit:
-            self.client.expire(self.place.name, int(self.place.lease))
-            return True
+            return self.client.expire(self.place.name, int(self.place.lease))
         self.client.decr(self.place.name)
         return None
 

@@ -19,8 +19,8 @@ from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from ..adapter import ALL, LEASE, Adapter, Lost, Place, lost_if, poll
-from ..checker import Claims
+from ..adapter import ALL, Adapter, Lost, Place, lost_if, poll
+from ..course import Claims
 from .peers import Loop
 
 
@@ -35,6 +35,8 @@ def setup(place: Place) -> None:
         USE_TZ=True,
         CACHES={name: {"BACKEND": backend, "LOCATION": url} for name, url in urls.items()},
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_redis_sync"],
+        RATELIMIT_BACKEND="redis",
+        RATELIMIT_REDIS={"url": place.url},
         REDIS_SYNC={
             "KEY_PREFIX": "exam",
             "TIMEOUT": place.lease,
@@ -54,19 +56,21 @@ class _OnDjango(Adapter):
 
 
 class OurSemaphore(_OnDjango):
-    title = "Semaphore"
-    limit = 2
+    """A semaphore, or at a limit of one a lock."""
+
     claims = replace(ALL, within=3)
+    options: dict[str, Any] = {}
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._semaphore = self.semaphore(timeout=place.lease, renew=True)
-
-    def semaphore(self, **options: Any) -> Any:
-        return self.library.Semaphore(self.place.name, self.place.limit, **options)
+        options = {"timeout": place.lease, "renew": True, **self.options}
+        if place.limit == 1:
+            self.lock = self.library.Lock(place.name, **options)
+        else:
+            self.lock = self.library.Semaphore(place.name, place.limit, **options)
 
     def acquire(self, wait: float) -> Any:
-        return self._semaphore.acquire(blocking_timeout=wait)
+        return self.lock.acquire(blocking_timeout=wait)
 
     def release(self, grant: Any) -> None:
         with lost_if(self.library.LeaseLost, self.library.NotAcquired):
@@ -79,55 +83,35 @@ class OurSemaphore(_OnDjango):
         return float(grant.fence)
 
 
-class OurLock(OurSemaphore):
-    title = "Lock"
-    limit = 1
-
-    def semaphore(self, **options: Any) -> Any:
-        return self.library.Lock(self.place.name, **options)
-
-
-class OurQuorum(OurLock):
+class OurQuorum(OurSemaphore):
     """Three independent servers, of which two have to agree."""
 
-    title = "… by a quorum"
-    needs = "quorum"
     claims = replace(OurSemaphore.claims, fair=False, fenced=False)
-
-    def semaphore(self, **options: Any) -> Any:
-        return super().semaphore(using=["default", "second", "third"], **options)
+    options = {"using": ["default", "second", "third"]}
 
 
 class OurAsyncSemaphore(OurSemaphore):
     """The semaphore in async code, on an event loop in a thread."""
 
-    title = "… in async code"
-
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._loop = Loop()
+        self.loop = Loop()
 
     async def aacquire(self, wait: float) -> Any:
-        return await self._semaphore.aacquire(blocking_timeout=wait)
+        return await self.lock.aacquire(blocking_timeout=wait)
 
     def acquire(self, wait: float) -> Any:
-        return self._loop.run(self.aacquire(wait))
+        return self.loop.run(self.aacquire(wait))
 
     def release(self, grant: Any) -> None:
         with lost_if(self.library.LeaseLost, self.library.NotAcquired):
-            self._loop.run(grant.arelease())
+            self.loop.run(grant.arelease())
 
 
 class OurRequests(_OnDjango):
     """A limited view. A request holds the permit while it is inside the view."""
 
-    title = "… of requests"
-    limit = 2
     claims = replace(OurSemaphore.claims, told=False, fenced=False)
-    cannot = {
-        "crowd-killed": "a process lets some of its requests wait, and rejects others",
-        "second-release": "a request ends once",
-    }
 
     def limited(self, view: Any, wait: float) -> Any:
         limit = {"limit": self.place.limit, "blocking_timeout": wait}
@@ -175,19 +159,7 @@ class OurRequests(_OnDjango):
 class DjangoSmartRatelimit(OurRequests):
     """A decorator that never waits, so a rejected client sends the request again."""
 
-    title = "django-smart-ratelimit"
-    module, package = "django_smart_ratelimit", "django-smart-ratelimit"
-    source = "docstring of concurrency_limit, django-smart-ratelimit 4.12.1"
-    claims = Claims(lease=LEASE)
-    quotes = {
-        "lease": "ttl: Seconds after which a held slot is assumed leaked and reclaimed",
-    }
-    cannot = {"second-release": "a request ends once"}
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        settings.RATELIMIT_BACKEND = "redis"
-        settings.RATELIMIT_REDIS = {"url": place.url}
+    claims = Claims()
 
     def limited(self, view: Any, wait: float) -> Any:
         limit = {"max_concurrent": self.place.limit, "ttl": int(self.place.lease)}
@@ -200,15 +172,6 @@ class DjangoSmartRatelimit(OurRequests):
 class CacheAdd(_OnDjango):
     """Django's cache.add and cache.delete, as in recipes for tasks."""
 
-    title = "cache.add"
-    module = package = "django"
-    source = "https://docs.djangoproject.com/en/5.2/topics/cache/#basic-usage"
-    claims = Claims(lease=LEASE)
-    quotes = {
-        "lease": "The timeout argument […] is the number of seconds the value should be stored in "
-        "the cache.",
-    }
-
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, self.place.lease
         return poll(lambda: cache.add(name, "taken", lease) or None, wait, 0.05)
@@ -220,18 +183,8 @@ class CacheAdd(_OnDjango):
 class PostgresAdvisory(Adapter):
     """An advisory lock of a session. It is held until the connection ends."""
 
-    title = "PostgreSQL advisory lock"
-    needs = ""
-    module = "psycopg"
-    source = "https://www.postgresql.org/docs/15/explicit-locking.html#ADVISORY-LOCKS"
     claims = Claims(lease=0, punctual=True)
-    quotes = {
-        "lease": "Once acquired at session level, an advisory lock is held until explicitly "
-        "released or the session ends.",
-        "punctual": "lock_timeout: Abort any statement that waits longer than the specified amount "
-        "of time while attempting to acquire a lock",
-    }
-    cannot = {"crowd-killed": "a thousand waiters are a thousand processes"}
+    connection: Any = None
 
     @classmethod
     def missing(cls) -> str:
@@ -247,29 +200,25 @@ class PostgresAdvisory(Adapter):
         with Postgres() as server:
             yield server.dsn
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._connection: Any = None
-
-    def _run(self, *words: Any) -> Any:
-        if self._connection is None:
-            self._connection = self.library.connect(self.place.service, autocommit=True)
-        return self._connection.execute(*words)
+    def run(self, *words: Any) -> Any:
+        if self.connection is None:
+            self.connection = self.library.connect(self.place.service, autocommit=True)
+        return self.connection.execute(*words)
 
     def acquire(self, wait: float) -> Any:
         try:
-            self._run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
-            self._run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
+            self.run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
+            self.run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
         except self.library.errors.LockNotAvailable:
             return None
         except BaseException:
-            connection, self._connection = self._connection, None
+            connection, self.connection = self.connection, None
             if connection is not None:
                 connection.close()
             raise
         return True
 
     def release(self, grant: Any) -> None:
-        done = self._run("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
+        done = self.run("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
         if done.fetchone() != (True,):
             raise Lost("it is not held")
