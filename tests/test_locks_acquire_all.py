@@ -19,7 +19,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.exceptions import WrongKind
 
-from .behaviour.both import both, side_by_side
+from .behaviour.both import both
 from .behaviour.watching import sent
 from .support.journal import journalling
 
@@ -56,11 +56,10 @@ async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view, options: 
         assert view("a").empty and view("z").empty and view("m").waiting == 0
 
 
-@side_by_side
+@both
 async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
-    names = [io.name(name) for name in "abcd"]
-    held = [await io.do(Lock(name), "acquire") for name in names]
-    several = acquire_all([Lock(name) for name in names], blocking_timeout=4.5)
+    held = [await io.do(Lock(name), "acquire") for name in "abcd"]
+    several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
     # The last two are free after the timeout, but before it would end if it began anew with each.
     for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):

@@ -121,7 +121,7 @@ def test_callback_that_raises_system_exit_stops_no_other_callback(raw) -> None:
 def test_node_that_hangs_delays_no_renewal_on_another_node(settings, losses, monkeypatch) -> None:
     """Each renewal on the node that hangs is sent alone and takes a whole time limit. Together they
     take longer than the lease on the other node lasts."""
-    monkeypatch.setattr("django_redis_sync.engine.renewal.BATCH", 1)
+    monkeypatch.setattr("django_redis_sync.engine.housekeeping.BATCH", 1)
 
     def hold(name: str, **options: Any) -> Lease:
         return Semaphore(name, 12, using="nodes", timeout=3, renew=True, **options).acquire()
