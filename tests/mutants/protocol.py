@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "the highest use of a policy is not written",
-        "self.peak = max(self.peak, outcomes.peak)",
+        "self.peak = max(self.peak, peak)",
         "self.peak = max(self.peak, 0)",
         "test_statistics.py",
     ),
