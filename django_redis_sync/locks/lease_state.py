@@ -13,7 +13,7 @@ from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
 from ..protocol.keys import Keys
-from ..protocol.plans import Grant
+from ..protocol.plans import Grant, LocalExpiry
 from ..protocol.steps import Answer, Failure, Plan, Run, run_once
 
 #: Number of renewals within a lease duration.
@@ -71,43 +71,6 @@ class _RenewalState:
 
 def _margin(terms: LeaseSettings, left: float) -> float:
     return min(0.25, _MARGIN_PART * min(terms.timeout, left)) if terms.renew else 0.0
-
-
-class LocalExpiry:
-    """The earliest possible end of a lease, for any order in which its renewals are executed.
-
-    Threads share it without a lock: each method reads or writes the table in one atomic step.
-    """
-
-    # The server ignores a renewal with a lower number than the last one. So only the answer with
-    # the highest number counts. A renewal above it may be executed at any time. Then the lease
-    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
-    __slots__ = ("_ends",)
-
-    def __init__(self, until: float, nth: int = 0) -> None:
-        #: By number: the end, and True if it is from an answer.
-        self._ends = {nth: (until, True)}
-
-    @property
-    def until(self) -> float:
-        ends = self._ends.copy()
-        if len(ends) == 1:
-            return next(iter(ends.values()))[0]
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        return min(end for nth, (end, _) in ends.items() if nth >= newest)
-
-    def asked(self, nth: int, lease: float, now: float) -> None:
-        """Record a renewal by `lease` seconds that is about to be sent."""
-        self._ends[nth] = (now + lease - plans.TICK, False)
-
-    def answered(self, nth: int, until: float) -> None:
-        """Record the answer to a renewal."""
-        self._ends[nth] = (until, True)
-        ends = self._ends.copy()
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        for nth in ends:
-            if nth < newest:
-                self._ends.pop(nth, None)
 
 
 class LeaseState:

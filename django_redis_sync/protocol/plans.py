@@ -400,6 +400,43 @@ def renewed(answer: Answer) -> float | None:
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
 
 
+class LocalExpiry:
+    """The earliest possible end of a lease, for any order in which its renewals are executed.
+
+    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    """
+
+    # The server ignores a renewal with a lower number than the last one. So only the answer with
+    # the highest number counts. A renewal above it may be executed at any time. Then the lease
+    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
+    __slots__ = ("_ends",)
+
+    def __init__(self, until: float, nth: int = 0) -> None:
+        #: By number: the end, and True if it is from an answer.
+        self._ends = {nth: (until, True)}
+
+    @property
+    def until(self) -> float:
+        ends = self._ends.copy()
+        if len(ends) == 1:
+            return next(iter(ends.values()))[0]
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        return min(end for nth, (end, _) in ends.items() if nth >= newest)
+
+    def asked(self, nth: int, lease: float, now: float) -> None:
+        """Record a renewal by `lease` seconds that is about to be sent."""
+        self._ends[nth] = (now + lease - TICK, False)
+
+    def answered(self, nth: int, until: float) -> None:
+        """Record the answer to a renewal."""
+        self._ends[nth] = (until, True)
+        ends = self._ends.copy()
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        for nth in ends:
+            if nth < newest:
+                self._ends.pop(nth, None)
+
+
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """Return True if the server still has the lease. Its end does not change."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
