@@ -352,7 +352,7 @@ async def test_foreign_value_is_named_in_the_error_and_kept(io, bench) -> None:
     assert bench.view().keys.leases in str(caught.value)
     assert bench.client.get(bench.view().keys.leases) == b"precious"
     bench.client.delete(bench.journal.key)  # the script was meant to fail
-    bench.journal._drained.clear()
+    bench.journal.drained.clear()
 
 
 def _is_busy(url: str) -> bool:

@@ -468,10 +468,8 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_44_full_memory_keeps_leases_and_allows_handoff"),
             *at(
                 "test_protocol_memory",
-                "test_full_memory_allows_a_renewal",
-                "test_full_memory_allows_confirm_adopt_and_share",
-                "test_full_memory_allows_a_release_with_its_count_and_handoff",
-                "test_full_memory_allows_an_undo_with_a_tombstone",
+                "test_full_memory_allows_the_call",
+                "test_full_memory_allows_a_release_to_be_counted",
                 "test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted",
                 "test_full_memory_denies_a_new_name_and_stores_nothing",
             ),
@@ -639,6 +637,7 @@ FAULTS: dict[int, Row] = {
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"
+COUNTS = "test_protocol_statistics"
 PARSING, GARBAGE, THREATS = "fuzz/test_parsing", "fuzz/test_garbage", "faults/test_threats"
 POLICY, ACTIONS, ACT = "test_requests_policy", "test_admin_actions", "test_command_act"
 
@@ -735,11 +734,7 @@ INPUT: dict[str, Row] = {
             *at(OLD, "test_foreign_value_is_named_in_the_error_and_kept"),
             *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
             *at(GARBAGE, "test_keys_of_another_type_are_named_in_the_error_and_kept"),
-            *at(
-                GARBAGE,
-                "test_status_of_damaged_data_is_readable_or_a_sync_error",
-                "test_damaged_registry_entries_do_not_hide_other_names",
-            ),
+            *at(GARBAGE, "test_status_of_damaged_data_shows_what_is_readable"),
         ),
     ),
     "token": Row(
@@ -806,9 +801,9 @@ INPUT: dict[str, Row] = {
         "all keys expire, the registry is trimmed, rejections leave no key",
         "many names, and rejections",
         (
-            *at(SCRIPTS, "test_statistics_expire"),
+            *at(COUNTS, "test_statistics_are_stored_only_while_the_history_is_on_and_expire"),
             *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
-            *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
+            *at("test_protocol_history", "test_no_key_is_left_after_the_last_lease_and_waiter"),
             *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
         ),
     ),
@@ -819,7 +814,6 @@ INPUT: dict[str, Row] = {
         (
             *at(POLICY, "test_address_is_read_only_from_trusted_proxies"),
             *at(POLICY, "test_addresses_of_one_network_have_the_same_digest"),
-            *at(PARSING, "test_forwarded_addresses_become_a_valid_key"),
             *at(PARSING, "test_addresses_before_the_trusted_proxies_do_not_affect_the_key"),
         ),
     ),
@@ -853,12 +847,8 @@ INPUT: dict[str, Row] = {
         "bounded JSON, never pickle",
         "random text; the package's imports",
         (
-            *at(
-                PARSING,
-                "test_random_text_is_readable_as_a_label",
-                "test_deeply_nested_label_is_ignored",
-            ),
-            *at(PARSING, "test_written_label_is_short_and_on_one_line"),
+            *at(PARSING, "test_label_is_shown_as_it_was_given_up_to_its_maximum"),
+            *at(GARBAGE, "test_status_of_damaged_data_shows_what_is_readable"),
             *at(THREATS, "test_package_never_unpickles_or_evaluates"),
         ),
     ),

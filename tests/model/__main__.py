@@ -18,13 +18,13 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     failed = 0
-    for setting, floor, micros, _ in cases.DEEP if options.deep else cases.CASES:
+    for case in cases.DEEPER if options.deep else cases.CASES:
+        setting = case.setting
         if not all(word in setting.name for word in options.words):
             continue
-        ticks = cases.FINE if micros != cases.SECOND else {}
         start = time.perf_counter()
         try:
-            found = check(protocol(micros, **ticks), setting, 20, options.most)
+            found = check(protocol(case.micros, ticks=case.ticks), setting, 20, options.most)
         except Violation as violation:
             failed += 1
             print(f"VIOLATED  {violation}", flush=True)
@@ -32,7 +32,7 @@ def main() -> int:
         spent = time.perf_counter() - start
         whole = "" if found.whole else " (cut short)"
         print(f"{found.states:>9,} states{whole} {spent:6.1f} s  {setting.name}", flush=True)
-        failed += found.states < floor
+        failed += found.states < case.floor
     return 1 if failed else 0
 
 

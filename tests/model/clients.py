@@ -9,21 +9,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import re
+import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from django_redis_sync.locks.lease_state import LocalExpiry
-from django_redis_sync.protocol import plans as real_plans
-from django_redis_sync.protocol import scripts, steps
+from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import Keys, keys_of
-from tests.support.planting import all_planted
+
+from .redis import planted
 
 KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
 FOREVER = math.inf
+#: The names of the clients, with which their tokens begin.
+NAMES = "abcdefgh"
 
 #: Times in ticks of the model's clocks. Each time of a client is a whole number of ticks.
 MILLISECONDS = {
@@ -58,48 +59,45 @@ def protocol(
     micros: int = 1_000_000,
     lua: Mapping[str, str] = {},
     python: Mapping[str, str] = {},
-    **ticks: int,
+    ticks: Mapping[str, int] = {},
 ) -> Protocol:
     """Return the protocol, with the keys of `lua` and `python` replaced by their values.
 
     Raise LookupError if a key isn't found, because the defect then needs a new anchor.
     """
-    unknown = ticks.keys() - MILLISECONDS.keys()
-    if unknown:
-        raise TypeError(f"no such constants: {unknown}")
-    short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
-    constants = dict(scripts.CONSTANTS) | short
-    sources = all_planted(lua, constants)
-    text = _source_of_plans()
-    for anchor, other in python.items():
-        if anchor not in text:
-            raise LookupError(f"the plans do not hold {anchor!r}")
-        text = text.replace(anchor, other)
-    module = ModuleType(real_plans.__name__)
-    module.__package__ = real_plans.__package__
-    exec(compile(text, "plans.py", "exec"), vars(module))
+    times = {**MILLISECONDS, **ticks}
+    constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
     tick = micros / 1_000_000
-    patched = {
-        "CONSTANTS": constants,
-        "BACKOFF": (0.0, tick),
-        "UNDO_BUDGET": 2 * tick,
-        "RIDE_OUT": FOREVER,
-        "SHORTEST_WAIT": tick,
-    }
-    for name, value in patched.items():
-        if not hasattr(module, name):
-            raise LookupError(f"the plans have no {name} to shorten")
-        setattr(module, name, value)
-    return Protocol(sources, module, micros)
+    copies = _copied(steps, python, BACKOFF=(0.0, tick), SHORTEST_WAIT=tick)
+    own = {"CONSTANTS": constants, "UNDO_BUDGET": 2 * tick, "RIDE_OUT": FOREVER}
+    copied = _copied(plans, python, {"steps": copies}, **own)
+    if lost := [anchor for anchor in python if anchor not in copies.text + copied.text]:
+        raise LookupError(f"the plans do not hold {lost}")
+    return Protocol(planted(lua, constants), copied, micros)
 
 
-def _source_of_plans() -> str:
-    """Return the plans, with what they import of `steps`, and the local expiry as one module."""
-    plans, of_steps = inspect.getsource(real_plans), r"^from \.steps import \(.*?^\)\n"
-    assert re.search(of_steps, plans, re.M | re.S)
-    text = inspect.getsource(steps) + re.sub(of_steps, "", plans, flags=re.M | re.S)
-    text += inspect.getsource(LocalExpiry).replace("plans.TICK", "TICK")
-    return text.replace("from __future__ import annotations\n", "")
+def _copied(
+    module: ModuleType,
+    python: Mapping[str, str],
+    beside: Mapping[str, ModuleType] = {},
+    **values: Any,
+) -> Any:
+    """Return a copy of a module, with replaced texts and values. `beside`: the copies of modules
+    that it imports from."""
+    text = inspect.getsource(module)
+    copy: Any = ModuleType(module.__name__)
+    copy.__package__, copy.text = module.__package__, text
+    for anchor, other in python.items():
+        text = text.replace(anchor, other)
+    real = {name: sys.modules[f"{module.__package__}.{name}"] for name in beside}
+    try:
+        sys.modules.update({f"{module.__package__}.{name}": one for name, one in beside.items()})
+        exec(compile(text, "copied.py", "exec"), vars(copy))
+    finally:
+        sys.modules.update({f"{module.__package__}.{name}": one for name, one in real.items()})
+    assert values.keys() <= vars(copy).keys(), f"{module.__name__} has no {values.keys()}"
+    vars(copy).update(values)
+    return copy
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Client:
     ended: str = ""  # how the last turn ended
 
     def name(self) -> str:
-        return "abcdefgh"[self.index]
+        return NAMES[self.index]
 
     def token(self) -> str:
         self.made += 1
