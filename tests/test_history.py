@@ -13,7 +13,7 @@ from django.conf import settings
 
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import LocalExpiry
+from django_redis_sync.protocol.steps import LocalExpiry
 from tests.support import worker_processes
 from tests.support.history import RULES, History, Replay, judge
 from tests.support.journal import Entry, journalling

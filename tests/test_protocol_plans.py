@@ -13,8 +13,17 @@ import pytest
 
 from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import AcquireRequest, Grant, LocalExpiry, Rejection
-from django_redis_sync.protocol.steps import Answer, Failure, Plan, Run, Sleep, Wait
+from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
+from django_redis_sync.protocol.steps import (
+    TICK,
+    Answer,
+    Failure,
+    LocalExpiry,
+    Plan,
+    Run,
+    Sleep,
+    Wait,
+)
 
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
@@ -580,14 +589,14 @@ def test_local_expiry_is_the_soonest_end_of_the_newest_renewals() -> None:
     expiry = LocalExpiry(130.0, 5)
     for nth, lease, until in ((6, 10.0, 110.0), (7, 60.0, 110.0)):
         expiry.asked(nth, lease, 100.0)
-        assert pytest.approx(until - plans.TICK, abs=1e-9) == expiry.until
+        assert pytest.approx(until - TICK, abs=1e-9) == expiry.until
     expiry.answered(7, 159.0)
     assert 159.0 == expiry.until
     expiry.answered(6, 109.0)  # the answer to an older renewal has no effect
     assert 159.0 == expiry.until
     expiry.asked(8, 5.0, 101.0)
     expiry.asked(9, 90.0, 101.0)
-    assert 106.0 - plans.TICK == expiry.until
+    assert 106.0 - TICK == expiry.until
 
 
 # Budgets, and replies of a later version

@@ -13,8 +13,8 @@ from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
 from ..protocol.keys import Keys
-from ..protocol.plans import Grant, LocalExpiry
-from ..protocol.steps import Answer, Failure, Plan, Run, run_once
+from ..protocol.plans import Grant
+from ..protocol.steps import TICK, Answer, Failure, LocalExpiry, Plan, Run, run_once
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
@@ -179,7 +179,7 @@ class LeaseState:
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + plans.TICK, next(self._progress.nth), self.terms
+        lease, nth, terms = wanted + TICK, next(self._progress.nth), self.terms
         self._progress.expiry.asked(nth, lease, now)
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
@@ -240,7 +240,7 @@ class LeaseState:
         self.check_ours()
         wanted = self.terms.timeout if timeout is None else timeout
         nth = next(self._progress.nth)
-        self._progress.aims[nth] = end = now + wanted - plans.TICK
+        self._progress.aims[nth] = end = now + wanted - TICK
         self._progress.leaving |= leaving
         # A shorter lease may take effect on the server before there is an answer, or without one.
         self._progress.expiry.asked(nth, wanted, now)

@@ -45,6 +45,7 @@ class Protocol:
 
     sources: Mapping[str, str]
     plans: ModuleType
+    steps: ModuleType
     micros: int  # of one tick
 
     @property
@@ -73,7 +74,7 @@ def protocol(
     copied = _copied(plans, python, {"steps": copies}, **own)
     if lost := [anchor for anchor in python if anchor not in copies.text + copied.text]:
         raise LookupError(f"the plans do not hold {lost}")
-    return Protocol(planted(lua, constants), copied, micros)
+    return Protocol(planted(lua, constants), copied, copies, micros)
 
 
 def _copied(
@@ -214,7 +215,7 @@ class Client:
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
         plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
-        self.belief = plans.LocalExpiry(grant.until)
+        self.belief = self.protocol.steps.LocalExpiry(grant.until)
         self.renewals = self.kept = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]

@@ -122,7 +122,7 @@ DEFECTS = {
     "an undo does not tombstone": Defect(
         "had ended and was granted again",
         (_NOW, _SOON),
-        {'_ending("undo", 1,': '_ending("undo", 0,'},
+        {'UNDO_BUDGET, "undo", 1': 'UNDO_BUDGET, "undo", 0'},
         "cancel",
         python=True,
     ),

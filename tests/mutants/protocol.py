@@ -73,8 +73,8 @@ MUTANTS = [
     ),
     Mutant(
         "the highest use of a policy leaves out other processes",
-        'used, rejected = int(reply[3]), "".join',
-        'used, rejected = permits or 1, "".join',
+        "int(reply[3]) if len(reply) > 3 else permits or 1",
+        "permits or 1",
         "test_statistics.py",
     ),
     Mutant(

@@ -220,7 +220,6 @@ def _patch(compose: Any, constants: Mapping[str, int]) -> None:
     while _is_composing():  # a call in another thread would cache its former result
         time.sleep(0.001)
     scripts.script.cache_clear()
-    scripts._composed.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
     plans.CLAIM = constants["CLAIM"] / 1000
 

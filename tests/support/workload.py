@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from django_redis_sync.protocol import plans, scripts
+from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of, share_terms
-from django_redis_sync.protocol.plans import LocalExpiry
+from django_redis_sync.protocol.steps import TICK, LocalExpiry, seconds
 from tests.model.redis import WRITES, Frozen, ScriptError, Store, compiled, number
 
 from .journal import Entry
@@ -266,7 +266,7 @@ class Client:
         ms = "inf" if self._seldom(0.03) else self.rng.randint(1500, 9000)
         self.nth += 1
         if self.belief is not None:
-            self.belief.asked(self.nth, plans.seconds(str(ms)), self.sent)
+            self.belief.asked(self.nth, seconds(str(ms)), self.sent)
         return self.call("renew", fence=self.fence, how="set", ms=ms, nth=self.nth)
 
     def _idle(self) -> list[Call]:
@@ -364,7 +364,7 @@ class Client:
     def _take_acquire(self, done: Call, word: str, *rest: str) -> None:
         if word == "ok":
             if self.state != "holding":
-                until = self.sent + plans.seconds(rest[1]) - plans.TICK
+                until = self.sent + seconds(rest[1]) - TICK
                 self.belief = self.believing(until)
             self.state, self.fence = "holding", rest[0]
         elif word == "wait":
@@ -377,7 +377,7 @@ class Client:
     def _take_renew(self, done: Call, word: str, *rest: str) -> None:
         said = done.said
         if word == "ok" and said["how"] == "set" and self.belief is not None and said.get("nth"):
-            until = self.sent + plans.seconds(rest[0]) - plans.TICK
+            until = self.sent + seconds(rest[0]) - TICK
             self.belief.answered(said["nth"], until)
         if word == "lost" and said["fence"] == self.fence:
             self._end("undo")
