@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from typing import Any
 
@@ -42,9 +41,9 @@ DEFECTS = {
     "silent": ("redis.pcall('RPUSH', wake_key(t), message)", "redis.pcall('DEL', wake_key(t))"),
     "term": ("if ms > FIRST and (handed or lease == 'inf') then ms = FIRST end", ""),
     "answer": ("local live = tonumber(ends or 0) > name.now", "local live = ends"),
-    "expiry": ("redis.call('PERSIST', key)", ""),
+    "expiry": ("redis.call('PERSIST', keys[i])", ""),
     "keys": ("redis.call('DEL', NEVER)", "redis.call('HSET', 'other', 'a', 'b')"),
-    "error": ("local function downgrade(name,", "local function downgrade(_, name,"),
+    "error": ("local function end_token(name,", "local function end_token(_, name,"),
 }
 
 
@@ -171,27 +170,6 @@ def test_journalling_restores_scripts_constants_and_environment(
         assert 50 == plans.CONSTANTS["CLAIM"]
     assert before == state()
     assert 0 == raw.exists(journal.key)
-
-
-def test_journalling_recomposes_a_script_that_a_thread_is_composing(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, began, goes_on = scripts.compose, threading.Event(), threading.Event()
-
-    def slowly(verb: str, *more: Any) -> str:
-        began.set()
-        goes_on.wait(10)
-        return before(verb, *more)
-
-    scripts.script.cache_clear()
-    monkeypatch.setattr(scripts, "compose", slowly)
-    other = threading.Thread(target=scripts.script, args=("clear",))
-    other.start()
-    assert began.wait(10)
-    threading.Timer(0.1, goes_on.set).start()
-    with journalling(redis_url) as journal:
-        other.join()
-        assert journal.key in scripts.script("clear").source
 
 
 def test_child_process_writes_to_the_journal_of_its_parent(

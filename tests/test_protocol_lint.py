@@ -38,7 +38,7 @@ def test_lint_accepts_every_file_and_finds_a_name_with_one_wrong_letter(path: Pa
 @pytest.mark.parametrize(
     ("code", "mistake"),
     {
-        "local name = open(ARGV[1])": "open takes 3 arguments, and is given 1",
+        "local name = open(ARGV[1])": "open takes 4 arguments, and is given 1",
         "local count = 1\nreturn {count}": "count is already a function or a table",
         "local a = 1": "a is never read",
         "a = 1": "nothing here is called a",

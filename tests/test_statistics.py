@@ -223,7 +223,6 @@ def test_keys_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     write_rejections(Counter(new=1))
     assert [("late", 5), ("new", 1)] == [(busy.key, busy.rejected) for busy in figures().rejected]
     assert not [field for field in raw.hkeys(SKETCH) if b":k:old" in field]
-    assert hour == int(raw.hget(SKETCH, "hour") or 0)  # the keys of this hour will be deleted, too
 
 
 def test_group_leaves_the_index_a_day_after_its_last_event(raw: redis.Redis) -> None:

@@ -162,6 +162,8 @@ class LocalExpiry:
     @property
     def until(self) -> float:
         ends = self._ends.copy()
+        if len(ends) == 1:
+            return next(iter(ends.values()))[0]
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
         return min(end for nth, (end, _) in ends.items() if nth >= newest)
 

@@ -648,7 +648,7 @@ INPUT: dict[str, Row] = {
         "such names, and random names",
         (
             *at(MISUSE, "test_unusable_name_or_key_raises_an_error"),
-            *at(PARSING, "test_name_and_key_are_usable_or_raise_an_error"),
+            *at("test_protocol_keys", "test_invalid_name_is_rejected"),
             *at("test_command_status", "test_control_characters_are_shown_as_escapes"),
             *at(THREATS, "test_names_and_labels_cannot_inject_lines_into_the_log"),
         ),
@@ -733,7 +733,6 @@ INPUT: dict[str, Row] = {
         (
             *at(OLD, "test_foreign_value_is_named_in_the_error_and_kept"),
             *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
-            *at(GARBAGE, "test_keys_of_another_type_are_named_in_the_error_and_kept"),
             *at(GARBAGE, "test_status_of_damaged_data_shows_what_is_readable"),
         ),
     ),

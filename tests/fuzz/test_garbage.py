@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_redis_sync import Lock, Semaphore, SyncError
+from django_redis_sync import Semaphore, SyncError
 from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX
 from tests.support.commands import locks
@@ -100,22 +100,3 @@ def test_status_of_damaged_data_shows_what_is_readable(
         assert (alive, len(queued)) == (len(seen["holders"]), len(seen["waiters"]))
         assert 7 == seen["ever"]["rejected"]
         assert NAME == json.loads(locks("history", NAME, "--format", "json"))["name"]
-
-
-@pytest.mark.promise(28)
-@pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info", "stats"])
-@pytest.mark.parametrize("kind", ["set", "rpush", "sadd"])
-def test_keys_of_another_type_are_named_in_the_error_and_kept(
-    raw: redis.Redis, part: str, kind: str
-) -> None:
-    key = getattr(KEYS, part)
-    getattr(raw, kind)(key, "precious")
-    before, errors = raw.dump(key), []
-    for call in (Semaphore(NAME, 1).status, lambda: Lock(NAME).acquire(False)):
-        try:
-            call()
-        except SyncError as error:
-            errors.append(str(error))
-    # No call reads the key of waiters while the queue is empty, and counters are optional.
-    assert part in ("waiters", "stats") or any(key in text for text in errors)
-    assert (before, -1) == (raw.dump(key), raw.pttl(key))

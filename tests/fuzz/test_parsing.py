@@ -17,30 +17,15 @@ from hypothesis import strategies as st
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, semaphore_required
 from django_redis_sync.defaults import REQUESTS, SETTINGS
-from django_redis_sync.protocol.keys import keys_of, split
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
-#: Names that include control characters and delimiters.
-TEXT = st.text(st.characters(), max_size=220) | st.text("{}@%:\0\n\x1b\u202eé", max_size=40)
 SERVER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KEYS = st.sampled_from(sorted(map(str.upper, SETTINGS))) | st.text(max_size=10)
 VALUES = JSON | st.dictionaries(st.sampled_from(sorted(REQUESTS)) | st.text(max_size=5), JSON)
-
-
-@given(TEXT | JSON, st.none() | TEXT)
-@example("\ud800", None)
-def test_name_and_key_are_usable_or_raise_an_error(name: Any, key: Any) -> None:
-    try:
-        keys = keys_of("sync", name, key)
-    except (TypeError, ValueError) as error:
-        assert type(error) in (TypeError, ValueError)
-        return
-    assert (name, key) == split(keys.quoted)
-    assert "sync:{" == keys.leases[:6] and 1 == keys.leases.count("{") == keys.leases.count("}")
 
 
 @pytest.mark.promise(29)

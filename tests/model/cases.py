@@ -112,17 +112,3 @@ def _cases(
 
 
 CASES = [case for row in _ROWS for case in _cases(*row)]
-#: The cases with more faults and more time, which take many minutes.
-DEEPER = [
-    case._replace(
-        setting=replace(
-            case.setting,
-            name=f"{case.setting.name}, deeper",
-            horizon=case.setting.horizon + 1,
-            faults=case.setting.faults + 1,
-            kinds=f"{_ANY} cancel",
-        )
-    )
-    for case in CASES
-    if "shorter" not in case.setting.name
-]

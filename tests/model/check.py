@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from django_redis_sync.protocol.scripts import CONSTANTS
 
@@ -150,7 +150,7 @@ class Checker:
                     if new:
                         self._check_state(after)
                 except AssertionError as broken:
-                    raise Violation(str(broken), self._tell(state, (label, after))) from None
+                    raise Violation(str(broken), self._trace(state, (label, after))) from None
                 if new:
                     parents[after] = (state, label)
                     waiting.append(after)
@@ -327,7 +327,7 @@ class Checker:
                 keys = self.world.facts(left).expiries
                 assert not keys, f"left behind: {sorted(keys)}"
         except AssertionError as broken:
-            trace = self._tell(state, None) + "\nThen no more faults:\n" + fair.told()
+            trace = self._trace(state, None) + "\nThen no more faults:\n" + _lines(fair.steps)
             raise Violation(str(broken), trace) from None
         for n, passed in enumerate(reversed(path)):
             self._needs[passed] = needed + n + 1
@@ -335,21 +335,20 @@ class Checker:
 
     # Traces
 
-    def _tell(self, state: State, last: tuple[Label, State] | None) -> str:
+    def _trace(self, state: State, last: tuple[Label, State] | None) -> str:
         steps = [(last[0], last[1])] if last else []
         at: State = state
         while (parent := self._parents[at]) is not None:
             steps.append((parent[1], at))
             at = parent[0]
-        lines = [f"{self.setting.name}, {len(steps)} steps:"]
-        return "\n".join(lines + [step_line(self.world, *step) for step in reversed(steps)])
+        return f"{self.setting.name}, {len(steps)} steps:\n{_lines(reversed(steps))}"
 
 
 class _Fair:
     """A deterministic run without further faults, in which holders release their leases."""
 
     def __init__(self, world: World, state: State) -> None:
-        self.world, self._steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
+        self.world, self.steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
         clients = tuple(c._replace(mode="live") if c.mode == "paused" else c for c in state.clients)
         self.state = state._replace(clients=clients, faults=0)
 
@@ -361,7 +360,7 @@ class _Fair:
 
     def _do(self, label: Label, state: State, ran: Ran | None = None) -> None:
         self.state = state
-        self._steps.append((label, state))
+        self.steps.append((label, state))
         if ran is not None:
             _check_error(self.world, ran)
 
@@ -411,30 +410,12 @@ class _Fair:
     def ended(self) -> bool:
         return not self.waiting()
 
-    def told(self) -> str:
-        return "\n".join(step_line(self.world, *step) for step in self._steps)
 
-
-def step_line(world: World, label: Label, state: State) -> str:
-    """Return a line of a trace: the tick, the client, the step, and the leases held after it."""
-    what, *rest = label
-    who = NAMES[rest.pop(0)] if rest and isinstance(rest[0], int) else ""
-    details, held = " ".join(_short(item) for item in rest), []
-    for index, spec in enumerate(world.setting.clients):
-        if believed := world.believes(state, index):
-            token, _, until, _ = believed
-            ends = world.protocol.ticks(until) - spec.offset if until < math.inf else "ever"
-            held.append(f"{token} until {ends}")
-    line = f"  {state.now:>3}  {who:1} {what} {details}".rstrip()
-    return f"{line:<100}  | {', '.join(held)}" if held else line
-
-
-def _short(item: Any) -> str:
-    if isinstance(item, tuple):
-        return "(" + " ".join(_short(part) for part in item if part != "") + ")"
-    text = str(item)
-    return text.replace("1700000", "~") if text.startswith("1700000") else text
+def _lines(steps: Iterable[tuple[Label, State]]) -> str:
+    """Return a line for each step: the tick, what happens, and the number of the client."""
+    return "\n".join(f"  {state.now:>3}  {' '.join(map(str, label))}" for label, state in steps)
 
 
 def check(protocol: Protocol, setting: Setting, sample: int = 0, most: int = 10**9) -> Explored:
-    return Checker(protocol, setting, sample).explore(most)
+    with protocol.running():
+        return Checker(protocol, setting, sample).explore(most)

@@ -7,13 +7,13 @@ for each new step. States with equal stacks are merged.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from unittest import mock
 
 from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import Keys, keys_of
@@ -39,13 +39,11 @@ MILLISECONDS = {
 }
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """The real scripts and plans, optionally with a defect, and with times of a few ticks."""
+class Protocol(NamedTuple):
+    """The real scripts, optionally with a defect, and with times of a few ticks."""
 
     sources: Mapping[str, str]
-    plans: ModuleType
-    steps: ModuleType
+    constants: Mapping[str, int]
     micros: int  # of one tick
 
     @property
@@ -55,50 +53,22 @@ class Protocol:
     def ticks(self, seconds: float) -> int:
         return round(seconds / self.tick)
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the plans, too, use times of a few ticks."""
+        times: Any = {"BACKOFF": (0.0, self.tick), "SHORTEST_WAIT": self.tick}
+        own = {"CONSTANTS": self.constants, "UNDO_BUDGET": 2 * self.tick, "RIDE_OUT": FOREVER}
+        with mock.patch.multiple(plans, **times, **own), mock.patch.multiple(steps, **times):
+            yield
+
 
 def protocol(
-    micros: int = 1_000_000,
-    lua: Mapping[str, str] = {},
-    python: Mapping[str, str] = {},
-    ticks: Mapping[str, int] = {},
+    micros: int = 1_000_000, lua: Mapping[str, str] = {}, ticks: Mapping[str, int] = {}
 ) -> Protocol:
-    """Return the protocol, with the keys of `lua` and `python` replaced by their values.
-
-    Raise LookupError if a key isn't found, because the defect then needs a new anchor.
-    """
+    """Return the protocol, with the keys of `lua` replaced by their values."""
     times = {**MILLISECONDS, **ticks}
     constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
-    tick = micros / 1_000_000
-    copies = _copied(steps, python, BACKOFF=(0.0, tick), SHORTEST_WAIT=tick)
-    own = {"CONSTANTS": constants, "UNDO_BUDGET": 2 * tick, "RIDE_OUT": FOREVER}
-    copied = _copied(plans, python, {"steps": copies}, **own)
-    if lost := [anchor for anchor in python if anchor not in copies.text + copied.text]:
-        raise LookupError(f"the plans do not hold {lost}")
-    return Protocol(planted(lua, constants), copied, copies, micros)
-
-
-def _copied(
-    module: ModuleType,
-    python: Mapping[str, str],
-    beside: Mapping[str, ModuleType] = {},
-    **values: Any,
-) -> Any:
-    """Return a copy of a module, with replaced texts and values. `beside`: the copies of modules
-    that it imports from."""
-    text = inspect.getsource(module)
-    copy: Any = ModuleType(module.__name__)
-    copy.__package__, copy.text = module.__package__, text
-    for anchor, other in python.items():
-        text = text.replace(anchor, other)
-    real = {name: sys.modules[f"{module.__package__}.{name}"] for name in beside}
-    try:
-        sys.modules.update({f"{module.__package__}.{name}": one for name, one in beside.items()})
-        exec(compile(text, "copied.py", "exec"), vars(copy))
-    finally:
-        sys.modules.update({f"{module.__package__}.{name}": one for name, one in real.items()})
-    assert values.keys() <= vars(copy).keys(), f"{module.__name__} has no {values.keys()}"
-    vars(copy).update(values)
-    return copy
+    return Protocol(planted(lua, constants), constants, micros)
 
 
 @dataclass(frozen=True)
@@ -178,7 +148,7 @@ class Client:
         return f"{self.name()}{self.made}"
 
     def life(self) -> Generator[Any, Any, None]:
-        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
+        spec, tick = self.spec, self.protocol.tick
         budget, attempt = spec.budget * tick, tick
         for _ in range(spec.turns):
             now = yield Begin()
@@ -214,8 +184,8 @@ class Client:
             self.closed = [f"{self.name()}{n + 1}" for n in range(self.made)]
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
-        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
-        self.belief = self.protocol.steps.LocalExpiry(grant.until)
+        spec, tick = self.spec, self.protocol.tick
+        self.belief = steps.LocalExpiry(grant.until)
         self.renewals = self.kept = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
@@ -255,7 +225,7 @@ class Client:
 
     def keep(self, now: float) -> None:
         """Send a renewal of the renewal thread."""
-        plans, tick = self.protocol.plans, self.protocol.tick
+        tick = self.protocol.tick
         lease = self.spec.keep[self.kept] * tick
         self.kept += 1
         nth = self._asked(lease, now)
@@ -266,11 +236,11 @@ class Client:
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
-        until = self.protocol.plans.renewed(answer)
+        until = plans.renewed(answer)
         if until is None:
             self.grant = None
         else:
-            self.belief.answered(self.protocol.plans.number_of(step), until)
+            self.belief.answered(plans.number_of(step), until)
 
 
 _SKIPPED = (
@@ -355,7 +325,7 @@ class Lives:
         return found
 
     def _enter(self, history: tuple[Any, ...]) -> int:
-        client, plans = Client(self.spec, self.index, self.protocol), self.protocol.plans
+        client = Client(self.spec, self.index, self.protocol)
         life = client.life()
         try:
             step = life.send(None)

@@ -1,4 +1,4 @@
-"""Defects in the real scripts and plans: one for each violation that the checker can report."""
+"""Defects in the real scripts: one for each violation that the checker can report."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from .world import Setting
 
 
 class Defect(NamedTuple):
-    """A defect. `found`: pattern of the checker's message. `changes`: text of the scripts or of the
-    plans -> replacement."""
+    """A defect. `found`: pattern of the checker's message. `changes`: text of the scripts ->
+    replacement. `kinds`: those of the one fault."""
 
     found: str
     clients: tuple[Spec, ...]
     changes: Mapping[str, str]
     kinds: str = ""
     operations: tuple[tuple[str, str], ...] = ()
-    python: bool = False
     horizon: int = 8
 
     @property
@@ -29,185 +28,93 @@ class Defect(NamedTuple):
 
 _NOW, _SOON, _SHORT = Spec(begins=0), Spec(begins=1), Spec(lease=2, begins=0)
 _TRIES, _LATE = Spec(lease=1, wait=False, begins=4), Spec(wait=False, begins=6)
-_TASK, _LOOP = Spec(asynchronous=True, begins=0), Spec(asynchronous=True, loop=0, begins=0)
+_TASK, _TWO = Spec(asynchronous=True, begins=0), Spec(limit=2, begins=0)
 #: Of two shares, each with one permit of two.
 _OF_A, _OF_B = (Spec(limit=2, tenant=tenant, bound=1, begins=1) for tenant in "ab")
 _TURN_A = Spec(tenant="a", begins=1)
-_HELD = "treats an expired lease as held"
+_CLEARED = (("clear", ""),)
 
+# fmt: off
 DEFECTS = {
     "a waiter loses its place although its event loop sent heartbeats in time": Defect(
-        "asked in time and had lost its place",
-        (_NOW, _TASK, _TASK),
-        {"local ends = name.now + ALIVE": "local ends = name.now + 1"},
-    ),
+        "asked in time and had lost its place", (_NOW, _TASK, _TASK),
+        {f"{whose}, name.now + ALIVE": f"{whose}, name.now + 1" for whose in ("channel", "asker")}),
     "a full memory denies a renewal": Defect(
-        "renew of a1 was denied for want of memory",
-        (Spec(begins=0, renew=(4,)), _SOON),
-        {"redis.pcall('ZADD', LEASES,": "redis.call('ZADD', LEASES,"},
-        "full",
-    ),
+        "renew of a1 was denied for want of memory", (Spec(begins=0, renew=(4,)), _SOON),
+        {"redis.pcall('ZADD', LEASES,": "redis.call('ZADD', LEASES,"}, "full"),
     "the scripts use the clocks of clients, one of which is two ticks ahead": Defect(
-        "took the lease|an expired lease",
-        (_NOW, Spec(begins=4)),
-        {
-            "local time = redis.call('TIME')": "local time = redis.call('TIME')\n"
-            "if string.sub(token, 1, 1) == 'b' then time[1] = time[1] + 2 end"
-        },
-    ),
+        "took the lease|an expired lease", (_NOW, Spec(begins=4)),
+        {"local time = redis.call('TIME')": "local time = redis.call('TIME')\n"
+         "if string.sub(token, 1, 1) == 'b' then time[1] = time[1] + 2 end"}),
     "release ignores the fence": Defect(
         "release accepted .1 with the fence of another|release of (.1) took the lease of \\1",
-        (_SHORT, _TRIES),
-        {"not (live and own == fence)": "not live"},
-        "delay",
-    ),
+        (_SHORT, _TRIES), {"not (live and own == fence)": "not live"}, "delay"),
     "release ignores the expiry of the lease": Defect(
-        "release confirmed the expired lease of .1",
-        (_SHORT, _TRIES),
-        {"not (live and own == fence)": "own ~= fence", "live and 'ok' or 'gone'": "'ok'"},
-    ),
+        "release confirmed the expired lease of .1", (_SHORT, _TRIES),
+        {"not (live and own == fence)": "own ~= fence", "live and 'ok' or 'gone'": "'ok'"}),
     "a retry doesn't return the lease of its token": Defect(
-        "was granted again while it held",
-        (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
-        {
-            "\nif record then": "\nif string.sub(record or '', 1, 1) == 'h' then record = nil end\n"
-            "if record then"
-        },
-        "lose",
-    ),
+        "was granted again while it held", (_TWO, _TWO),
+        {"\nif record then": "\nif string.sub(record or '', 1, 1) == 'h' then record = nil end\n"
+         "if record then"}, "lose"),
     "a release hands nothing off": Defect(
-        "permits are free, and release left b1 waiting",
-        (_NOW, _SOON),
-        {"if waiting_of(name) > 0 then\n  if name.card > 0": "if false then\n  if true"},
-    ),
+        "permits are free, and release left b1 waiting", (_NOW, _SOON),
+        {"if waiting_of(name) > 0 then\n  if name.card > 0": "if false then\n  if true"}),
     "a heartbeat doesn't hand off free permits": Defect(
-        "permits are free for|still waits after",
-        (_NOW, _SOON),
-        {"if me or waiting > 0 and": "if not me and waiting > 0 and"},
-        "crash",
-    ),
+        "permits are free for|still waits after", (_NOW, _SOON),
+        {"if me or waiting > 0 and": "if not me and waiting > 0 and"}, "crash"),
     "the server applies the renewal that arrives last, not the newest": Defect(
-        _HELD,
-        (Spec(lease=2, begins=0, renew=(2, 5)), _LATE),
-        {" and coming >= latest": ""},
-        "delay",
-    ),
-    "the reply that arrives last sets the local expiry": Defect(
-        _HELD,
-        (Spec(lease=3, begins=0, renew=(5,), keep=(2,)), _LATE),
-        {"self._ends[nth] = (until, True)": "self._ends = {nth: (until, True)}"},
-        python=True,
-    ),
-    "local expiry ignores an unanswered renewal": Defect(
-        _HELD,
-        (Spec(begins=0, renew=(2,)), _LATE),
-        {"self._ends[nth] = (now + lease - TICK, False)": "pass"},
-        "pause",
-        python=True,
-    ),
-    "local expiry counts from the arrival of a late wake-up": Defect(
-        _HELD,
-        (_NOW, _SOON),
-        {"min(answer.received, asked + int(granted) / 1000 - then)": "answer.received"},
-        "pause",
-        python=True,
-    ),
-    "local expiry after a message is the lease of the handoff": Defect(
-        f"{_HELD}|treats another lease",
-        (_NOW, _TASK, _NOW),
-        {'lease = lease if ask.channel == "-" else': "lease = lease if True else"},
-        python=True,
-        horizon=5,
-    ),
+        "treats an expired lease as held", (Spec(lease=2, begins=0, renew=(2, 5)), _LATE),
+        {" and coming >= latest": ""}, "delay"),
+    "a handoff is confirmed with another fence": Defect(
+        "treats another lease", (_NOW, _SOON),
+        {"local message = fence": "local message = '17' .. fence"}),
     "an undo does not tombstone": Defect(
-        "had ended and was granted again",
-        (_NOW, _SOON),
-        {'UNDO_BUDGET, "undo", 1': 'UNDO_BUDGET, "undo", 0'},
-        "cancel",
-        python=True,
-    ),
+        "had ended and was granted again", (_NOW, _SOON),
+        {"if tombstone == '1' then": "if false then"}, "cancel"),
     "an operator's clear does not tombstone": Defect(
-        "was cleared and came back",
-        (_NOW, _SOON),
-        {"if not tonumber(redis.pcall('HSET', INFO, token, 'x 0 0 0 0 - ')) then": "if false then"},
-        "delay",
-        (("clear", ""),),
-    ),
+        "was cleared and came back", (_NOW, _SOON),
+        {"\nwrite_tombstone(name, token)\n": "\n"}, "delay", _CLEARED),
     "a waiter that asks again is removed first": Defect(
-        "asked again and lost its place|stopped",
-        (_NOW, _SOON),
-        {"if t == me then": "if false then"},
-        "pause",
-    ),
+        "asked again and lost its place|stopped", (_NOW, _SOON),
+        {"if t == me then": "if false then"}, "pause"),
     "the wake-up element of a token outlives its lease": Defect(
-        "left an element to wake it",
-        (_NOW, _NOW, Spec(wait=False, begins=3)),
-        {"    redis.call('DEL', wake_key(t))\n": ""},
-        "crash",
-    ),
+        "left an element to wake it", (_NOW, _NOW, Spec(wait=False, begins=3)),
+        {"    redis.call('DEL', wake_key(t))\n": ""}, "crash"),
     "the permits of a lease are counted as one": Defect(
-        "#extra is|over the limit|than the limit",
-        (Spec(permits=2, limit=2, begins=0), Spec(limit=2, begins=0)),
-        {"name.card + 1, name.extra + weight(permits) - 1": "name.card + 1, name.extra"},
-    ),
+        "#extra is|over the limit|than the limit", (Spec(permits=2, limit=2, begins=0), _TWO),
+        {"name.card + 1, name.extra + weight(permits) - 1": "name.card + 1, name.extra"}),
     "the keys expire when the lease of the last writer ends": Defect(
-        "expires before a lease or a waiter ends",
-        (Spec(lease=6, limit=2, begins=0), Spec(lease=1, limit=2, begins=0)),
-        {" and latest + GRACE > expiry": ""},
-    ),
+        "expires before a lease or a waiter ends", (_TWO, Spec(lease=1, limit=2, begins=0)),
+        {" and latest + GRACE > expiry": ""}),
     "the keys of a permanent lease expire": Defect(
-        "expires, and with it what was to last",
-        (Spec(lease=FOREVER, begins=0), _SOON),
-        {"redis.call('PERSIST', key)": ""},
-    ),
+        "expires, and with it what was to last", (Spec(lease=FOREVER, begins=0), _SOON),
+        {"redis.call('PERSIST', keys[i])": ""}),
     "the ticket of a waiter counts as a time at which the keys may expire": Defect(
-        "left behind",
-        (_NOW, _SOON),
-        {
-            "if name.extra ~= name.stored then": "if name.new_queue then latest = name.us end\n"
-            "if name.extra ~= name.stored then"
-        },
-    ),
+        "left behind", (_NOW, _SOON),
+        {"if name.extra ~= name.stored then": "if name.new_queue then latest = name.us end\n"
+         "if name.extra ~= name.stored then"}),
     "a fence is formatted by Lua's default": Defect(
-        "the fence of .1 did not grow",
-        (_NOW, _SOON),
-        {
-            "string.format(name.format, name.fence)": "name.fence .. ''",
-            "string.format('%d', fence)": "fence .. ''",
-            "if #given ~= 16 then given = string.format('%.0f', fence) end": "",
-        },
-    ),
+        "the fence of .1 did not grow", (_NOW, _SOON),
+        {"string.format(name.format, name.fence)": "name.fence .. ''",
+         "string.format('%d', fence)": "fence .. ''", "if #given ~= 16": "if false"}),
     "two requests in one microsecond get one ticket": Defect(
-        "two waiters have one ticket",
-        (_NOW, _NOW, _NOW),
-        {"math.max(name.us, (last or 0) + 1)": "name.us"},
-    ),
+        "two waiters have one ticket", (_NOW, _NOW, _NOW),
+        {"math.max(name.us, (last or 0) + 1)": "name.us"}),
     "an expansion loses the record": Defect(
-        "without a record",
-        (_NOW, _SOON),
-        {"if terms then redis.call('HSET', INFO, holder, record) end": ""},
-    ),
+        "without a record", (_NOW, _SOON),
+        {"if terms then redis.call('HSET', INFO, holder, record) end": ""}),
     "a new request is granted above the limit of its share": Defect(
-        "granted over the limit of its share",
-        (_OF_A, _OF_A),
-        {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"},
-    ),
+        "granted over the limit of its share", (_OF_A, _OF_A),
+        {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"}),
     "a release of a share doesn't queue its next waiter": Defect(
-        "is first of its share, which has permits left, and is parked",
-        (_OF_A, _OF_A, _OF_B),
-        {"first = call_up(name, share, held, ticket)": "first = ''"},
-        horizon=4,
-    ),
+        "is first of its share, which has permits left, and is parked", (_OF_A, _OF_A, _OF_B),
+        {"first = call_up(name, share, held, ticket)": "first = ''"}, horizon=4),
     "a lease that ends still counts for its share": Defect(
         "the use of share a is 1, the leases say 0|rejected while its share had permits",
         (_OF_A, _OF_A, _OF_B),
-        {"held - weight(tonumber(string.match(terms, '^%d+')))": "held"},
-        horizon=4,
-    ),
+        {"held - weight(tonumber(string.match(terms, '^%d+')))": "held"}, horizon=4),
     "two of one share are in the queue": Defect(
-        "two waiters of one share are in the queue",
-        (_TURN_A, _TURN_A, _TURN_A),
-        {"if fitting and first == '' and not last then": "if fitting then"},
-        horizon=4,
-    ),
+        "two waiters of one share are in the queue", (_TURN_A, _TURN_A, _TURN_A),
+        {"if fitting and first == '' and not last then": "if fitting then"}, horizon=4),
 }
+# fmt: on

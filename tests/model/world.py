@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.scripts import arguments_of
 from tests.support.packed import unpack
 
@@ -262,7 +263,7 @@ class World:
 
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
         """Give an input to a client, and send the message of the next step of this lane."""
-        client, lives, now, plans = *self._of(state, index), state.now, self.protocol.plans
+        client, lives, now = state.clients[index], self.lives[index], state.now
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
         found = lives.nodes[node]
@@ -278,9 +279,6 @@ class World:
         if lane == 0 and isinstance(step, plans.Wait):
             state = self._begin_to_wait(state, index, step.token)
         return state
-
-    def _of(self, state: State, index: int) -> tuple[Client, Lives]:
-        return state.clients[index], self.lives[index]
 
     def _begin_to_wait(self, state: State, index: int, token: str) -> State:
         client = state.clients[index]
@@ -461,7 +459,7 @@ class World:
                 late = _lane(state, index, lane, ("sent", at, True))
                 yield ("is slow to reach the server", index), late, None
         elif kind == "reply":
-            is_run = isinstance(self._step(client, index, lane), self.protocol.plans.Run)
+            is_run = isinstance(self._step(client, index, lane), plans.Run)
             if "lose" in kinds and (is_run or client.lanes[lane][2] is not None):
                 yield ("loses the reply", index), self._fail(state, index, lane), None
         elif kind == "wait" and "deaf" in kinds:

@@ -55,8 +55,8 @@ MUTANTS = [
     ),
     Mutant(
         "the top keys of old hours stay",
-        "remove_hours(hour - 1)",
-        "remove_hours(hour - 100)",
+        "tonumber(at) < hour - 1",
+        "tonumber(at) < hour - 100",
         "test_statistics.py",
     ),
     Mutant(

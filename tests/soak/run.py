@@ -170,8 +170,7 @@ class Chaos:
     def one(self, rare: bool) -> None:
         side = self.chance.choice(self.sides)
         word = self.chance.choice(self.rare if rare else self.common)(side)
-        if word:
-            self.counts[word] += 1
+        self.counts += Counter({word: 1} if word else {})
 
     def harm(self, side: Side) -> str:
         what = self.chance.choice(["drop", "cut", "refuse", "hold"])
@@ -284,20 +283,18 @@ def command(side: Side, *words: str) -> bool:
         return False
 
 
-def soak(seconds: float, seed: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
+def soak(seconds: float, seed: int) -> Outcome:
     """Run the soak for `seconds`. Call it only once in a process, because it sets up Django."""
     faulthandler.dump_traceback_later(seconds * 1.5 + 180, exit=True)
     outcome, start = Outcome(seed), time.monotonic()
     with contextlib.ExitStack() as stack:
-        _soak(outcome, seconds, stack, say)
+        _soak(outcome, seconds, stack)
     faulthandler.cancel_dump_traceback_later()
     outcome.seconds = time.monotonic() - start
     return outcome
 
 
-def _soak(
-    outcome: Outcome, seconds: float, stack: contextlib.ExitStack, say: Callable[[str], None]
-) -> None:
+def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
     clock = None if reason() else Clock(folder)  # it can't be moved without a compiler
@@ -329,7 +326,6 @@ def _soak(
     lasting = [spawn(**proxied), spawn(**proxied)]
     chaos = Chaos(sides, chance, lambda: spawn("mortal"))
     stack.callback(lambda: [child.kill() for child in (*lasting, *chaos.children)])
-    reported = time.monotonic()
     rare_at = time.monotonic() + 3
     while time.monotonic() < end:
         rare = time.monotonic() >= rare_at
@@ -338,10 +334,6 @@ def _soak(
             rare_at = time.monotonic() + chance.uniform(2, 6)
         for side in sides:
             side.judge()
-        if time.monotonic() > reported + 30:
-            reported = time.monotonic()
-            seen, faults = sum(side.seen for side in sides), sum(chaos.counts.values())
-            say(f"{end - reported:5.0f} s left, {seen:,} scripts, {faults} faults")
         time.sleep(chance.uniform(0.05, 0.4))
 
     for side in sides:

@@ -6,7 +6,6 @@ replies, and ignores the records that the scripts store.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,27 +90,6 @@ class _Token:
         return self.permits or CONSTANTS["EXCLUSIVE"]
 
 
-class _Tops:
-    """The largest of scores that change: a heap with lazy deletion."""
-
-    def __init__(self) -> None:
-        self.scores: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
-
-    def put(self, token: str, score: float) -> None:
-        self.scores[token] = score
-        heapq.heappush(self._heap, (-score, token))
-        if len(self._heap) > 2 * len(self.scores) + 64:
-            self._heap = [(-s, t) for t, s in self.scores.items()]
-            heapq.heapify(self._heap)
-
-    def top(self) -> float:
-        heap, scores = self._heap, self.scores
-        while heap and scores.get(heap[0][1]) != -heap[0][0]:
-            heapq.heappop(heap)
-        return -heap[0][0] if heap else 0
-
-
 class _Name:
     """The state of a name's keys after the replayed writes."""
 
@@ -126,7 +104,8 @@ class _Name:
         self.wipe()
 
     def wipe(self) -> None:
-        self.leases, self.deadlines = _Tops(), _Tops()
+        self.leases: dict[str, float] = {}  # token -> end
+        self.deadlines: dict[str, float] = {}
         self.packed: Packed | None = None  # the compact state
         self.expanding: tuple[str, float] | None = None  # the lease that an expansion will write
         self.channels: set[str] = set()  # event loops whose heartbeats are among the deadlines
@@ -135,31 +114,26 @@ class _Name:
         self.arrived: dict[str, int] = {}  # the waiters of a name with shares -> a number
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
-        self.ends: list[tuple[float, str]] = []
         # The expiry of each key; None if it is unknown or the key doesn't exist.
         self.expires: dict[str, float | None] = dict.fromkeys(_KEYS)
 
     def hold(self, token: str, end: float, weight: int, now: int) -> None:
         self.loose(token)
-        self.leases.put(token, end)
+        self.leases[token] = end
         if end > now:
             self.held[token] = weight
             self.used += weight
-            heapq.heappush(self.ends, (end, token))
 
     def loose(self, token: str) -> None:
         self.used -= self.held.pop(token, 0)
 
     def expire(self, now: int) -> None:
-        ends, scores = self.ends, self.leases.scores
-        while ends and ends[0][0] <= now:
-            end, token = heapq.heappop(ends)
-            if scores.get(token) == end:
-                self.loose(token)
+        for token in [token for token in self.held if self.leases.get(token, 0) <= now]:
+            self.loose(token)
 
     def members(self, key: str) -> Any:
         """Return the contents of a key, or True if it always exists while the name is in use."""
-        contents = {"leases": self.leases.scores, "waiters": self.deadlines.scores}
+        contents = {"leases": self.leases, "waiters": self.deadlines}
         return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
 
 
@@ -210,14 +184,14 @@ class Replay:
     def leases(self) -> Iterator[float]:
         """Yield the end of each lease in ms, including expired ones."""
         for at in self.names.values():
-            yield from at.leases.scores.values()
+            yield from at.leases.values()
 
     def forget(self) -> None:
         """Forget the tokens that neither hold nor wait. Their tombstones must have expired."""
         live = {
             (name, token)
             for name, at in self.names.items()
-            for token in (*at.leases.scores, *at.queue, *at.deadlines.scores)
+            for token in (*at.leases, *at.queue, *at.deadlines)
         }
         self.tokens = {key: token for key, token in self.tokens.items() if key in live}
 
@@ -250,11 +224,11 @@ class Replay:
 
     def alive(self, token: str) -> bool:
         """Return True if the heartbeats of a waiter and of its event loop are recent enough."""
-        own = self.at.deadlines.scores.get(token, 0) > self.now
+        own = self.at.deadlines.get(token, 0) > self.now
         return own and self.beats(self.token(token).channel)
 
     def beats(self, channel: str) -> bool:
-        return channel == "-" or self.at.deadlines.scores.get(channel, 0) > self.now
+        return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
 
     def waiting(self, but: str = "") -> Iterator[str]:
         """Yield the live waiters that don't exceed the limit by themselves, in their order."""
@@ -288,7 +262,7 @@ class Replay:
             violation.after.append(entry)
         at.open = [v for v in at.open if len(v.after) < 3]
         at.recent.append(entry)
-        self.look()
+        self.compare()
         if entry.error:
             if "WRONGTYPE" not in entry.error and "OOM" not in entry.error:
                 self.bad("error", entry.error)
@@ -296,23 +270,23 @@ class Replay:
         if entry.verb == "inspect":
             history.counts["inspected"] += 1
             return
-        self.begin()
+        self.read_request()
         for write in entry.writes:
             self.write(*write)
-        self.told()
+        self.check_grants()
         if not entry.error:
             getattr(self, f"after_{entry.verb}")(*entry.reply)
-            self.worked()
-        self.thrown_out()
+            self.check_handoff()
+        self.check_removed()
         if entry.writes:
-            self.outlives()
+            self.check_expiry()
 
     def believed(self, entry: Entry) -> None:
         """Check the local expiry that a holder has reported."""
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
-        mine, end = self.tokens.get((entry.name, token)), at.leases.scores.get(token, 0)
+        mine, end = self.tokens.get((entry.name, token)), at.leases.get(token, 0)
         self.history.counts["believed"] += 1
         if mine is not None and not mine.ended and float(until) > end:
             self.at, self.entry = at, entry
@@ -326,12 +300,12 @@ class Replay:
             if entry.us < self.us:
                 at.fence = 0  # if the clock went back, fences may go back too
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Let time pass, and compare the expected state with the one that the script found."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
             # The clock went back: expired leases that were not removed count again.
-            for token, end in at.leases.scores.items():
+            for token, end in at.leases.items():
                 if end > now and token not in at.held:
                     at.hold(token, end, self.token(token).weight, now)
         at.us = entry.us
@@ -340,10 +314,10 @@ class Replay:
         if isinstance(found[0], str):
             packed = unpack(found[0].encode("utf-8", "surrogateescape"))
             found = (len(packed.leases), 0)
-        cards = (len(at.leases.scores), len(at.queue))
+        cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # All keys of a name expire together. `outlives` has checked that they didn't expire too
+            # All keys of a name expire together. `check_expiry` has checked that this is not too
             # early. Within the same millisecond, the keys may still exist with expired contents.
             at.wipe()
             at.expires["info"] = math.inf
@@ -360,7 +334,7 @@ class Replay:
             at.expires["info"] = math.inf
         at.seen, at.packed, at.expanding = True, packed, None
 
-    def begin(self) -> None:
+    def read_request(self) -> None:
         """Read the request."""
         verb, said, at = self.entry.verb, self.entry.said, self.at
         self.me, self.how = said["token"], said.get("how", "")
@@ -442,7 +416,7 @@ class Replay:
         at, verb, counts = self.at, self.entry.verb, self.history.counts
         mine = self.token(token)
         if token in at.held:
-            own, deadline = token == self.me, at.deadlines.scores.get(token, math.inf)
+            own, deadline = token == self.me, at.deadlines.get(token, math.inf)
             if own and (verb, self.how) == ("release", "release"):
                 if not self.by_owner:
                     self.bad("owner", f"the lease of {token[:8]} was released with another fence")
@@ -450,10 +424,10 @@ class Replay:
                 counts["unclaimed"] += 1
             elif not (own and (verb == "clear" or self.how == "undo")):
                 self.bad("owner", f"the unexpired lease of {token[:8]} was removed")
-        elif token in at.leases.scores and not mine.ended:
+        elif token in at.leases and not mine.ended:
             counts["reclaimed"] += 1
         at.loose(token)
-        if at.leases.scores.pop(token, None) is not None:
+        if at.leases.pop(token, None) is not None:
             self.emptied("leases")
 
     def on_zadd_queue(self, score: str, token: str) -> None:
@@ -482,7 +456,7 @@ class Replay:
     def on_zrem_queue(self, *tokens: str) -> None:
         for token in tokens:
             if token in self.at.queue:
-                self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
+                self.was.setdefault(token, self.at.deadlines.get(token, 0))
                 self.gone[token] = self.at.queue.pop(token)
                 self.emptied("queue")
 
@@ -496,7 +470,7 @@ class Replay:
     def on_zrem_parked(self, *members: str) -> None:
         for token in (member.split(" ")[-1] for member in members):
             if token in self.at.parked:
-                self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
+                self.was.setdefault(token, self.at.deadlines.get(token, 0))
                 self.at.parked.discard(token)
                 self.gone[token] = (math.inf, self.entry.us)
                 self.emptied("parked")
@@ -509,11 +483,11 @@ class Replay:
 
     def on_zadd_waiters(self, score: str, token: str) -> None:
         self.appears("waiters")
-        self.at.deadlines.put(token, float(score))
+        self.at.deadlines[token] = float(score)
 
     def on_zrem_waiters(self, *tokens: str) -> None:
         for token in tokens:
-            if (deadline := self.at.deadlines.scores.pop(token, None)) is not None:
+            if (deadline := self.at.deadlines.pop(token, None)) is not None:
                 self.was.setdefault(token, deadline)
                 self.emptied("waiters")
                 if token in self.at.channels and deadline > self.now:
@@ -538,7 +512,7 @@ class Replay:
 
     def put_lease(self, token: str, end: float) -> None:
         at, now, verb = self.at, self.now, self.entry.verb
-        mine, old = self.token(token), at.leases.scores.get(token)
+        mine, old = self.token(token), at.leases.get(token)
         clamped = old is not None and end < old and self.entry.us < at.fence
         self.appears("leases")
         if not clamped:
@@ -611,7 +585,7 @@ class Replay:
 
     # What follows from them
 
-    def told(self) -> None:
+    def check_grants(self) -> None:
         """Check each grant of this script: its fence, its duration, and the notification."""
         at, now, reply, counts = self.at, self.now, self.entry.reply, self.history.counts
         for token, end in self.granted.items():
@@ -648,7 +622,7 @@ class Replay:
 
     def claimed(self, fence: Any, lease: Any) -> None:
         """Check a reply that grants or confirms a lease."""
-        mine, end = self.mine, self.at.leases.scores.get(self.me, 0)
+        mine, end = self.mine, self.at.leases.get(self.me, 0)
         if self.me not in self.at.held:
             self.bad("answer", "ok, but it holds nothing")
         elif float(lease) > end - self.now:
@@ -670,7 +644,7 @@ class Replay:
         if (word == "wait") != waits:
             self.bad("answer", f"{word}, but {'' if waits else 'not '}in the queue")
         if word == "wait":
-            deadlines, constants = at.deadlines.scores, self.constants
+            deadlines, constants = at.deadlines, self.constants
             due = self.now + int(rest[1]) + constants["PATIENCE"]
             beat = self.now + constants["ALIVE"] if mine.channel != "-" else 0
             if deadlines.get(self.me, 0) < due or deadlines.get(mine.channel, 0) < beat:
@@ -738,7 +712,7 @@ class Replay:
     def after_operate(self, word: str) -> None:
         self.history.counts[self.how] += 1
 
-    def worked(self) -> None:
+    def check_handoff(self) -> None:
         """Check that no permit is free while the first live waiter could get it."""
         verb, word, at = self.entry.verb, self.entry.reply[0], self.at
         # The mode "lost" of a release only counts.
@@ -759,12 +733,12 @@ class Replay:
         for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
             if token in at.queue or token in at.parked:
                 firsts.setdefault(self.token(token).share, token)
-        swept = len(at.held) == len(at.leases.scores)
+        swept = len(at.held) == len(at.leases)
         for share, token in firsts.items() if swept else ():
             if token not in at.queue and self.within(self.token(token)):
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
-    def thrown_out(self) -> None:
+    def check_removed(self) -> None:
         """Check that each waiter that this script removed from the queue had to leave."""
         for token in self.gone:
             mine = self.token(token)
@@ -778,10 +752,10 @@ class Replay:
             if self.was[token] > self.now and self.beats(mine.channel):
                 self.bad("place", f"{token[:8]} was removed from the queue")
 
-    def outlives(self) -> None:
+    def check_expiry(self) -> None:
         """Check that the keys expire, and not before their contents."""
         at = self.at
-        latest = max(at.leases.top(), at.deadlines.top())
+        latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
         marked = at.paused or at.override is not None
         for key, expires in at.expires.items():
             if expires is None:
