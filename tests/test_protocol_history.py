@@ -5,38 +5,52 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
+from functools import cache
 
-import redis
+import pytest
 
-from tests.support.workload import FAST, workload
+from tests.support.history import History, judge
+from tests.support.workload import ModelServer, Workload, call, kinds
 
+#: All names together, and each name alone, which more clients use then.
+NAMES = {"all": kinds()} | {kind.keys.display: [kind] for kind in kinds()}
 SEEN = (
     *("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"),
-    "refused, share",
+    *("refused, share", "refused, full", "refused, paused", "shared", "kind", "large", "believed"),
 )
 
 
-def test_random_clients_find_no_violation_by_the_scripts(raw: redis.Redis) -> None:
-    random = workload(raw)
-    rare: set[str] = set(SEEN)
-    for _ in range(4):  # until each event was seen often enough to be checked
-        random.run(10_000 if len(rare) == len(SEEN) else 2500)
-        summary = random.journal.check().summary()
-        rare = {what for what in SEEN if summary[what] <= 10}
-        if not rare:
-            break
-    assert not rare
-    assert 5 == summary["names"]
-    assert summary["believed"] > 1000
+@cache
+def ran(names: str) -> tuple[Workload, History]:
+    random = Workload(ModelServer(), 1, NAMES[names])
+    random.run(2500)
+    return random, judge(random.server.entries)
 
 
-def test_all_keys_expire_after_the_last_lease_and_waiter(raw: redis.Redis) -> None:
-    random = workload(raw, constants={**FAST, "TOMBSTONE_TTL": 300})
-    random.run(1500)
+@pytest.mark.promise(1, 2, 5, 8, 9, 10, 11, 12, 32)
+@pytest.mark.parametrize("names", NAMES)
+def test_random_clients_find_no_violation_by_the_scripts(names: str) -> None:
+    _, history = ran(names)
+    assert not history.violations, history.report()
+
+
+def test_random_clients_meet_each_event_often() -> None:
+    counts = sum((ran(names)[1].counts for names in NAMES), Counter[str]())
+    assert {} == {event: counts[event] for event in SEEN if counts[event] <= 5}
+
+
+@pytest.mark.promise(12, 32)
+@pytest.mark.parametrize("names", NAMES)
+def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
+    random, _ = ran(names)
     random.settle()
-    deadline = time.monotonic() + 5
-    names = [kind.keys.leases.removesuffix("leases") for kind in random.kinds]
-    while left := [key for name in names for key in raw.keys(f"{name}*")]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    keys = random.kinds[-1].keys
+    for _ in range(3):  # a clear grants permits to waiters
+        for token in list(random.server.contents(keys, keys.info)):
+            random.server.run(call("clear", keys, token))
+    fields = random.server.contents(keys, keys.info)
+    assert [] == [field for field in fields if field.startswith("/")], "a share has left data"
+    assert {} == random.server.contents(keys, keys.parked)
+    random.pass_time(150)  # a tombstone, and twice GRACE
+    assert [] == random.server.left_keys()

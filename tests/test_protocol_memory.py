@@ -1,134 +1,126 @@
-"""A server with full memory that evicts nothing: only requests of newcomers fail."""
+"""A server with full memory that evicts nothing: only requests of newcomers fail.
+
+`tests/faults` (row 44) shows the same with a real server, and the model in every order of events.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
-from devtools.servers import RedisServer, find_server
-from tests.test_protocol_scripts import Name
+from tests.test_protocol_scripts import C, Name
 
-pytestmark = [
-    pytest.mark.promise(14),
-    pytest.mark.skipif(find_server() is None, reason="limits the memory of its own server"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(config={"maxmemory-policy": "noeviction"}) as started:
-        yield started
+pytestmark = pytest.mark.promise(14)
 
 
 @pytest.fixture
-def x(server: RedisServer) -> Iterator[Name]:
-    with redis.Redis.from_url(server.url) as raw:
-        raw.config_set("maxmemory", 0)
-        raw.flushall()
-        yield Name(raw)
+def x() -> Name:
+    return Name(keep=5)
 
 
-def fill(x: Name) -> None:
-    x.raw.config_set("maxmemory", 1)
-    with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
-        x.raw.set("too", "much")
+def test_full_memory_denies_a_new_name_and_stores_nothing(x: Name) -> None:
+    x.full = True
+    assert ["OOM"] * 3 == [x.ask("a", how) for how in ("try", "wait", "shadow")]
+    assert ["OOM"] == x.do("visit", "a", place="p")
+    assert [] == x.left_keys()
 
 
-def test_full_memory_denies_new_names_and_new_waiters_and_stores_nothing(x: Name) -> None:
-    fill(x)
-    for how in ("try", "wait", "shadow"):
-        with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
-            x.ask("a", how)
-    assert [] == x.raw.keys("*")
-    x.raw.config_set("maxmemory", 0)
+@pytest.mark.parametrize("waiters", ["", "b"])
+def test_full_memory_denies_newcomers_and_keeps_the_state(x: Name, waiters: str) -> None:
+    x.hold("a", limit=2)
+    x.wait(*waiters, limit=2, permits=2)
+    before = x.names.copy()
+    x.full = True
+    assert ["OOM"] * 2 == [x.ask("c", how, limit=2, permits=2) for how in ("wait", "shadow")]
+    assert before == x.names
+
+
+def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
+    x.hold("a")
+    x.full = True
+    assert "no full 0  1" == x.ask("b", "try")
+    # The limit differs from the last caller's, so it is stored for operators.
+    assert "no full 0  2" == x.ask("b", "try", permits=2, limit=2)
+    assert "p 2" == x.field("#seen")
+
+
+#: On a name that `a` holds, and for which `b` waits if there are waiters: the reply, and the state.
+ALLOWED: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("renew", "a", {"how": "set", "ms": 60_000, "nth": 1}, "ok 60000", "a | b"),
+    ("renew", "a", {"how": "set", "ms": "inf", "nth": 1}, "ok inf", "a | b"),
+    ("renew", "a", {"how": "confirm"}, "ok 9000", "a | b"),
+    ("renew", "a", {"how": "adopt", "ms": 500, "nth": 7}, "ok 500", "a | b"),
+    ("release", "a", {"how": "release"}, "ok", "b |"),
+    ("release", "a", {"how": "release", "hold": 60_000}, "ok", "ka | b"),
+    ("release", "a", {"how": "release", "tombstone": 1}, "ok", "b |"),
+    ("release", "a", {"how": "undo", "tombstone": 1}, "ok", "b |"),
+    ("release", "new", {"how": "undo", "tombstone": 1}, "gone", "a | b"),
+    ("release", "b", {"how": "undo", "tombstone": 1}, "gone", "a |"),
+    ("release", "b", {"how": "giveup"}, "no timeout 0  1", "a |"),
+    ("release", "a", {"how": "share"}, "ok", "a | b"),
+    ("acquire", "b", {"how": "again"}, "wait", "a | b"),
+    ("operate", "", {"how": "pause"}, "ok", "a | b"),
+    ("operate", "", {"how": "resume"}, "ok", "a | b"),
+    ("operate", "", {"how": "resize", "value": 2}, "ok", "a b |"),
+    ("operate", "", {"how": "reset"}, "ok", "a | b"),
+    ("clear", "a", {}, "ok", "b |"),
+    ("clear", "b", {}, "ok", "a |"),
+    ("inspect", "", {}, str(1_700_000_000_500), "a | b"),
+]
+
+
+@pytest.mark.parametrize("waiters", ["b", ""], ids=["a waiter", "no waiter"])
+@pytest.mark.parametrize(("verb", "token", "said", "reply", "state"), ALLOWED)
+def test_full_memory_allows_the_call(
+    x: Name, verb: str, token: str, said: dict[str, Any], reply: str, state: str, waiters: str
+) -> None:
+    if token == "b" and not waiters:
+        return
+    x.hold("a", lease=9500)
+    x.wait(*waiters, lease=9500)
+    x.pass_time(500)
+    x.full = True
+    fence = {"fence": x.fences["a"]} if verb in ("release", "renew") else {}
+    assert reply == " ".join(map(str, x.do(verb, token, **said, **fence)))[: len(reply)]
+    x.full = False
+    expected = state if waiters else f"{state.split(' ')[0].strip('b|')} |".strip()
+    assert expected == x.state
+    if said.get("tombstone"):
+        assert "dead" == x.ask(token)
+    lasting = reply == "ok inf" or said.get("how") in ("pause", "resize")
+    own = {row[3] is None for row in x.names["t:{x}:"] if row[0] in (x.keys.leases, x.keys.info)}
+    assert {lasting} == own, "a key does not expire, or an override does"
+
+
+def test_full_memory_allows_a_release_to_be_counted(x: Name) -> None:
     x.hold("a")
     x.wait("b")
-    fill(x)
-    with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
-        x.ask("c")
-    assert (["a"], ["b"], []) == (x.holders(), x.queue(), x.traces("c"))
+    x.full = True
+    assert "ok" == x.end("a")
+    counted = {field[-1] for field in x.contents(x.keys, x.keys.stats)}
+    assert {"r", "w"} <= counted, "the release or the wait is not counted"
 
 
-def buried(x: Name, token: str) -> list[Any]:
-    """Undo the request of `token`. Return the reply to a late copy of it."""
-    x.undo(token)
-    x.raw.config_set("maxmemory", 0)
-    return x.ask(token)
-
-
-def operated(x: Name, how: str, value: Any = "") -> tuple[bool, bool]:
-    x.operate(how, value)
-    return x.field("#limit") == b"7", x.field("#paused") is not None
-
-
-def counted(x: Name, letter: str) -> bool:
-    return any(field.decode().endswith(f":{letter}") for field in x.raw.hkeys(x.keys.stats))
-
-
-#: With the holder "a", which has the fence f, and the waiter "b": a call, and its result.
-ALLOWED: dict[str, tuple[Callable[[Name, str], Any], Any]] = {
-    "renewal": (
-        lambda x, f: (x.run("renew", "a", fence=f, how="set", ms=9e4, nth=1)[0], x.left("a") > 5e4),
-        ("ok", True),
-    ),
-    "permanent": (
-        lambda x, f: (x.run("renew", "a", fence=f, how="set", ms=math.inf, nth=1)[0], x.left("a")),
-        ("ok", math.inf),
-    ),
-    "confirm": (lambda x, f: x.run("renew", "a", fence=f, how="confirm")[0], "ok"),
-    "adopt": (
-        lambda x, f: x.run("renew", "a", fence=f, how="adopt", ms=5000, nth=7, known=0)[0],
-        "ok",
-    ),
-    "release": (
-        lambda x, f: (x.release("a", f, keep=5), x.holders(), len(x.wake("b")), counted(x, "r")),
-        ("ok", ["b"], 1, True),
-    ),
-    "min_hold": (lambda x, f: (x.release("a", f, hold=60_000), x.holders()), ("ok", ["ka"])),
-    "claim": (
-        lambda x, f: (x.release("a", f), x.ask("b", "again")[0], x.wake("b")),
-        ("ok", "ok", []),
-    ),
-    **{f"undo {token}": (lambda x, f, t=token: buried(x, t), ["dead"]) for token in "abc"},
-    "giveup": (
-        lambda x, f: (x.run("release", "b", how="giveup"), x.traces("b")),
-        (["no", "timeout", 0, "", "1"], []),
-    ),
-    "place": (lambda x, f: (x.ask("b", "again")[0], x.deadline("b") > 1000), ("wait", True)),
-    "rejection": (lambda x, f: x.ask("c", "try", permits=2, limit=2)[:2], ["no", "full"]),
-    "pause": (lambda x, f: operated(x, "pause"), (False, True)),
-    "resize": (lambda x, f: operated(x, "resize", 7), (True, False)),
-    **{how: (lambda x, f, h=how: operated(x, h), (False, False)) for how in ("resume", "reset")},
-    "clear": (lambda x, f: (x.run("clear", "a"), x.holders()), (["ok"], ["b"])),
-    "inspect": (lambda x, f: x.run("inspect")[7], 1),
-}
-
-
-@pytest.mark.parametrize(("call", "expected"), ALLOWED.values(), ids=ALLOWED)
-def test_full_memory_allows_all_but_new_requests(x: Name, call: Any, expected: Any) -> None:
-    fence = x.hold("a", keep=5)
-    x.wait("b", keep=5)
-    fill(x)
-    assert expected == call(x, fence)
-    assert all(ttl > 0 or ttl == -1 for ttl in x.ttls().values())
+def test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted(x: Name) -> None:
+    x.hold("a", lease=2500)
+    x.wait("b", "c")
+    x.pass_time(2000)
+    x.full = True
+    assert f"wait {x.now} 1000 1" == x.ask("c", "again")
+    assert C["HEARTBEAT"] + C["PATIENCE"] == x.deadline("c")
+    x.pass_time(500)
+    assert "ok" == x.ask("b", "again")[:2]
+    assert "ok" == x.end("b")
+    x.full = True
+    assert "ok" == x.ask("c", "again")[:2], "the handoff can't be claimed"
+    assert {"leases", "info"} == x.traces("c")
 
 
 def test_full_memory_allows_a_waiter_to_take_free_permits(x: Name) -> None:
     x.operate("pause")
     x.wait("b")
-    x.raw.hdel(x.keys.info, "#paused")
-    fill(x)
-    assert ("ok", ["b"]) == (x.ask("b", "again")[0], x.holders())
-
-
-def test_full_memory_allows_a_writer_to_share_and_keys_to_expire(x: Name) -> None:
-    fence = x.hold("a", permits=0, kind="w", limit=9, lease=4000)
-    fill(x)
-    assert "ok" == x.run("release", "a", fence=fence, how="share")[0]
-    assert b"0" == x.field("#extra")
-    x.run("renew", "a", fence=fence, how="set", ms=5000, nth=1)
-    assert all(0 < ttl < 20_000 for ttl in x.ttls().values())
+    x.change("info", _paused=None)
+    x.full = True
+    assert "ok" == x.ask("b", "again")[:2]
+    assert "b |" == x.state

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import inspect
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from django_redis_sync.locks.lease_state import LocalExpiry
 from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import (
-    AcquireRequest,
+from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
+from django_redis_sync.protocol.steps import (
+    TICK,
     Answer,
     Failure,
-    Grant,
+    LocalExpiry,
     Plan,
-    Rejection,
     Run,
     Sleep,
     Wait,
 )
 
 KEYS = keys_of("t", "name")
-FIRST, CLAIM = scripts.CONSTANTS["FIRST"] / 1000, scripts.CONSTANTS["CLAIM"] / 1000
+FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
 FENCE = "1700000000000000"
 S1 = 1_700_000_000_000  # server time of the replies "wait", in ms
+UNDONE = ("t1", "undo", 1)
 
 
 class PlanRun:
     """Runs a plan. `step`: the last step that the plan yielded; `result`: its return value."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.step, self.result = plan, None, None
-        self.ended = False
-        _runs.append(self)
-        self._go(lambda: plan.send(None))  # type: ignore[arg-type]
+        self.plan, self.step, self.result, self.ended = plan, None, None, False
+        RUNS.append(self)
+        self._go(lambda: next(plan))
 
-    def _go(self, move: Any) -> PlanRun:
+    def _go(self, move: Callable[[], Any]) -> PlanRun:
         try:
             self.step = move()
         except StopIteration as stop:
@@ -54,12 +51,12 @@ class PlanRun:
         """Send the reply of a script, received `after` seconds after the request was sent."""
         return self._go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
+    def waiting(self, sent: float, delay: int = 1000, **since: Any) -> PlanRun:
+        """Send the reply "wait", at server time S1."""
+        return self.answer("wait", str(since.get("since", S1)), delay, 0, sent=sent)
+
     def message(self, text: str | None, at: float) -> PlanRun:
         return self._go(lambda: self.plan.send(Answer(text, at, at)))
-
-    def slept(self, at: float) -> PlanRun:
-        assert isinstance(self.step, Sleep)
-        return self._go(lambda: self.plan.send(Answer(None, at, at)))
 
     def fail(self, why: Any, at: float) -> PlanRun:
         return self._go(lambda: self.plan.throw(Failure(OSError(why), at, why)))
@@ -67,35 +64,47 @@ class PlanRun:
     def throw(self, error: BaseException) -> PlanRun:
         return self._go(lambda: self.plan.throw(error))
 
+    def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
+        """Let each try fail `every` seconds after it began, until `end`, or until the plan raises.
+        Return the time."""
+        while at < end:
+            if isinstance(self.step, Sleep):
+                assert self.step.seconds <= 1
+                at += self.step.seconds
+                self.message(None, at)
+            else:
+                at += every
+                try:
+                    self.fail(why, at)
+                except Failure:
+                    return at
+        return at
+
     @property
     def args(self) -> dict[str, Any]:
         """The arguments of the script that the plan runs next, by name."""
         assert isinstance(self.step, Run), self.step
-        return arguments_of(self.step)
+        return {"verb": self.step.verb, **scripts.arguments_of(self.step.verb, self.step.argv)}
 
-    def pick(self, *names: str) -> tuple[Any, ...]:
-        return tuple(self.args[name] for name in names)
-
-
-def arguments_of(step: Run) -> dict[str, Any]:
-    args = scripts.arguments_of(step.verb, step.argv)
-    return {"verb": step.verb, **{n: int(v) if n in _INTEGERS else v for n, v in args.items()}}
+    def asks(self, **expected: Any) -> bool:
+        """Return True if the next step has these arguments."""
+        assert expected.items() <= self.args.items(), self.args
+        return True
 
 
-_INTEGERS = ("permits", "limit")
-_runs: list[PlanRun] = []
+RUNS: list[PlanRun] = []
 
 
 @pytest.fixture(autouse=True)
 def _end_unfinished_plans() -> Iterator[None]:
     """Interrupt each unfinished plan and then its undo, as a driver would."""
     yield
-    for run in _runs:
+    for run in RUNS:
         for _ in range(2):
             if inspect.getgeneratorstate(run.plan) == inspect.GEN_SUSPENDED:
                 with contextlib.suppress(KeyboardInterrupt):
                     run.plan.throw(KeyboardInterrupt())
-    _runs.clear()
+    RUNS.clear()
 
 
 class Client:
@@ -103,31 +112,25 @@ class Client:
 
     def __init__(self) -> None:
         self.deferred: list[Run] = []
-        self._numbers: Iterator[int] = iter(range(1, 100))
+        self.numbers: Iterator[int] = iter(range(1, 100))
 
     def ask(self, **changes: Any) -> AcquireRequest:
-        return AcquireRequest(
-            keys=KEYS,
-            lease=10.0,
-            permits=1,
-            limit=3,
-            wait=True,
-            give_up_at=math.inf,
-            budget=3.0,
-            attempt=1.0,
-            tokens=lambda: f"t{next(self._numbers)}",
-            later=self.deferred.append,
-        )._replace(**changes)
+        tokens, later = (lambda: f"t{next(self.numbers)}"), self.deferred.append
+        times = {"give_up_at": math.inf, "budget": 3.0, "attempt": 1.0}
+        given = {"lease": 10.0, "permits": 1, "limit": 3, "wait": True, **times, **changes}
+        return AcquireRequest(KEYS, tokens=tokens, later=later, **given)
 
     def acquire(self, start: float = 100.0, **changes: Any) -> PlanRun:
         return PlanRun(plans.acquire(self.ask(**changes), start))
 
-    def waiting(self, sent: float = 100.0, told: int = 1000, **changes: Any) -> PlanRun:
+    def waiting(self, sent: float = 100.0, delay: int = 1000, **changes: Any) -> PlanRun:
         """Start an acquire whose reply is "wait", at server time S1."""
-        return self.acquire(sent, **changes).answer("wait", str(S1), told, 0, sent=sent)
+        return self.acquire(sent, **changes).waiting(sent, delay)
 
-    def deferred_undos(self) -> list[tuple[Any, ...]]:
-        return [(s["token"], s["how"], s["tombstone"]) for s in map(arguments_of, self.deferred)]
+    @property
+    def undone(self) -> list[tuple[Any, ...]]:
+        args = [scripts.arguments_of(step.verb, step.argv) for step in self.deferred]
+        return [(said["token"], said["how"], said["tombstone"]) for said in args]
 
 
 @pytest.fixture
@@ -135,38 +138,46 @@ def client() -> Client:
     return Client()
 
 
+def grant(**changes: Any) -> Grant:
+    """Return a grant of 10 s that began at 100."""
+    given: Grant = Client().acquire().answer("ok", FENCE, "10000", sent=100).result
+    return given._replace(**changes)
+
+
+def ends_at(time: float, given: Any) -> bool:
+    """Return True if the grant expires locally at `time`, or up to 1.5 ms earlier."""
+    return bool(time - 0.0015 <= given.until <= time)
+
+
+def test_milliseconds_rounds_up_to_whole_ms() -> None:
+    times = (10, 0.5, 0.0001, 0.0011, math.inf)
+    assert ["10000", "500", "1", "2", "inf"] == list(map(plans.milliseconds, times))
+
+
 # Functions that replace a plan where one step is enough
 
 
 @pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}, {"fair": False}], ids=str)
-def test_asking_returns_the_first_step_of_the_acquire_plan(client: Client, asked: Any) -> None:
-    ask = client.ask(**asked)
+@pytest.mark.parametrize("key", [None, "7"])
+def test_asking_returns_the_first_step_of_the_acquire_plan(
+    client: Client, asked: Any, key: str | None
+) -> None:
+    ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
+    worded = plans.worded(ask)
+    if keys.policy:  # the current override is sent
+        keys.policy.mark = "5 0"
     step = PlanRun(plans.acquire(ask, 100.0, "t0")).step
-    assert step == plans.asking(ask, "t0") == plans.asking(plans.worded(ask), "t0")
-
-
-def test_asking_uses_the_current_override_of_the_policy(client: Client) -> None:
-    keys = keys_of("p", "x", "7")
-    ask = plans.worded(client.ask(keys=keys))
-    keys.policy.mark = "5 0"  # type: ignore[union-attr]
-    assert plans.asking(ask, "t0") == PlanRun(plans.acquire(ask, 100.0, "t0")).step
-    keys.policy.mark = "-"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}], ids=str)
-@pytest.mark.parametrize(
-    "reply", [["ok", FENCE, "10000"], ["ok", FENCE, "3000"], ["ok", FENCE, "10000", "2", "full"]]
-)
-def test_granted_equals_the_result_of_the_plan(client: Client, asked: Any, reply: Any) -> None:
-    ask = client.ask(**asked)
-    run = PlanRun(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
-    known = plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0")
-    assert run.ended and known == run.result
+    assert step == plans.asking(ask, "t0") == plans.asking(worded, "t0")
+    if keys.policy:
+        keys.policy.mark = "-"
 
 
 @pytest.mark.parametrize(
     ("reply", "asked"),
     [
+        (["ok", FENCE, "10000"], {}),
+        (["ok", FENCE, "3000"], {"wait": False}),
+        (["ok", FENCE, "10000", "2", "full"], {"shadow": True}),
         (["no", "full", 3, 20, 4], {}),
         (["wait", str(S1), 1000, 0], {}),
         (["more"], {}),
@@ -175,76 +186,47 @@ def test_granted_equals_the_result_of_the_plan(client: Client, asked: Any, reply
     ],
     ids=str,
 )
-def test_granted_returns_none_when_the_plan_has_more_to_do(
+def test_granted_equals_the_result_of_the_plan_or_is_none(
     client: Client, reply: Any, asked: Any
 ) -> None:
     ask = client.ask(**asked)
-    assert plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0") is None
-
-
-@pytest.mark.parametrize("reply", [["ok"], ["lost"]])
-def test_given_back_equals_the_result_of_the_plan(reply: Any) -> None:
-    known = plans.given_back(Answer(reply, 105.0, 105.0))
-    assert (known or False) is release(grant()).answer(*reply, sent=105).result
-
-
-def grant(**changes: Any) -> Grant:
-    """Return a grant of 10 s that began at 100."""
-    given = Client().acquire().answer("ok", FENCE, "10000", sent=100).result
-    return given._replace(**changes)
-
-
-def expires_locally_at(time: float, given: Any) -> bool:
-    """Return True if the grant expires at `time`, or up to 1.5 ms earlier."""
-    return bool(time - 0.0015 <= given.until <= time)
+    run = PlanRun(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
+    expected = run.result if isinstance(run.result, Grant) else None
+    assert expected == plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0")
 
 
 # Granted at once
 
 
+@pytest.mark.promise(8)
 def test_local_expiry_of_a_grant_counts_from_the_send(client: Client) -> None:
     run = client.acquire(99.0)
-    assert ("acquire", "t1", "10000", 1, 3, "p", "wait") == run.pick(
-        "verb", "token", "lease", "permits", "limit", "kind", "how"
-    )
+    assert run.asks(verb="acquire", token="t1", lease="10000", how="wait", permits="1", limit="3")
     assert KEYS.declared == run.step.keys
     given = run.answer("ok", FENCE, "10000", sent=100, after=4).result
-
-    assert ("t1", int(FENCE), False) == (given.token, given.fence, given.unanswered)
-    assert expires_locally_at(110, given)
-    # The whole requested lease was granted, so no renewal has to follow.
-    assert given.until == given.ends
+    assert ("t1", int(FENCE), False, 0.0) == (given.token, given.fence, *given[6:9:2])
+    # The server counts whole ms, so its lease may end almost 1 ms earlier. The whole requested
+    # lease was granted, so no renewal has to follow.
+    assert 109.9985 <= given.until == given.ends <= 109.9991
     assert [] == client.deferred
-
-
-def test_local_expiry_allows_for_a_server_clock_in_whole_ms(client: Client) -> None:
-    # The server rounds S1 + 0.9 ms down to S1, so its lease ends 0.9 ms early.
-    given = client.acquire(lease=1.0).answer("ok", FENCE, "1000", sent=100, after=0.0001).result
-
-    assert given.until <= 100 + 1.0 - 0.0009
-
-
-def test_milliseconds_rounds_up_to_whole_ms() -> None:
-    seconds = (10, 0.5, 0.0001, 0.0011, math.inf)
-
-    assert ["10000", "500", "1", "2", "inf"] == list(map(plans.milliseconds, seconds))
 
 
 # Lost replies
 
 
+@pytest.mark.promise(5, 8)
 def test_acquire_is_repeated_with_the_same_token_when_its_reply_is_lost(client: Client) -> None:
     run = client.acquire()
     first = run.step
     run.fail("unanswered", 101)
     assert first.argv == run.step.argv
     given = run.answer("ok", FENCE, "8500", sent=101.5).result
-
     # The remaining time in the reply counts from the request that was answered.
     assert ("t1", True) == (given.token, given.unanswered)
-    assert expires_locally_at(110, given)
+    assert ends_at(110, given)
 
 
+@pytest.mark.promise(13)
 def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
     run, now, seen = client.acquire(budget=3.0, attempt=1.0), 100.0, []
     with pytest.raises(Failure) as caught:
@@ -252,29 +234,25 @@ def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
             if isinstance(run.step, Sleep):
                 seen.append(run.step.seconds)
                 now += run.step.seconds
-                run.slept(now)
+                run.message(None, now)
             else:
-                assert run.step.timeout <= max(103 - now, plans.SHORTEST_WAIT) + 1e-6
+                assert run.step.timeout <= max(103 - now, steps.SHORTEST_WAIT) + 1e-6
                 now += 0.5 if now < 102 else run.step.timeout
                 run.fail("unanswered", now)
-
     assert "unanswered" == caught.value.why
-    assert now <= 103 + plans.SHORTEST_WAIT
+    assert now <= 103 + steps.SHORTEST_WAIT
     assert [0.05, 0.1, 0.2] == seen[:3]
-    # The acquire may have been granted.
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+    assert [UNDONE] == client.undone  # the acquire may have been granted
 
 
+@pytest.mark.promise(13)
 def test_first_request_tries_an_unreachable_server_twice_without_delay(client: Client) -> None:
-    run = client.acquire()
-    run.fail("unreachable", 100)
-    assert "acquire" == run.args["verb"]
+    run = client.acquire().fail("unreachable", 100)
+    assert run.asks(verb="acquire")
     with pytest.raises(Failure) as caught:
         run.fail("unreachable", 100)
-
     assert "unreachable" == caught.value.why
-    # Nothing was sent, so there is nothing to undo.
-    assert [] == client.deferred
+    assert [] == client.deferred, "nothing was sent, so there is nothing to undo"
 
 
 @pytest.mark.parametrize("last", ["unreachable", "final"])
@@ -285,9 +263,8 @@ def test_failure_stays_unanswered_when_later_tries_fail_otherwise(
     with pytest.raises(Failure) as caught:
         while True:
             run.fail(last, 100.1)
-
     assert "unanswered" == caught.value.why
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+    assert [UNDONE] == client.undone
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
@@ -299,11 +276,10 @@ def test_cause_of_a_failure_is_not_from_a_shortened_last_try(
     while run.step.timeout == 1:
         run.fail("unanswered", since := since + 1)
         if isinstance(run.step, Sleep):
-            run.slept(since)
+            run.message(None, since)
     with pytest.raises(Failure) as caught:
         run.fail("unanswered", 103)
     assert (cause, "unanswered") == (str(caught.value.cause), caught.value.why)
-    assert "undo" == arguments_of(client.deferred[-1])["how"]
 
 
 # Rejected
@@ -326,70 +302,85 @@ def test_rejecting_reply_becomes_a_rejection(
     client: Client, reply: tuple[Any, ...], rejection: Rejection
 ) -> None:
     run = client.acquire(wait=False)
-    assert "try" == run.args["how"]
-
+    assert run.asks(how="try")
     assert rejection == run.answer(*reply, sent=100).result
     assert [] == client.deferred
 
 
-def test_acquire_is_repeated_at_once_after_the_reply_more(client: Client) -> None:
-    run = client.acquire(wait=False, budget=3.0).answer("more", sent=100).answer("more", sent=100.1)
-    assert ("acquire", "t1", "try") == run.pick("verb", "token", "how")
-
-    assert run.answer("ok", FENCE, "10000", sent=100.2).result
-
-
-def test_acquire_is_rejected_when_the_budget_ends_with_the_reply_more(client: Client) -> None:
-    run = client.acquire(wait=False, budget=3.0).answer("more", sent=103)
-
-    assert Rejection("full") == run.result
-    assert [] == client.deferred
-
-
-def test_rejection_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
-    # A copy of the unanswered request may arrive later.
-    run = client.acquire(wait=False).fail("unanswered", 101).answer("no", "full", 0, sent=101)
-    assert ("release", "t1", "undo", 1) == run.pick("verb", "token", "how", "tombstone")
-
-    assert "full" == run.answer("gone", sent=101).result.reason
-
-
-def test_lost_place_after_a_lost_reply_writes_a_tombstone_before_a_new_token(
-    client: Client,
+@pytest.mark.parametrize("times", [2, 30])
+def test_reply_more_repeats_the_acquire_at_once_until_its_budget_ends(
+    client: Client, times: int
 ) -> None:
-    run = client.acquire().fail("unanswered", 101).answer("gone", sent=101)
-    assert ("t1", "undo", 1) == run.pick("token", "how", "tombstone")
-    run.answer("gone", sent=101)
+    run = client.acquire(wait=False, budget=3.0)
+    for turn in range(times):
+        assert run.asks(verb="acquire", token="t1", how="try")
+        run.answer("more", sent=100 + 3 * turn / 29)
+    if times == 2:
+        assert run.answer("ok", FENCE, "10000", sent=100.2).result.token == "t1"
+    else:
+        assert (Rejection("full"), []) == (run.result, client.deferred)
 
-    assert ("acquire", "t2") == (run.args["verb"], run.args["token"])
+
+@pytest.mark.promise(5)
+@pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
+def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
+    """A copy of the unanswered request may arrive later. After "gone", a new token follows."""
+    run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
+    assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
+    run.answer("gone", sent=101)
+    if reply == ("gone",):
+        assert run.asks(verb="acquire", token="t2")
+    else:
+        assert "full" == run.result.reason
 
 
 # Waiting
 
 
 def test_waiter_blocks_as_long_as_the_reply_and_its_own_deadline_allow(client: Client) -> None:
-    assert Wait(KEYS, "t1", 1.0) == client.waiting(told=1000).step
-    assert 0.25 == pytest.approx(client.waiting(told=1000, give_up_at=100.25).step.seconds)
+    assert Wait(KEYS, "t1", 1.0) == client.waiting().step
+    assert 0.25 == pytest.approx(client.waiting(give_up_at=100.25).step.seconds)
     # BLPOP with 0 would block forever.
-    assert plans.SHORTEST_WAIT == client.waiting(told=1, give_up_at=100.25).step.seconds
+    assert steps.SHORTEST_WAIT == client.waiting(delay=1, give_up_at=100.25).step.seconds
 
 
 def test_worded_request_asks_again_as_a_waiter(client: Client) -> None:
     run = PlanRun(plans.acquire(plans.worded(client.ask()), 100.0))
-    assert "wait" == run.args["how"]
-    run.answer("wait", str(S1), 1000, 0, sent=100).message(None, 101)
-    assert "again" == run.args["how"]
+    assert run.asks(how="wait")
+    assert run.waiting(100).message(None, 101).asks(how="again")
 
 
-def test_local_expiry_of_a_handoff_counts_from_its_server_time(client: Client) -> None:
-    """Expiry: t1 + (grant - S1) + lease. The last "wait" reply has S1, and was asked for at t1."""
-    run = client.waiting(sent=100, lease=4.0)
-    given = run.message(f"{FENCE} {S1 + 600} 4000", at=100.9).result
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    ("asked", "granted", "lease", "at", "until"),
+    [
+        # Expiry: t1 + (grant - S1) + lease. The last "wait" reply has S1, and was asked for at t1.
+        ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
+        ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
+        ({"lease": 4.0}, 600, 4000, 104.7, None),  # it expired before it was popped
+        # A published message is not popped, so the server removes the lease unless it is confirmed.
+        ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
+        ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
+        ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
+    ],
+)
+def test_local_expiry_of_a_handoff_counts_from_its_server_time(
+    client: Client, asked: Any, granted: int, lease: int, at: float, until: float | None
+) -> None:
+    run = client.waiting(sent=100, **asked).message(f"{FENCE} {S1 + granted} {lease}", at)
+    if until is None:
+        assert run.asks(verb="acquire", token="t1", how="again")
+    else:
+        assert (int(FENCE), "t1") == (run.result.fence, run.result.token)
+        assert ends_at(until, run.result)
+        assert pytest.approx(min(at, 100 + granted / 1000), abs=0.0015) == run.result.began
 
-    # The grant was at 100.6; its message arrived at 100.9.
-    assert (int(FENCE), "t1") == (given.fence, given.token)
-    assert expires_locally_at(104.6, given)
-    assert pytest.approx(100.6, abs=0.0015) == given.began
+
+@pytest.mark.promise(8)
+def test_server_time_is_mapped_by_the_last_wait_reply(client: Client) -> None:
+    run = client.waiting(sent=100, lease=4.0).message(None, 101)
+    run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
+    assert ends_at(105.3, run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result)
 
 
 def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> None:
@@ -400,294 +391,218 @@ def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> 
     assert 4.0 == pytest.approx(asked.result.waited)
 
 
-def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(client: Client) -> None:
+@pytest.mark.parametrize("allowed", [None, False])
+def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
+    client: Client, allowed: bool | None
+) -> None:
     calls: list[tuple[str, bool]] = []
-    run = client.waiting(waits=lambda *args: calls.append(args))
+    run = client.waiting(waits=lambda *args: calls.append(args) or allowed)
     assert [("t1", True)] == calls
-    run.message(None, 101).answer("wait", str(S1), 1000, 0, sent=101)
-    assert [("t1", True)] == calls
-    run.message(None, 102).answer("ok", FENCE, "10000", sent=102)
+    if allowed is False:  # it may not wait
+        assert run.asks(how="giveup")
+        assert Rejection("timeout") == run.answer("gone", sent=100).result
+    else:
+        run.message(None, 101).waiting(101).message(None, 102)
+        assert [("t1", True)] == calls
+        run.answer("ok", FENCE, "10000", sent=102)
     assert [("t1", True), ("t1", False)] == calls
 
 
-def test_server_time_is_mapped_by_the_last_wait_reply(client: Client) -> None:
-    run = client.waiting(sent=100, lease=4.0).message(None, 101)
-    run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
-    given = run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result
-
-    assert expires_locally_at(105.3, given)
-
-
-def test_local_expiry_of_a_handoff_counts_at_latest_from_its_arrival(client: Client) -> None:
-    # The server's clock jumped forward after the "wait" reply.
-    given = client.waiting(sent=100, lease=4.0).message(f"{FENCE} {S1 + 60_000} 4000", 100.5).result
-
-    assert expires_locally_at(104.5, given)
-
-
-def test_waiter_asks_again_when_it_pops_an_expired_handoff(client: Client) -> None:
-    run = client.waiting(sent=100, lease=4.0).message(f"{FENCE} {S1 + 600} 4000", at=104.7)
-
-    assert ("acquire", "t1", "again") == run.pick("verb", "token", "how")
-
-
-def test_local_expiry_of_a_published_handoff_is_the_claim_deadline(client: Client) -> None:
-    # A published message is not popped, so the server removes the lease unless it is confirmed.
-    run = client.waiting(lease=60.0, channel="c")
-    given = run.message(f"{FENCE} {S1 + 100} {FIRST * 1000:.0f}", at=100.5).result
-
-    assert expires_locally_at(100.1 + CLAIM, given)
-    short = client.waiting(lease=0.5, channel="c").message(f"{FENCE} {S1 + 100} 500", at=100.2)
-    assert expires_locally_at(100.6, short.result)
-
-
-def test_waiter_asks_again_when_a_message_arrives_after_the_claim_deadline(client: Client) -> None:
-    run = client.waiting(lease=60.0, channel="c")
-    run.message(f"{FENCE} {S1} {FIRST * 1000:.0f}", at=100 + CLAIM)
-
-    assert "again" == run.args["how"]
-
-
 def test_waiter_asks_again_when_the_pop_failed(client: Client) -> None:
-    # The message may have been popped and lost on its way. Then the lease exists.
-    run = client.waiting().fail("unanswered", 100.2)
-    run.slept(100.25)
-    assert ("t1", "again") == (run.args["token"], run.args["how"])
-    given = run.answer("ok", FENCE, "9000", sent=100.3).result
-
-    assert expires_locally_at(109.3, given)
+    """The message may have been popped and lost on its way. Then the lease exists."""
+    run = client.waiting().fail("unanswered", 100.2).message(None, 100.25)
+    assert run.asks(token="t1", how="again")
+    assert ends_at(109.3, run.answer("ok", FENCE, "9000", sent=100.3).result)
 
 
-def test_waiter_keeps_its_token_during_an_outage(client: Client) -> None:
-    run, now = client.waiting().message(None, 101), 101.0
-    while now < 101 + 30 - 2:
-        now += 0.1
-        if isinstance(run.step, Sleep):
-            assert run.step.seconds <= 1
-            now += run.step.seconds
-            run.slept(now)
-        else:
-            assert ("t1", "again") == (run.args["token"], run.args["how"])
-            run.fail("unreachable", now)
+@pytest.mark.promise(2)
+def test_waiter_keeps_its_place_in_an_outage_of_less_than_30_seconds(client: Client) -> None:
+    run = client.waiting().message(None, 101)
+    now = run.fail_until("unreachable", 101, 101 + plans.RIDE_OUT - 2)
     if isinstance(run.step, Sleep):
-        run.slept(now)
-    given = run.answer("ok", FENCE, "10000", sent=now).result
-
-    assert "t1" == given.token
+        run.message(None, now)
+    assert run.asks(token="t1", how="again")
+    assert "t1" == run.answer("ok", FENCE, "10000", sent=now).result.token
     assert [] == client.deferred
 
 
-def test_wait_fails_in_a_long_outage_and_its_undo_is_deferred(client: Client) -> None:
-    run, now = client.waiting().message(None, 101), 101.0
-    with pytest.raises(Failure):
-        while True:
-            now += 0.1
-            if isinstance(run.step, Sleep):
-                now += run.step.seconds
-                run.slept(now)
-            else:
-                run.fail("unreachable", now)
-
-    assert 101 + 30 - 2 < now <= 101 + 30 + 1
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+def test_wait_fails_in_a_longer_outage_and_its_undo_is_deferred(client: Client) -> None:
+    run = client.waiting().message(None, 101)
+    ended = run.fail_until("unreachable", 101) - 101
+    assert plans.RIDE_OUT - 2 < ended <= plans.RIDE_OUT + 1
+    assert [UNDONE] == client.undone
 
 
 # Giving up
 
 
-def test_giveup_keeps_permits_that_were_granted_meanwhile(client: Client) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "reply lost"])
+def test_giveup_keeps_permits_that_were_granted_meanwhile(client: Client, lost: bool) -> None:
     run = client.waiting(give_up_at=101).message(None, 101)
-    given = run.answer("ok", FENCE, "4000", sent=101).result
-
-    assert ("t1", int(FENCE)) == (given.token, given.fence)
-    assert expires_locally_at(105, given)
+    if lost:
+        run.fail("unanswered", 101.5)
+    assert run.asks(how="giveup", token="t1")
+    given = run.answer("ok", FENCE, "4000", sent=101.5).result
+    assert int(FENCE) == given.fence
+    assert ends_at(105.5, given)
 
 
 def test_giveup_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
     run = client.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
-    run.answer("wait", str(S1), 1000, 0, sent=100.5).message(None, 101)
-    assert ("giveup", 1) == (run.args["how"], run.args["tombstone"])
+    run.waiting(100.5).message(None, 101)
+    assert run.asks(how="giveup", tombstone=1)
     assert plans.UNDO_BUDGET == run.step.timeout  # the time to wait has passed
     run.answer("gone", sent=101)
-    if not run.ended:
-        # A second tombstone does no harm.
-        assert ("undo", 1) == (run.args["how"], run.args["tombstone"])
+    if not run.ended:  # a second tombstone does no harm
+        run.asks(how="undo", tombstone=1)
         run.answer("gone", sent=101)
-
     assert Rejection("timeout") == run.result
 
 
-def test_giveup_is_repeated_when_its_reply_is_lost(client: Client) -> None:
-    run = client.waiting(give_up_at=101).message(None, 101).fail("unanswered", 101.5)
-    assert "giveup" == run.args["how"]
-    given = run.answer("ok", FENCE, "3000", sent=101.5).result
-
-    assert expires_locally_at(104.5, given)
-
-
 def test_unanswered_giveup_fails_and_its_undo_is_deferred(client: Client) -> None:
-    run, now = client.waiting(give_up_at=101).message(None, 101), 101.0
-    with pytest.raises(Failure):
-        while True:
-            now += 0.2
-            run.slept(now) if isinstance(run.step, Sleep) else run.fail("unanswered", now)
-
-    assert now <= 101 + 2 * plans.UNDO_BUDGET + 0.5
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+    run = client.waiting(give_up_at=101).message(None, 101)
+    assert 102.5 < run.fail_until("unanswered", 101, every=0.2) <= 103.5
+    assert [UNDONE] == client.undone
 
 
 # Cancelled
 
-INTERRUPTIONS = [asyncio.CancelledError, KeyboardInterrupt, SystemExit]
 
-
-@pytest.mark.parametrize("error", INTERRUPTIONS)
+@pytest.mark.promise(6)
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("waits", [False, True], ids=["asking", "waiting"])
+@pytest.mark.parametrize("undo", ["succeeds", "fails", "is interrupted"])
 def test_interrupted_acquire_is_undone_with_a_tombstone(
-    client: Client, error: type[BaseException], waits: bool
+    client: Client, error: type[BaseException], waits: bool, undo: str
 ) -> None:
-    # The acquire may arrive after the undo.
+    """The acquire may arrive after the undo."""
     run = client.waiting() if waits else client.acquire()
     run.throw(error("stop"))
-    assert ("release", "t1", "undo", 1) == run.pick("verb", "token", "how", "tombstone")
+    assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     assert run.step.timeout <= plans.UNDO_BUDGET
-    with pytest.raises(error, match="stop"):
-        run.answer("ok", sent=101)
-
-    assert [] == client.deferred
-
-
-def test_cancellation_is_raised_when_the_undo_fails(client: Client) -> None:
-    run = client.acquire().throw(asyncio.CancelledError())
-    with pytest.raises(asyncio.CancelledError):
-        run.fail("unreachable", 101)
-
-    assert [("t1", "undo", 1)] == client.deferred_undos()
-    assert KEYS.declared == client.deferred[0].keys
-
-
-def test_interrupted_undo_is_deferred(client: Client) -> None:
-    run = client.acquire().throw(asyncio.CancelledError())
-    with pytest.raises(KeyboardInterrupt):
-        run.throw(KeyboardInterrupt())
-
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+    with pytest.raises(error if undo != "is interrupted" else ZeroDivisionError):
+        if undo == "succeeds":
+            run.answer("ok", sent=101)
+        elif undo == "fails":
+            run.fail("unreachable", 101)
+        else:
+            run.throw(ZeroDivisionError())
+    assert ([] if undo == "succeeds" else [UNDONE]) == client.undone
+    assert all(step.keys == KEYS.declared for step in client.deferred)
 
 
 def test_closed_plan_defers_its_undo(client: Client) -> None:
-    # When an event loop is closed, its coroutines and their plans are closed.
+    """When an event loop is closed, its coroutines and their plans are closed."""
     client.waiting().plan.close()
-
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+    assert [UNDONE] == client.undone
 
 
 # Permanent leases
 
 
+@pytest.mark.promise(3)
 @pytest.mark.parametrize("handed_off", [False, True], ids=["at once", "handed off"])
+@pytest.mark.parametrize("outcome", ["ok", "lost", "unanswered", "unreachable"])
 def test_permanent_lease_is_renewed_before_acquire_returns(
-    client: Client, handed_off: bool
+    client: Client, handed_off: bool, outcome: str
 ) -> None:
-    first = f"{FIRST * 1000:.0f}"
+    run = (client.waiting if handed_off else client.acquire)(lease=math.inf)
     if handed_off:
-        run = client.waiting(lease=math.inf).message(f"{FENCE} {S1} {first}", 100.1)
+        run.message(f"{FENCE} {S1} {FIRST}", 100.1)
     else:
-        run = client.acquire(lease=math.inf)
-        assert "inf" == run.args["lease"]
-        run.answer("ok", FENCE, first, sent=100)
-    assert ("renew", "t1", int(FENCE), "set", "inf") == run.pick(
-        "verb", "token", "fence", "how", "ms"
-    )
-    given = run.answer("ok", "inf", sent=101).result
-
-    assert (math.inf, math.inf, "") == (given.until, given.ends, given.rejected)
-
-
-def test_acquire_starts_over_when_a_permanent_lease_was_lost(client: Client) -> None:
-    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
-    run.answer("lost", sent=101)
-
-    assert ("acquire", "t2") == (run.args["verb"], run.args["token"])
-
-
-def test_renewal_to_a_permanent_lease_is_repeated_when_its_reply_is_lost(client: Client) -> None:
-    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
-    run.fail("unanswered", 101.0)
-    assert math.inf == run.answer("ok", "inf", sent=101).result.until
-
-
-def test_undo_is_deferred_when_the_renewal_to_a_permanent_lease_fails(client: Client) -> None:
-    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
-    with pytest.raises(Failure):
-        run.fail("unreachable", 100.1).fail("unreachable", 100.1)
-
-    # The limited lease was granted. With an undo, other callers don't wait until it expires.
-    assert [("t1", "undo", 1)] == client.deferred_undos()
+        assert run.asks(lease="inf")
+        run.answer("ok", FENCE, f"{FIRST}", sent=100)
+    assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="inf")
+    if outcome == "lost":
+        assert run.answer("lost", sent=101).asks(verb="acquire", token="t2")
+    elif outcome == "unreachable":
+        run.fail_until("unreachable", 100.1, every=0)
+        # The limited lease was granted. With an undo, other callers don't wait until it expires.
+        assert [UNDONE] == client.undone
+    else:
+        if outcome == "unanswered":
+            run.fail("unanswered", 101.0)
+        given = run.answer("ok", "inf", sent=101).result
+        assert (math.inf, math.inf, "") == (given.until, given.ends, given.rejected)
 
 
 # Release and renewal
-
-
-@pytest.mark.parametrize(("word", "expected"), [("ok", True), ("lost", False)])
-def test_share_sends_token_and_fence(word: str, expected: bool) -> None:
-    run = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
-    asked = {"verb": "release", "token": "t1", "fence": int(FENCE), "how": "share", "tombstone": 0}
-    assert asked.items() <= run.args.items()
-
-    assert expected is run.answer(word, sent=105).result
 
 
 def release(given: Grant) -> PlanRun:
     return PlanRun(plans.release(KEYS, given, 0.0, 3.0, 1.0, 105.0))
 
 
-def test_release_after_an_unanswered_acquire_writes_a_tombstone() -> None:
-    assert 1 == release(grant(unanswered=True)).args["tombstone"]
+@pytest.mark.promise(5, 10)
+@pytest.mark.parametrize(
+    ("changes", "fails", "word", "expected"),
+    [
+        ({}, False, "ok", True),
+        ({}, False, "lost", False),
+        ({}, True, "lost", True),  # the first request released the lease
+        ({"until": 104.0}, True, "lost", False),  # it had expired before
+        ({"unanswered": True}, False, "ok", True),
+        ({"unanswered": True}, False, "lost", False),
+    ],
+)
+def test_release_returns_whether_the_lease_was_still_held(
+    changes: Any, fails: bool, word: str, expected: bool
+) -> None:
+    run = release(grant(**changes))
+    unanswered = int("unanswered" in changes)
+    assert run.asks(token="t1", fence=int(FENCE), how="release", tombstone=unanswered)
+    first = run.step
+    if fails:
+        run.fail("unanswered", 106)
+        assert first.argv == run.step.argv
+    run.answer(word, sent=105)
+    if unanswered and word == "lost":
+        # A late copy of the acquire may hold under another fence.
+        assert run.asks(how="undo", tombstone=1)
+        run.answer("ok", sent=105)
+    assert expected is run.result
+    assert (word == "ok" or None) == plans.given_back(Answer([word], 105.0, 105.0))
 
 
-def test_release_of_a_lost_lease_undoes_its_unanswered_acquire() -> None:
-    # A late copy of the acquire may have been granted with another fence.
-    run = release(grant(unanswered=True)).answer("lost", sent=105)
-    assert ("undo", 1) == (run.args["how"], run.args["tombstone"])
-
-    assert False is run.answer("ok", sent=105).result
-
-
-def test_release_is_repeated_when_its_reply_is_lost() -> None:
-    run = release(grant())
-    first = run.step.argv
-    run.fail("unanswered", 106)
-    assert first == run.step.argv
-
-    # The first request released the lease, so the second one finds it lost.
-    assert True is run.answer("lost", sent=106).result
+@pytest.mark.parametrize("word", ["ok", "lost"])
+def test_share_and_confirm_return_whether_the_lease_is_held(word: str) -> None:
+    sharing = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
+    assert sharing.asks(verb="release", token="t1", fence=int(FENCE), how="share", tombstone=0)
+    confirming = PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))
+    assert confirming.asks(verb="renew", token="t1", fence=int(FENCE), how="confirm")
+    results = [run.answer(word, "1000", sent=105).result for run in (sharing, confirming)]
+    assert [word == "ok"] * 2 == results
 
 
-def test_repeated_release_returns_false_when_the_lease_had_expired() -> None:
-    run = release(grant(until=104.0)).fail("unanswered", 106)
-
-    assert False is run.answer("lost", sent=106).result
-
-
+@pytest.mark.promise(8)
 def test_local_expiry_of_a_renewal_counts_from_the_send() -> None:
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
-    expected = {"verb": "renew", "token": "t1", "fence": int(FENCE), "how": "set", "ms": "10000"}
-    expected["nth"] = 7
-    assert expected.items() <= run.args.items()
-    until = run.answer("ok", "10000", sent=105, after=2).result
+    assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
+    assert plans.number_of(run.step) == 7
+    assert 114.998 <= run.answer("ok", "10000", sent=105, after=2).result <= 115
+    run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
+    assert run.answer("lost", sent=105).result is None
 
-    assert 114.998 <= until <= 115
 
-
-def test_local_expiry_is_the_soonest_end_during_an_unanswered_renewal() -> None:
-    expiry = LocalExpiry(130.0)
-    expiry.asked(1, 10.0, 100.0)
-    assert pytest.approx(110.0 - plans.TICK, abs=1e-9) == expiry.until
-    expiry.asked(2, 60.0, 100.0)
-    expiry.answered(2, 159.0)
+@pytest.mark.promise(8)
+def test_local_expiry_is_the_soonest_end_of_the_newest_renewals() -> None:
+    expiry = LocalExpiry(130.0, 5)
+    for nth, lease, until in ((6, 10.0, 110.0), (7, 60.0, 110.0)):
+        expiry.asked(nth, lease, 100.0)
+        assert pytest.approx(until - TICK, abs=1e-9) == expiry.until
+    expiry.answered(7, 159.0)
     assert 159.0 == expiry.until
+    expiry.answered(6, 109.0)  # the answer to an older renewal has no effect
+    assert 159.0 == expiry.until
+    expiry.asked(8, 5.0, 101.0)
+    expiry.asked(9, 90.0, 101.0)
+    assert 106.0 - TICK == expiry.until
 
 
+# Budgets, and replies of a later version
+
+
+@pytest.mark.promise(13)
 @pytest.mark.parametrize(
     ("plan", "ends"),
     [
@@ -701,75 +616,32 @@ def test_local_expiry_is_the_soonest_end_during_an_unanswered_renewal() -> None:
     ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
 )
 def test_busy_server_is_retried_only_until_the_budget_ends(plan: Any, ends: float) -> None:
-    run, at = PlanRun(plan()), 100.0
-    while not run.ended and at < ends - 1.5:
-        at += 0.5
-        run.fail("busy", at)
-        if isinstance(run.step, Sleep):
-            at += run.step.seconds
-            run.slept(at)
-        assert isinstance(run.step, Run) and at + run.step.timeout <= ends
+    run = PlanRun(plan())
+    at = run.fail_until("busy", 100.0, ends - 1.5, every=0.5)
+    if isinstance(run.step, Sleep):
+        run.message(None, at)
+    assert isinstance(run.step, Run) and at + run.step.timeout <= ends
     with pytest.raises(Failure):
         run.fail("busy", ends - 0.001)
 
 
-def test_giveup_is_tried_twice_within_its_budget() -> None:
-    run = PlanRun(plans._give_up(Client().ask(), "t9", 100.0, plans.SendState(), 100.0))
-    run.fail("unanswered", 100.0 + plans.UNDO_BUDGET)
-    assert isinstance(run.step, Run) and run.step.timeout <= plans.UNDO_BUDGET
-    with pytest.raises(Failure):
-        run.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
-
-
-# Imports
-
-
-def test_protocol_imports_only_pure_modules() -> None:
-    allowed = {"__future__", "collections", "dataclasses", "functools", "hashlib"}
-    allowed |= {"itertools", "math", "pathlib", "re", "threading", "types"}
-    allowed |= {"typing", "unicodedata", "weakref"}
-    for path in Path(plans.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found = {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                found = {str(node.module).partition(".")[0]}
-            else:
-                continue
-            assert found <= allowed, (path.name, found - allowed)
-
-
-# Replies of a later version, which have another field
-
-
 @pytest.mark.parametrize(
-    ("replies", "plan"),
+    ("reply", "plan"),
     [
-        ([["ok", FENCE, "10000", "1", "full", "new"]], lambda client: client.acquire(shadow=True)),
-        ([["no", "full", 0, "1500", "2", "new"]], lambda client: client.acquire(wait=False)),
-        ([["large", "2", "new"]], lambda client: client.acquire()),
-        ([["ok", "new"]], lambda client: release(grant())),
-        ([["ok", "9000", "new"]], lambda client: PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))),
+        (["ok", FENCE, "10000", "1", "full"], lambda client: client.acquire(shadow=True)),
+        (["no", "full", 0, "1500", "2"], lambda client: client.acquire(wait=False)),
+        (["large", "2"], lambda client: client.acquire()),
+        (["kind", "w"], lambda client: client.acquire()),
+        (["ok"], lambda client: release(grant())),
+        (["ok", "9000"], lambda client: PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))),
     ],
-    ids=["granted", "rejected", "too large", "released", "confirmed"],
+    ids=["granted", "rejected", "too large", "another kind", "released", "confirmed"],
 )
-def test_reply_with_another_field_is_read_as_before(
-    client: Client, replies: list[list[Any]], plan: Any
-) -> None:
-    def result(replies: list[list[Any]]) -> Any:
-        run = plan(client)
-        for reply in replies:
-            run.answer(*reply, sent=105.0)
-        assert run.result is not None
-        return run.result
-
-    known = [reply[:-1] for reply in replies]
-    given, expected = result(replies), result(known)
-    if isinstance(given, plans.Grant):
-        given, expected = given._replace(token="t"), expected._replace(token="t")
-    assert expected == given
+def test_reply_with_another_field_is_read_as_before(reply: list[Any], plan: Any) -> None:
+    results = [plan(Client()).answer(*some, sent=105.0).result for some in (reply, [*reply, "new"])]
+    assert results[0] is not None and results[0] == results[1]
 
 
-def test_wake_up_message_with_another_field_is_read_as_before(client: Client) -> None:
-    run = client.waiting(lease=10.0).message(f"{FENCE} {S1} 5000 new", 100.1)
-    assert int(FENCE) == run.result.fence
+def test_wake_up_message_and_wait_with_another_field_are_read_as_before(client: Client) -> None:
+    run = client.acquire().answer("wait", str(S1), 1000, 0, "new", sent=100)
+    assert int(FENCE) == run.message(f"{FENCE} {S1} 5000 new", 100.1).result.fence

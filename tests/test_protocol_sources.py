@@ -1,60 +1,48 @@
-"""A process composes each of its scripts once."""
+"""How scripts are composed of functions."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
 
 import pytest
 
 from django_redis_sync.protocol import scripts
 
 
-@pytest.fixture(autouse=True)
-def empty_caches() -> Iterator[None]:
-    _clear_caches()
-    yield
-    _clear_caches()
+@pytest.mark.parametrize(
+    ("text", "order"),
+    {
+        "before its first call": (
+            "local a = whole(1)\nif a then\n  weight(1)\nend\nput(a)\n",
+            "whole if weight put",
+        ),
+        "before the if of an elseif": (
+            "if a then\n  a()\nelseif weight(1) then\n  a()\nend\nif a then\nend\n",
+            "weight if if",
+        ),
+        "before a loop whose every turn calls it": (
+            "for i = 1, 2 do\n  weight(i)\n  if i then\n    whole(i)\n  end\nend\n",
+            "weight for if whole",
+        ),
+        "once, where it is made": (
+            "-- make weight\nif a then\n  weight(1)\nend\nif a then\n  weight(2)\nend\n",
+            "weight if if",
+        ),
+        "in each block that calls it": (
+            "if a then\n  weight(1)\nend\nif a then\n  weight(2)\nend\n",
+            "if weight if weight",
+        ),
+        "before a long statement": ("if a then\nend\nadd({1,\n  weight(1)})\n", "if weight"),
+        "after the functions that it calls": ("weight(1)\nadd(wake_key(1))", "weight wake_key"),
+    }.values(),
+)
+def test_function_is_created_where_it_is_called(text: str, order: str) -> None:
+    composed = scripts.with_functions(text)
+    found = re.findall(r"^\s*(?:local function (\w+)|(if|for)\b)", composed, re.MULTILINE)
+    assert order.split(" ") == [created or word for created, word in found]
+    assert composed.endswith(text.rstrip().splitlines()[-1] + "\n")
 
 
-def _clear_caches() -> None:
-    scripts.script.cache_clear()
-    scripts._composed.cache_clear()
-
-
-def test_concurrent_threads_compose_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed, compose, gate = list[str](), scripts.compose, threading.Barrier(8)
-
-    def counted(verb: str) -> str:
-        composed.append(verb)
-        time.sleep(0.05)  # until all threads have asked
-        return compose(verb)
-
-    def ask(_: int) -> scripts.Script:
-        gate.wait(10)
-        return scripts.script("renew")
-
-    monkeypatch.setattr(scripts, "compose", counted)
-    with ThreadPoolExecutor(8) as pool:
-        found = [*pool.map(ask, range(8))]
-    assert ["renew"] == composed
-    assert [scripts.script("renew")] * 8 == found
-
-
-def test_script_is_composed_again_after_its_cache_was_cleared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before, compose = scripts.script("renew").source, scripts.compose
-    monkeypatch.setattr(scripts, "compose", lambda verb: f"-- other\n{compose(verb)}")
-    scripts.script.cache_clear()
-    assert f"-- other\n{before}" == scripts.script("renew").source
-
-
-def test_script_is_composed_when_the_lock_was_held_during_a_fork(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scripts, "_PATIENCE", 0.01)
-    with scripts._composing:
-        assert "renew" == scripts.script("renew").verb
+def test_unknown_field_of_a_name_raises_key_error() -> None:
+    with pytest.raises(KeyError, match="crad"):
+        scripts.with_numbers("acquire", "name.crad", {})

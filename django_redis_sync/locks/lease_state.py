@@ -14,7 +14,7 @@ from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import Grant
-from ..protocol.steps import Answer, Failure, Plan, Run, run_once
+from ..protocol.steps import TICK, Answer, Failure, LocalExpiry, Plan, Run, run_once
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
@@ -55,43 +55,6 @@ class Lost(NamedTuple):
     """The outcome of a step that found the lease lost. `reason`: a text for the error."""
 
     reason: str
-
-
-class LocalExpiry:
-    """The earliest possible end of a lease, for any order in which its renewals are executed.
-
-    Threads share it without a lock: each method reads or writes the ends in one atomic step.
-    """
-
-    # The server ignores a renewal with a lower number than the last one. So only the answer with
-    # the highest number counts. A renewal above it may be executed at any time. Then the lease
-    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
-    __slots__ = ("_ends",)
-
-    def __init__(self, until: float, nth: int = 0) -> None:
-        #: By number: the end, and True if it is from an answer.
-        self._ends = {nth: (until, True)}
-
-    @property
-    def until(self) -> float:
-        ends = self._ends.copy()
-        if len(ends) == 1:
-            return next(iter(ends.values()))[0]
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        return min(end for nth, (end, _) in ends.items() if nth >= newest)
-
-    def asked(self, nth: int, lease: float, now: float) -> None:
-        """Record a renewal by `lease` seconds that is about to be sent."""
-        self._ends[nth] = (now + lease - plans.TICK, False)
-
-    def answered(self, nth: int, until: float) -> None:
-        """Record the answer to a renewal."""
-        self._ends[nth] = (until, True)
-        ends = self._ends.copy()
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        for nth in ends:
-            if nth < newest:
-                self._ends.pop(nth, None)
 
 
 class LeaseState(LocalExpiry):
@@ -185,7 +148,7 @@ class LeaseState(LocalExpiry):
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + plans.TICK, next(self._nth), self.terms
+        lease, nth, terms = wanted + TICK, next(self._nth), self.terms
         self.asked(nth, lease, now)
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
@@ -246,7 +209,7 @@ class LeaseState(LocalExpiry):
         wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
         nth = next(self._nth)
-        self._aims[nth] = end = now + wanted - plans.TICK
+        self._aims[nth] = end = now + wanted - TICK
         self._leaving |= leaving
         # A shorter lease may take effect on the server before there is an answer, or without one.
         self.asked(nth, wanted, now)

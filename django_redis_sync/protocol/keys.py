@@ -118,8 +118,8 @@ def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{what} must not be empty")
-    plain = value.isascii() and value.isprintable()  # the fast check, which nearly all names pass
-    for char in "" if plain else value:
+    # Nearly all names pass the first, fast check.
+    for char in "" if value.isascii() and value.isprintable() else value:
         if unicodedata.category(char) in _REFUSED or char in _TURNING:
             raise ValueError(f"{what} must not hold the control character U+{ord(char):04X}")
     if len(value.encode()) > most:
@@ -166,7 +166,8 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
     quoted, policy = quote(name), None
     if key is not None:
         check_text("a key", key)
-        policy = _policy(marks_key(prefix), quoted)
+        at = marks_key(prefix), quoted
+        policy = policies.get(at) or policies.setdefault(at, Policy(*at))
         quoted = f"{quoted}@{quote(key)}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
     leases, queue, parked, waiters, info, wake, stats = (base + part for part in _PARTS)
@@ -203,11 +204,6 @@ def groups_key(prefix: str) -> str:
     """Return the key of the sorted set of groups, with last use in server ms as score. `prefix`:
     quoted."""
     return f"{prefix}:groups"
-
-
-def _policy(registry: str, quoted: str) -> Policy:
-    found = policies.get((registry, quoted))
-    return found or policies.setdefault((registry, quoted), Policy(registry, quoted))
 
 
 def split(quoted: str) -> tuple[str, str | None]:

@@ -23,6 +23,7 @@ from .scripts import ANY, CONSTANTS
 from .steps import (
     BACKOFF,
     SHORTEST_WAIT,
+    TICK,
     Answer,
     Failure,
     Plan,
@@ -31,6 +32,7 @@ from .steps import (
     Sleep,
     Wait,
     milliseconds,
+    once,
     persist,
     seconds,
 )
@@ -39,7 +41,6 @@ CLAIM = CONSTANTS["CLAIM"] / 1000
 
 RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
 UNDO_BUDGET = 1.0  # seconds that an undo may take while an exception is on its way out
-TICK = 0.001  # seconds that a lease may be shorter, because scripts count whole ms
 
 
 class AcquireRequest(NamedTuple):
@@ -103,28 +104,29 @@ class Grant(NamedTuple):
     place: str = ""
 
 
+#: The usual last arguments of an acquire (override, max_waiters, fair, compact) and of a release
+#: (how, tombstone, hold, override, place). As defaults of the scripts, they are not sent.
+_JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
+
+
+def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the last arguments without trailing ones that are as usual."""
+    count = len(last)
+    while count and last[count - 1] == usual[count - 1]:
+        count -= 1
+    return last[:count]
+
+
+def _ending(keys: Keys, token: str, fence: Any, timeout: float, how: str, *more: Any) -> Run:
+    """Return a step of the script `release`. `more`: tombstone, hold in ms, and place."""
+    tombstone, hold, place = more or (0, 0, "")
+    last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
+    return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
+
+
 def undoing(keys: Keys, token: str) -> Run:
     """Return the step that removes whatever a token has, and writes its tombstone."""
-    argv = (token, "0", keys.keep, *_ending("undo", 1, 0, keys.mark))
-    return Run("release", keys.declared, argv, UNDO_BUDGET)
-
-
-def _joining(ask: AcquireRequest) -> tuple[Any, ...]:
-    """Return the last arguments of an acquire, without trailing ones that have their defaults."""
-    if ask.share or ask.share_limit:  # a name with shares is never compact
-        return ask.keys.mark, ask.max_waiters, 1, 0
-    if not ask.fair:
-        return ask.keys.mark, ask.max_waiters, 0
-    if ask.max_waiters < ANY:
-        return ask.keys.mark, ask.max_waiters
-    return () if (mark := ask.keys.mark) == "-" else (mark,)
-
-
-def _ending(how: str, tombstone: int, hold: int, mark: str) -> tuple[Any, ...]:
-    """Return the last arguments of a release, without trailing ones that have their defaults."""
-    if tombstone or hold or mark != "-":
-        return how, tombstone, hold, mark
-    return () if how == "release" else (how,)
+    return _ending(keys, token, "0", UNDO_BUDGET, "undo", 1, 0, "")
 
 
 def _undo(ask: AcquireRequest, token: str) -> Plan:
@@ -132,11 +134,10 @@ def _undo(ask: AcquireRequest, token: str) -> Plan:
     undo = undoing(ask.keys, token)
     try:
         yield undo
-    except Failure:
+    except BaseException as error:
         ask.later(undo)
-    except BaseException:
-        ask.later(undo)
-        raise
+        if not isinstance(error, Failure):
+            raise
 
 
 def acquire(
@@ -150,19 +151,15 @@ def acquire(
     `token`: the first token, if the caller made one. `with_token`: the plan for one token;
     `_acquire_with` by default.
     """
-    with_token = with_token or _acquire_with
     if ask.learn is not None:
         yield from ask.learn()
     while True:
         token, state = token or ask.tokens(), SendState()
         try:
-            result = yield from with_token(ask, token, start, state)
-        except Failure:
-            if state.unanswered or state.there:
+            result = yield from (with_token or _acquire_with)(ask, token, start, state)
+        except (Failure, GeneratorExit) as error:  # a closed plan can't yield more steps
+            if state.unanswered or state.there or isinstance(error, GeneratorExit):
                 ask.later(undoing(ask.keys, token))
-            raise
-        except GeneratorExit:
-            ask.later(undoing(ask.keys, token))  # a closed plan can't yield more steps
             raise
         except BaseException:
             # A cancelled or interrupted acquire may still be on its way to the server.
@@ -197,10 +194,12 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     """Return the arguments after the token, for the first step or for mode `how`: lease, how,
     wants, terms, keep, …"""
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
-    share = f"{share_terms(ask.share, ask.share_limit)} " if ask.share or ask.share_limit else ""
+    shares = bool(ask.share or ask.share_limit)  # a name with shares is never compact
+    share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
     words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
-    return words + _joining(ask)
+    last = keys.mark, ask.max_waiters, int(ask.fair or shares), int(not shares)
+    return words + _unusual(last, _JOINING)
 
 
 def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Grant | None:
@@ -266,12 +265,8 @@ def settled(
         return Rejection(FULL)
     if word == "no":
         reason, waiting, mean, limit = (*rest, "", "")[:4]
-        return Rejection(
-            reason,
-            waiting=int(waiting),
-            mean_hold=int(mean) / 1000 if mean else None,
-            limit=int(limit) if limit else None,
-        )
+        mean_hold = int(mean) / 1000 if mean else None
+        return Rejection(reason, "", int(waiting), mean_hold, int(limit) if limit else None)
     if word in ("large", "kind"):
         return Rejection(word, rest[0])
     if word == "dead":
@@ -296,19 +291,15 @@ def _grant(
     """Return the Grant of an "ok" reply. The lease counts from `began`."""
     least = began - TICK
     until, ends = least + seconds(reply[2]), least + ask.lease
-    fence, permits = int(reply[1]), ask.permits
-    if len(reply) == 3:
-        used, rejected = permits or 1, ""
-    else:
-        used, rejected = int(reply[3]), "".join(reply[4:5])
+    fence, permits, rejected = int(reply[1]), ask.permits, "".join(reply[4:5])
+    used = int(reply[3]) if len(reply) > 3 else permits or 1
     return Grant(token, fence, permits, began, until, ends, unanswered, rejected, waited, used)
 
 
 def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
     """Leave the queue. Return a Rejection, or a Grant if the lease was granted meanwhile."""
-    ending = _ending("giveup", int(state.unanswered), 0, ask.keys.mark)
-    argv = (token, "0", ask.keys.keep, *ending)
-    step = Run("release", ask.keys.declared, argv, min(ask.attempt, UNDO_BUDGET))
+    timeout = min(ask.attempt, UNDO_BUDGET)
+    step = _ending(ask.keys, token, "0", timeout, "giveup", int(state.unanswered), 0, "")
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
         return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
@@ -317,17 +308,13 @@ def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, no
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     """Return the step that releases a lease. `hold` and `timeout` are in seconds."""
-    ending = _ending("release", int(grant.unanswered), int(hold * 1000), keys.mark)
-    if grant.place:
-        ending = "release", int(grant.unanswered), int(hold * 1000), keys.mark, grant.place
-    argv = (grant.token, grant.fence, keys.keep, *ending)
-    return Run("release", keys.declared, argv, timeout)
+    more = int(grant.unanswered), int(hold * 1000), grant.place
+    return _ending(keys, grant.token, grant.fence, timeout, "release", *more)
 
 
 def counting_loss(keys: Keys, grant: Grant) -> Run:
     """Return the step that counts a lost lease, which the server can't detect."""
-    argv = (grant.token, grant.fence, keys.keep, "lost")
-    return Run("release", keys.declared, argv, UNDO_BUDGET)
+    return _ending(keys, grant.token, grant.fence, UNDO_BUDGET, "lost")
 
 
 def given_back(answer: Answer, *_: Any) -> bool | None:
@@ -353,10 +340,8 @@ def release(
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """Return True if a writer's lease became a reader's, False if it is lost."""
-    argv = (grant.token, grant.fence, keys.keep, *_ending("share", 0, 0, keys.mark))
-    step = Run("release", keys.declared, argv, attempt)
-    answer = yield from persist(step, start + 2 * attempt, SendState())
-    return answer.reply[0] == "ok"
+    step = _ending(keys, grant.token, grant.fence, attempt, "share")
+    return (yield from once(step, start))[0] == "ok"
 
 
 def renewing(
@@ -403,5 +388,4 @@ def renewed(answer: Answer) -> float | None:
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """Return True if the server still has the lease. Its end does not change."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
-    answer = yield from persist(step, start + 2 * attempt, SendState())
-    return answer.reply[0] == "ok"
+    return (yield from once(step, start))[0] == "ok"

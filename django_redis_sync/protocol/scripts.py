@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -98,8 +96,7 @@ PATTERNS = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script: its name, source, and SHA1, and the KEYS and ARGV that its head declares."""
 
     verb: str
@@ -114,26 +111,9 @@ def compose(verb: str, constants: Mapping[str, int] = CONSTANTS) -> str:
     return with_numbers(verb, with_functions(read(verb)), {**PATTERNS, **constants})
 
 
-#: Held by the thread that composes a script.
-_composing = threading.Lock()
-#: Seconds that other threads wait for it. In a forked process it may be held forever.
-_PATIENCE = 1.0
-
-
 @cache
 def script(verb: str) -> Script:
     """Return a script by its name. It is composed once per process."""
-    # Without the lock, all threads of a new process would compose it at the same time.
-    first = _composing.acquire(timeout=_PATIENCE)
-    try:
-        return _composed(verb, compose)
-    finally:
-        if first:
-            _composing.release()
-
-
-@cache
-def _composed(verb: str, compose: Callable[[str], str]) -> Script:
     text, source = read(verb), compose(verb)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
@@ -144,16 +124,8 @@ ANY = 10**9
 
 #: Values of the arguments that may be left out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "mark": "-",
-        "max_waiters": ANY,
-        "fair": 1,
-        "compact": 1,
-        "how": "release",
-        "tombstone": 0,
-        "hold": 0,
-        "place": "",
-    }
+    {"mark": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
+    | {"how": "release", "tombstone": 0, "hold": 0, "place": ""}
 )
 
 
@@ -282,21 +254,14 @@ def _statements(lines: tuple[str, ...]) -> list[_Statement]:
         elif not first.endswith(_OPENS):
             found.append(_Statement([first, *rest], [], called("\n".join([first, *rest]))))
         elif word == "elseif":  # its functions have to be inserted before the `if`
-            found[_if_of(found)].calls.extend(called(first))
+            ifs = [one for one in found if one.lines and one.lines[0].split()[0] == "if"]
+            ifs[-1].calls.extend(called(first))
             found.append(_Statement([first], rest, []))
         else:
             every_turn = _statements(tuple(rest)) if word == "for" else []
             calls = [*called(first), *(name for one in every_turn for name in one.calls)]
             found.append(_Statement([first], rest, calls))
     return found
-
-
-def _if_of(statements: list[_Statement]) -> int:
-    """Return the index of the `if` that the next `elseif` belongs to."""
-    number = len(statements) - 1
-    while statements[number].lines[0].split()[0] != "if":
-        number -= 1
-    return number
 
 
 def _indent(line: str) -> int:

@@ -1,6 +1,6 @@
 """Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
-`persist` repeats a step until it is answered.
+`persist` repeats a step until it is answered. `LocalExpiry` is what the answers to renewals say.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .keys import Keys
 
 SHORTEST_WAIT = 0.01  # shortest timeout of BLPOP in seconds: 0 would block forever
 BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
+TICK = 0.001  # seconds that a lease may be shorter, because scripts count whole ms
 
 
 class Run(NamedTuple):
@@ -132,9 +133,49 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
             step = step._replace(timeout=max(min(step.timeout, left), SHORTEST_WAIT))
 
 
+def once(step: Run, start: float) -> Plan:
+    """Return the reply to a step that may run twice. It is repeated until two times its timeout
+    after `start`."""
+    return (yield from persist(step, start + 2 * step.timeout, SendState())).reply
+
+
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """Return the reply of a script that may run twice. It is repeated for up to two `attempt`
-    seconds after `start`."""
-    step = Run(verb, keys.declared, argv, attempt)
-    answer = yield from persist(step, start + 2 * attempt, SendState())
-    return answer.reply
+    """Return the reply of a script, as `once` does. `attempt`: the timeout of the step."""
+    return once(Run(verb, keys.declared, argv, attempt), start)
+
+
+class LocalExpiry:
+    """The earliest possible end of a lease, for any order in which its renewals are executed.
+
+    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    """
+
+    # The server ignores a renewal with a lower number than the last one. So only the answer with
+    # the highest number counts. A renewal above it may be executed at any time. Then the lease
+    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
+    __slots__ = ("_ends",)
+
+    def __init__(self, until: float, nth: int = 0) -> None:
+        #: By number: the end, and True if it is from an answer.
+        self._ends = {nth: (until, True)}
+
+    @property
+    def until(self) -> float:
+        ends = self._ends.copy()
+        if len(ends) == 1:
+            return next(iter(ends.values()))[0]
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        return min(end for nth, (end, _) in ends.items() if nth >= newest)
+
+    def asked(self, nth: int, lease: float, now: float) -> None:
+        """Record a renewal by `lease` seconds that is about to be sent."""
+        self._ends[nth] = (now + lease - TICK, False)
+
+    def answered(self, nth: int, until: float) -> None:
+        """Record the answer to a renewal."""
+        self._ends[nth] = (until, True)
+        ends = self._ends.copy()
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        for nth in ends:
+            if nth < newest:
+                self._ends.pop(nth, None)

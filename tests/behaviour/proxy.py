@@ -49,6 +49,12 @@ class Proxy:
         match = scripts.script(verb).sha.encode() if verb else b""
         self._harms.extend([Harm(what, match)] * times)
 
+    def hold(self, seconds: float, verb: str, times: int) -> None:
+        """Hold back the next `times` requests that run script `verb`, until `seconds` from now."""
+        self._loop.call_soon_threadsafe(self._go.clear)
+        self.harm("hold", verb, times)
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._go.set)
+
     def calm(self) -> None:
         """Cancel the faults that have not happened yet."""
         self._harms.clear()

@@ -189,9 +189,14 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at(HERE, "test_row_44_full_memory_keeps_leases_and_allows_handoff"),
         *at(
             "test_protocol_memory",
-            "test_full_memory_allows_all_but_new_requests",
-            "test_full_memory_denies_new_names_and_new_waiters_and_stores_nothing",
             "test_full_memory_allows_a_waiter_to_take_free_permits",
+            "test_full_memory_allows_the_call",
+            "test_full_memory_allows_a_release_to_be_counted",
+        ),
+        *at("test_protocol_memory", "test_full_memory_denies_a_new_name_and_stores_nothing"),
+        *at(
+            "test_protocol_memory",
+            "test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted",
         ),
     ),
     "45": at(
@@ -274,9 +279,9 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "name: empty, not a str, NUL, newline, ANSI codes, lone surrogate": (
         *at(MISUSE, "test_unusable_name_or_key_raises_an_error"),
-        *at(PARSING, "test_name_and_key_are_usable_or_raise_an_error"),
         *at("test_command_status", "test_control_characters_are_shown_as_escapes"),
         *at(THREATS, "test_names_and_labels_cannot_inject_lines_into_the_log"),
+        *at("test_protocol_keys", "test_invalid_name_is_rejected"),
     ),
     "path of a request, text of an error, with line breaks and ANSI codes": at(
         "test_logs", "test_path_of_a_rejected_request_adds_no_log_line"
@@ -319,12 +324,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "another program's value under a key of the library": (
         *at(OLD, "test_foreign_value_is_named_in_the_error_and_kept"),
         *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
-        *at(GARBAGE, "test_keys_of_another_type_are_named_in_the_error_and_kept"),
-        *at(
-            GARBAGE,
-            "test_status_of_damaged_data_is_readable_or_a_sync_error",
-            "test_damaged_registry_entries_do_not_hide_other_names",
-        ),
+        *at("fuzz/test_garbage", "test_status_of_damaged_data_shows_what_is_readable"),
     ),
     "token guessed, replayed, used after release": (
         *at(MISUSE, "test_forged_handle_cannot_be_adopted"),
@@ -357,18 +357,17 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at("test_operators_actions", "test_clear_ends_only_the_holder_or_waiter_with_the_id"),
     ),
     "names that contain data of users": (
-        *at(SCRIPTS, "test_statistics_expire"),
         *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
-        *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
         *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
+        *at(
+            "test_protocol_statistics",
+            "test_statistics_are_stored_only_while_the_history_is_on_and_expire",
+        ),
+        *at("test_protocol_history", "test_no_key_is_left_after_the_last_lease_and_waiter"),
     ),
     "forged": (
-        *at(
-            PARSING,
-            "test_forwarded_addresses_become_a_valid_key",
-            "test_addresses_before_the_trusted_proxies_do_not_affect_the_key",
-        ),
-        *at("test_requests_policy", "test_requests_of_one_client_share_a_limit_by_address"),
+        *at(PARSING, "test_addresses_before_the_trusted_proxies_do_not_affect_the_key"),
+        *at(POLICY, "test_requests_of_one_client_share_a_limit_by_address"),
     ),
     "ids, addresses and free-form keys in key names": (
         *at("test_command_status", "test_page_of_a_policy_shows_all_keys_or_the_key_given"),
@@ -390,12 +389,8 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at("test_command_usage", "test_command_fails_with_one_line_while_redis_is_down"),
     ),
     "labels": (
-        *at(
-            PARSING,
-            "test_random_text_is_readable_as_a_label",
-            "test_deeply_nested_label_is_ignored",
-        ),
-        *at(PARSING, "test_written_label_is_short_and_on_one_line"),
         *at(THREATS, "test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell"),
+        *at("fuzz/test_parsing", "test_label_is_shown_as_it_was_given_up_to_its_maximum"),
+        *at("fuzz/test_garbage", "test_status_of_damaged_data_shows_what_is_readable"),
     ),
 }

@@ -7,23 +7,24 @@ for each new step. States with equal stacks are merged.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from unittest import mock
 
-from django_redis_sync.locks.lease_state import LocalExpiry
-from django_redis_sync.protocol import plans as real_plans
-from django_redis_sync.protocol import scripts, steps
+from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import Keys, keys_of
-from tests.support.planting import all_planted
+
+from .redis import planted
 
 KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
 FOREVER = math.inf
+#: The names of the clients, with which their tokens begin.
+NAMES = "abcdefgh"
 
 #: Times in ticks of the model's clocks. Each time of a client is a whole number of ticks.
 MILLISECONDS = {
@@ -38,12 +39,11 @@ MILLISECONDS = {
 }
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """The real scripts and plans, optionally with a defect, and with times of a few ticks."""
+class Protocol(NamedTuple):
+    """The real scripts, optionally with a defect, and with times of a few ticks."""
 
     sources: Mapping[str, str]
-    plans: ModuleType
+    constants: Mapping[str, int]
     micros: int  # of one tick
 
     @property
@@ -53,53 +53,22 @@ class Protocol:
     def ticks(self, seconds: float) -> int:
         return round(seconds / self.tick)
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the plans, too, use times of a few ticks."""
+        times: Any = {"BACKOFF": (0.0, self.tick), "SHORTEST_WAIT": self.tick}
+        own = {"CONSTANTS": self.constants, "UNDO_BUDGET": 2 * self.tick, "RIDE_OUT": FOREVER}
+        with mock.patch.multiple(plans, **times, **own), mock.patch.multiple(steps, **times):
+            yield
+
 
 def protocol(
-    micros: int = 1_000_000,
-    lua: Mapping[str, str] = {},
-    python: Mapping[str, str] = {},
-    **ticks: int,
+    micros: int = 1_000_000, lua: Mapping[str, str] = {}, ticks: Mapping[str, int] = {}
 ) -> Protocol:
-    """Return the protocol, with the keys of `lua` and `python` replaced by their values.
-
-    Raise LookupError if a key isn't found, because the defect then needs a new anchor.
-    """
-    unknown = ticks.keys() - MILLISECONDS.keys()
-    if unknown:
-        raise TypeError(f"no such constants: {unknown}")
-    short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
-    constants = dict(scripts.CONSTANTS) | short
-    sources = all_planted(lua, constants)
-    text = _source_of_plans()
-    for anchor, other in python.items():
-        if anchor not in text:
-            raise LookupError(f"the plans do not hold {anchor!r}")
-        text = text.replace(anchor, other)
-    module = ModuleType(real_plans.__name__)
-    module.__package__ = real_plans.__package__
-    exec(compile(text, "plans.py", "exec"), vars(module))
-    tick = micros / 1_000_000
-    patched = {
-        "CONSTANTS": constants,
-        "BACKOFF": (0.0, tick),
-        "UNDO_BUDGET": 2 * tick,
-        "RIDE_OUT": FOREVER,
-        "SHORTEST_WAIT": tick,
-    }
-    for name, value in patched.items():
-        if not hasattr(module, name):
-            raise LookupError(f"the plans have no {name} to shorten")
-        setattr(module, name, value)
-    return Protocol(sources, module, micros)
-
-
-def _source_of_plans() -> str:
-    """Return the plans, with what they import of `steps`, and the local expiry as one module."""
-    plans, of_steps = inspect.getsource(real_plans), r"^from \.steps import \(.*?^\)\n"
-    assert re.search(of_steps, plans, re.M | re.S)
-    text = inspect.getsource(steps) + re.sub(of_steps, "", plans, flags=re.M | re.S)
-    text += inspect.getsource(LocalExpiry).replace("plans.TICK", "TICK")
-    return text.replace("from __future__ import annotations\n", "")
+    """Return the protocol, with the keys of `lua` replaced by their values."""
+    times = {**MILLISECONDS, **ticks}
+    constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
+    return Protocol(planted(lua, constants), constants, micros)
 
 
 @dataclass(frozen=True)
@@ -172,14 +141,14 @@ class Client:
     ended: str = ""  # how the last turn ended
 
     def name(self) -> str:
-        return "abcdefgh"[self.index]
+        return NAMES[self.index]
 
     def token(self) -> str:
         self.made += 1
         return f"{self.name()}{self.made}"
 
     def life(self) -> Generator[Any, Any, None]:
-        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
+        spec, tick = self.spec, self.protocol.tick
         budget, attempt = spec.budget * tick, tick
         for _ in range(spec.turns):
             now = yield Begin()
@@ -215,8 +184,8 @@ class Client:
             self.closed = [f"{self.name()}{n + 1}" for n in range(self.made)]
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
-        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
-        self.belief = plans.LocalExpiry(grant.until)
+        spec, tick = self.spec, self.protocol.tick
+        self.belief = steps.LocalExpiry(grant.until)
         self.renewals = self.kept = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
@@ -256,7 +225,7 @@ class Client:
 
     def keep(self, now: float) -> None:
         """Send a renewal of the renewal thread."""
-        plans, tick = self.protocol.plans, self.protocol.tick
+        tick = self.protocol.tick
         lease = self.spec.keep[self.kept] * tick
         self.kept += 1
         nth = self._asked(lease, now)
@@ -267,11 +236,11 @@ class Client:
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
-        until = self.protocol.plans.renewed(answer)
+        until = plans.renewed(answer)
         if until is None:
             self.grant = None
         else:
-            self.belief.answered(self.protocol.plans.number_of(step), until)
+            self.belief.answered(plans.number_of(step), until)
 
 
 _SKIPPED = (
@@ -356,7 +325,7 @@ class Lives:
         return found
 
     def _enter(self, history: tuple[Any, ...]) -> int:
-        client, plans = Client(self.spec, self.index, self.protocol), self.protocol.plans
+        client = Client(self.spec, self.index, self.protocol)
         life = client.life()
         try:
             step = life.send(None)

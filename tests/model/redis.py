@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from lupa import lua51
 
 from django_redis_sync.protocol import scripts
-from tests.support.planting import all_planted
 
 #: A hashable store: (key, kind, items, expiry in ms or None), sorted by key.
 Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
@@ -22,7 +21,8 @@ redis = {call = function(...) return tuple_of(...) end}
 struct = {pack = struct_pack, unpack = struct_unpack}
 redis.pcall = function(...)
   local done, reply = pcall(tuple_of, ...)
-  return done and reply or {err = reply}
+  if done then return reply end
+  return {err = reply}
 end
 setmetatable(_G, {
   __newindex = function(_, name) error('Script attempted to create global variable ' .. name) end,
@@ -34,6 +34,7 @@ setmetatable(_G, {
 #: Writes that fail when the memory is full, unless the script has written before; and all writes.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
+_EMPTY: dict[str, type[Any]] = {"h": dict, "z": dict, "l": list}
 
 
 class ScriptError(Exception):
@@ -80,19 +81,14 @@ def _unpack(layout: str, text: str) -> tuple[Any, ...]:
     return (*values, at + 1)
 
 
-def _bound(text: str) -> tuple[float, bool]:
-    """Return a bound of ZRANGEBYSCORE, and True if it is exclusive."""
-    return (float(text[1:]), True) if text.startswith("(") else (float(text), False)
-
-
 class Store:
-    """The data during one command or script. Values are copied before their first change."""
+    """The data during one command or script."""
 
     def __init__(self, frozen: Frozen, micros: int, full: bool = False) -> None:
         self.micros, self.full = micros, full
         now = micros // 1000
         self.data: dict[str, tuple[str, Any, int | None]] = {
-            key: (kind, list(items) if kind == "l" else dict(items), expiry)
+            key: (kind, _EMPTY[kind](items), expiry)
             for key, kind, items, expiry in frozen
             if expiry is None or expiry >= now  # Redis: expired when now > expiry
         }
@@ -120,20 +116,22 @@ class Store:
     def _get(self, key: str, kind: str) -> Any:
         found = self.data.get(key)
         if found is None:
-            return {} if kind != "l" else []
+            return _EMPTY[kind]()
         if found[0] != kind:
             raise ScriptError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return found[1]
 
     def _make(self, key: str, kind: str) -> Any:
         value = self._get(key, kind)
-        if key not in self.data:
-            self.data[key] = (kind, value, None)
+        self.data.setdefault(key, (kind, value, None))
         return value
 
-    def _tidy(self, key: str) -> None:
-        if key in self.data and not self.data[key][1]:
-            del self.data[key]
+    def _discard(self, key: str, kind: str, members: Sequence[str]) -> int:
+        value = self._get(key, kind)
+        count = sum(value.pop(member, None) is not None for member in members)
+        if not value:
+            self.data.pop(key, None)
+        return count
 
     def _time(self) -> list[str]:
         return [str(self.micros // 1_000_000), str(self.micros % 1_000_000)]
@@ -176,7 +174,7 @@ class Store:
         return [self._get(key, "h").get(field, False) for field in fields]
 
     def _hscan(self, key: str, cursor: str, *options: str) -> list[Any]:
-        """Return all matches in one reply, as for a small hash. `pattern` must be a prefix."""
+        """Return all matches in one reply, as for a small hash. The pattern must be a prefix."""
         beginning = options[options.index("MATCH") + 1].removesuffix("*")
         found = [pair for pair in self._get(key, "h").items() if pair[0].startswith(beginning)]
         return ["0", [text for pair in found for text in pair]]
@@ -196,10 +194,7 @@ class Store:
         return int(value[field])
 
     def _hdel(self, key: str, *fields: str) -> int:
-        value = self._get(key, "h")
-        count = sum(value.pop(field, None) is not None for field in fields)
-        self._tidy(key)
-        return count
+        return self._discard(key, "h", fields)
 
     def _rpush(self, key: str, *items: str) -> int:
         value = self._make(key, "l")
@@ -209,7 +204,8 @@ class Store:
     def _lpop(self, key: str) -> Any:
         value = self._get(key, "l")
         item = value.pop(0) if value else False
-        self._tidy(key)
+        if not value:
+            self.data.pop(key, None)
         return item
 
     # Sorted sets
@@ -220,15 +216,11 @@ class Store:
     def _zadd(self, key: str, *pairs: str) -> int:
         value = self._make(key, "z")
         before = len(value)
-        for score, member in zip(pairs[::2], pairs[1::2], strict=True):
-            value[member] = float(score)
+        value.update(zip(pairs[1::2], map(float, pairs[::2]), strict=True))
         return len(value) - before
 
     def _zrem(self, key: str, *members: str) -> int:
-        value = self._get(key, "z")
-        count = sum(value.pop(member, None) is not None for member in members)
-        self._tidy(key)
-        return count
+        return self._discard(key, "z", members)
 
     def _zcard(self, key: str) -> int:
         return len(self._get(key, "z"))
@@ -241,12 +233,7 @@ class Store:
         members = [m for m, _ in self._order(key)]
         return members.index(member) if member in members else False
 
-    def _slice(self, rows: list[tuple[str, float]], first: str, last: str, *options: str) -> Any:
-        end = int(last) + 1 or len(rows)
-        return self._rows(rows[int(first) : end], options)
-
     def _rows(self, rows: list[tuple[str, float]], options: Sequence[str]) -> list[str]:
-        options = list(map(str.upper, options))
         if "LIMIT" in options:
             offset, count = map(int, options[options.index("LIMIT") + 1 :][:2])
             rows = rows[offset:][:count]
@@ -255,31 +242,31 @@ class Store:
         return [member for member, _ in rows]
 
     def _zrange(self, key: str, first: str, last: str, *options: str) -> Any:
-        return self._slice(self._order(key), first, last, *options)
+        rows = self._order(key)
+        return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def _zrevrange(self, key: str, first: str, last: str, *options: str) -> Any:
-        return self._slice(self._order(key)[::-1], first, last, *options)
+        rows = self._order(key)[::-1]
+        return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        (least, no_least), (most, no_most) = _bound(low), _bound(high)
-        return [
-            (member, score)
-            for member, score in self._order(key)
-            if (score > least or (score == least and not no_least))
-            and (score < most or (score == most and not no_most))
-        ]
+        """Return the rows with scores from "LOW" or "(BELOW" to "HIGH"."""
+        least, most = float(low.removeprefix("(")), float(high)
+        rows = [row for row in self._order(key) if least <= row[1] <= most]
+        return [row for row in rows if row[1] > least] if low.startswith("(") else rows
 
     def _zrangebyscore(self, key: str, low: str, high: str, *options: str) -> Any:
         return self._rows(self._between(key, low, high), options)
+
+    def _zcount(self, key: str, low: str, high: str) -> int:
+        return len(self._between(key, low, high))
 
     def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
         """Return members of a set with equal scores, from "[first", "(before", or "-" to "(behind"
         or "+"."""
         assert low[0] in "[(-" and high[0] in "(+", (low, high)
-        rows = [one for one in self._order(key) if high == "+" or one[0] < high[1:]]
-        if low == "-":
-            return rows
-        return [one for one in rows if one[0] > low[1:] or (one[0] == low[1:] and low[0] == "[")]
+        rows = [row for row in self._order(key) if high == "+" or row[0] < high[1:]]
+        return [row for row in rows if row[0] > low[1:] or (low[0] == "[" and row[0] == low[1:])]
 
     def _zrangebylex(self, key: str, low: str, high: str, *options: str) -> Any:
         return self._rows(self._between_lex(key, low, high), options)
@@ -289,9 +276,6 @@ class Store:
 
     def _zlexcount(self, key: str, low: str, high: str) -> int:
         return len(self._between_lex(key, low, high))
-
-    def _zcount(self, key: str, low: str, high: str) -> int:
-        return len(self._between(key, low, high))
 
 
 class Scripts:
@@ -305,10 +289,9 @@ class Scripts:
             register_builtins=False,
             unpack_returned_tuples=True,
         )
-        self._table = self._lua.table_from
         self._store: Store | None = None
         self._lua.execute(_PRELUDE, self._call, _pack, _unpack)
-        self._verbs: dict[str, Callable[[Any, Any], Any]] = {
+        self._verbs = {
             verb: self._lua.eval(f"function(KEYS, ARGV)\n{source}\nend")
             for verb, source in sources.items()
         }
@@ -320,13 +303,12 @@ class Scripts:
     def _lua_value(self, reply: Any) -> Any:
         if type(reply) is not list:
             return reply
-        return self._table([self._lua_value(one) for one in reply])
+        return self._lua.table_from([self._lua_value(one) for one in reply])
 
     def run(self, store: Store, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
         """Run a script and return its reply to the client. Raise ScriptError if it fails."""
-        self._store = store
+        self._store, table = store, self._lua.table_from
         try:
-            table = self._table
             reply = _reply(self._verbs[verb](table(list(keys)), table([str(a) for a in argv])))
             return reply.split(" ") if isinstance(reply, str) else reply
         except lua51.LuaError as error:
@@ -349,7 +331,27 @@ def _reply(value: Any) -> Any:
     return items
 
 
+# Scripts with a defect
+
+
+def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, str]:
+    """Return the text of each script, with each key of `lua` replaced by its value.
+
+    Raise LookupError if no script contains a key, because the defect then needs a new anchor."""
+    lost, texts = set(lua), dict[str, str]()
+    for verb in scripts.NAME_SCRIPTS:
+        text = scripts.with_functions(scripts.read(verb))
+        for anchor, other in lua.items():
+            lost -= {anchor} if anchor in text else set()
+            text = text.replace(anchor, other)
+        # The texts are replaced before constants and fields become numbers.
+        texts[verb] = scripts.with_numbers(verb, text, {**scripts.PATTERNS, **constants})
+    if lost:
+        raise LookupError(f"no script contains {sorted(lost)}")
+    return texts
+
+
 @cache
 def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
     """Return the scripts with replaced text."""
-    return Scripts(all_planted(dict(lua), scripts.CONSTANTS))
+    return Scripts(planted(dict(lua), scripts.CONSTANTS))

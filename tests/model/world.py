@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.scripts import arguments_of
 from tests.support.packed import unpack
 
-from .clients import KEYS, Begin, Hold, Lives, Protocol, Spec, channel_of
+from .clients import KEYS, NAMES, Begin, Hold, Lives, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
 EPOCH = 1_700_000_000_000_000  # µs: as many digits as a real clock has
@@ -30,52 +31,54 @@ class Setting:
 
     name: str
     clients: tuple[Spec, ...]
-    horizon: int = 8
-    faults: int = 1
-    kinds: str = "crash pause lose delay deaf slow"
+    horizon: int
+    faults: int
+    kinds: str
     operations: tuple[tuple[str, str], ...] = ()
 
 
 class Client(NamedTuple):
-    """The state of a client.
+    """The state of a client. `mode`: live, paused, or dead.
 
-    `doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due), or
-    None if the client is idle, holds, or has ended. `early`: messages that arrived before the
-    client waited for them. `kept`: the request of its renewal thread, in the form of `doing`."""
+    `lanes`: what its plan does, and what its renewal thread does: ("sent", at, slow) | ("reply",
+    at, reply) | ("wait", at, due) | ("sleep", at, due), or None if there is nothing to wait for.
+    `early`: messages that arrived before the client waited for them. `debts`: pending undos."""
 
-    node: int
-    mode: str  # live, paused, dead
-    doing: tuple[Any, ...] | None
-    early: tuple[tuple[str, str], ...]
-    debts: tuple[Any, ...]
-    kept: tuple[Any, ...] | None = None
+    node: int = 0
+    mode: str = "live"
+    lanes: tuple[Any, Any] = (None, None)
+    early: tuple[tuple[str, str], ...] = ()
+    debts: tuple[Any, ...] = ()
 
 
 class State(NamedTuple):
     """The state of the world.
 
-    `loose`: messages on the network that no client waits for: ("run", client, verb, token, argv),
-    ("pop", token, due), ("push", client, token, element, late)."""
+    `loose`: messages on the network that no client waits for: ("run", client, verb, argv), ("pop",
+    token, due), ("push", client, token, element, late). `top`: the largest fence so far. `full`:
+    True if the memory is full."""
 
     now: int
     server: int
     clients: tuple[Client, ...]
     loose: tuple[tuple[Any, ...], ...]
     faults: int
-    operated: int
-    top: int  # the largest fence so far
-    cleared: frozenset[str]
-    full: bool = False  # True if the memory is full
+    operated: int = 0
+    top: int = 0
+    cleared: frozenset[str] = frozenset()
+    full: bool = False
 
 
 class Record(NamedTuple):
+    """The record of a token. `bound`: the limit of its share; 0 for none."""
+
     state: str
     fence: int
     permits: int
     limit: int
     channel: str
     share: str | None
-    bound: int  # of the share; 0 for none
+    bound: int
 
 
 class Facts(NamedTuple):
@@ -97,11 +100,14 @@ class Ran(NamedTuple):
     """One run of a script, for the invariants."""
 
     verb: str
-    token: str
     argv: tuple[Any, ...]
     reply: Any
     before: int
     after: int
+
+    @property
+    def token(self) -> str:
+        return str(self.argv[0])
 
     @property
     def said(self) -> dict[str, Any]:
@@ -110,6 +116,17 @@ class Ran(NamedTuple):
 
 
 Label = tuple[Any, ...]
+Steps = Iterator[tuple[Label, State, Ran | None]]
+
+
+def _record(text: str) -> Record:
+    state, fence, _, permits, limit, channel, *more = text.split(" ")
+    bound, share = "0", None
+    if more and more[0].startswith("/"):
+        _, bound, share = more[0].split("/")
+    number = int(fence) if fence.isdigit() else -1  # never a valid fence
+    # The number of the newest renewal follows the state.
+    return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
 
 
 class World:
@@ -123,8 +140,8 @@ class World:
         self._facts: dict[int, Facts] = {}
 
     def start(self) -> State:
-        clients = tuple(Client(0, "live", None, (), ()) for _ in self.lives)
-        return State(0, self._number(()), clients, (), self.setting.faults, 0, 0, frozenset())
+        clients = tuple(Client() for _ in self.lives)
+        return State(0, self._number(()), clients, (), self.setting.faults)
 
     # The server
 
@@ -152,28 +169,16 @@ class World:
         info, leases = dict(data.get(KEYS.info, ())), dict(data.get(KEYS.leases, ()))
         if packed := leases.get("#"):
             lone = unpack(packed.encode("latin-1"))
-            info = info | lone.fields
-            leases = {lone.holder: float(lone.ends)} if lone.holder else {}
-        records = {}
-        for token, text in info.items():
-            if not token.startswith(("#", "/")):
-                state, fence, _, permits, limit, channel, *more = text.split(" ")
-                state = state[:1]  # the number of the newest renewal follows
-                number = int(fence) if fence.isdigit() else -1  # never a valid fence
-                bound, share = 0, None
-                if more and more[0].startswith("/"):
-                    _, most, share = more[0].split("/")
-                    bound = int(most)
-                numbers = number, int(permits), int(limit)
-                records[token] = Record(state, *numbers, channel, share, bound)
-        parked = data.get(KEYS.parked, ())
+            info, leases = info | lone.fields, lone.leases
+        fields = {name: value for name, value in info.items() if name[0] in "#/"}
+        parked = (member.split(" ") for member, _ in data.get(KEYS.parked, ()))
         return Facts(
             leases,
             dict(data.get(KEYS.queue, ())),
             dict(data.get(KEYS.waiters, ())),
-            {member.split(" ")[2]: int(member.split(" ")[1]) for member, _ in parked},
-            records,
-            {name: value for name, value in info.items() if name.startswith(("#", "/"))},
+            {token: int(arrival) for _, arrival, token in parked},
+            {token: _record(text) for token, text in info.items() if token not in fields},
+            fields,
             frozenset(key[len(KEYS.wake) :] for key in data if key.startswith(KEYS.wake)),
             {key: expiry for key, _, _, expiry in frozen},
         )
@@ -181,9 +186,9 @@ class World:
     def purged(self, server: int, now: int) -> int:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
-    def _execute(self, server: int, now: int, verb: str, token: str, argv: Any, full: bool) -> Any:
+    def _execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
         """Return the server afterwards, the reply as a tuple, and the published messages."""
-        key = (server, now, verb, token, argv, full)
+        key = (server, now, verb, argv, full)
         found = self._runs.get(key)
         if found is None:
             store = Store(self._servers[server], self.micros(now), full)
@@ -195,27 +200,26 @@ class World:
             self._runs[key] = found
         return found
 
-    def run(self, state: State, verb: str, token: str, argv: Any) -> tuple[State, Ran]:
+    def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
         """Run a script on the server, and serve the clients that block on its pushed elements."""
         before = state.server
-        server, reply, published = self._execute(before, state.now, verb, token, argv, state.full)
+        server, reply, published = self._execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
         if server != before:
             facts = self.facts(server)
             given = (r.fence for r in facts.records.values() if r.state != "w")
-            top = max(given, default=0)
             if verb == "clear" and reply[0] == "ok":
-                state = state._replace(cleared=state.cleared | {token})
-            state = state._replace(top=max(state.top, top))
+                state = state._replace(cleared=state.cleared | {argv[0]})
+            state = state._replace(top=max(state.top, *given, 0))
             for woken in sorted(facts.wakes):
                 state = self._serve(state, woken)
         for channel, message in published:
             woken, _, element = message.partition(" ")
-            index = "abcdefgh".index(woken[0])
+            index = NAMES.index(woken[0])
             assert channel == channel_of(self.setting.clients[index], index)
             push = ("push", index, woken, element, False)
             state = state._replace(loose=_with(state.loose, push))
-        return state, Ran(verb, token, argv, reply, before, server)
+        return state, Ran(verb, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
         """Give the element of a token to the oldest BLPOP: an abandoned one before a client's."""
@@ -224,13 +228,13 @@ class World:
                 state, _ = self._pop(state, token)
                 return state._replace(loose=_without(state.loose, item))
         for index, client in enumerate(state.clients):
-            doing = client.doing
+            doing = client.lanes[0]
             if doing is None or doing[0] != "wait" or self.setting.clients[index].asynchronous:
                 continue
-            if self.lives[index].nodes[client.node].step.token == token:
+            if self._step(client, index).token == token:
                 state, element = self._pop(state, token)
-                doing = None if client.mode == "dead" else ("reply", doing[1], element)
-                return _put(state, index, client._replace(doing=doing))
+                done = None if client.mode == "dead" else ("reply", doing[1], element)
+                return _lane(state, index, 0, done)
         return state
 
     def _pop(self, state: State, token: str) -> tuple[State, Any]:
@@ -240,34 +244,39 @@ class World:
 
     # The clients
 
+    def node(self, state: State, index: int) -> Any:
+        return self.lives[index].nodes[state.clients[index].node]
+
+    def _step(self, client: Client, index: int, lane: int = 0) -> Any:
+        node = self.lives[index].nodes[client.node]
+        return node.keeping if lane else node.step
+
     def clock(self, state: State, index: int) -> float:
         return round((state.now + self.setting.clients[index].offset) * self.protocol.tick, 9)
 
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
         """Return the token, fence, end, and permits of the lease that a client treats as held."""
-        client = state.clients[index]
-        believed = self.lives[index].nodes[client.node].believed
-        if believed is None or client.mode == "dead":
+        believed = self.node(state, index).believed
+        if believed is None or state.clients[index].mode == "dead":
             return None
         return believed if believed[2] > self.clock(state, index) + 1e-6 else None
 
-    def _go_on(self, state: State, index: int, *given: Any) -> State:
-        """Give an input to a client, and send the message of its next step."""
-        client, lives = state.clients[index], self.lives[index]
+    def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
+        """Give an input to a client, and send the message of the next step of this lane."""
+        client, lives, now = state.clients[index], self.lives[index], state.now
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
         found = lives.nodes[node]
-        step, now, doing = found.step, state.now, None
-        plans = self.protocol.plans
-        if isinstance(step, plans.Run):
+        step, doing = found.step, None
+        if given[0] == "keep" or (lane == 0 and isinstance(step, plans.Run)):
             doing = ("sent", now, False)
-        elif isinstance(step, plans.Wait):
-            doing = ("wait", now, now + max(1, self.protocol.ticks(step.seconds)))
-        elif isinstance(step, plans.Sleep):
-            doing = ("sleep", now, now + max(1, self.protocol.ticks(step.seconds)))
+        elif lane == 0 and isinstance(step, (plans.Wait, plans.Sleep)):
+            kind = type(step).__name__.lower()
+            doing = (kind, now, now + max(1, self.protocol.ticks(step.seconds)))
         debts = client.debts + found.debts[before:]
-        state = _put(state, index, client._replace(node=node, doing=doing, debts=debts))
-        if isinstance(step, plans.Wait):
+        state = _put(state, index, client._replace(node=node, debts=debts))
+        state = _lane(state, index, lane, doing)
+        if lane == 0 and isinstance(step, plans.Wait):
             state = self._begin_to_wait(state, index, step.token)
         return state
 
@@ -278,215 +287,152 @@ class World:
         for item in client.early:
             if item[0] == token:
                 early = tuple(other for other in client.early if other is not item)
-                doing = ("reply", client.doing[1], item[1])  # type: ignore[index]
-                return _put(state, index, client._replace(doing=doing, early=early))
+                state = _put(state, index, client._replace(early=early))
+                return _lane(state, index, 0, ("reply", client.lanes[0][1], item[1]))
         return state
 
-    def _answer(self, state: State, index: int) -> State:
+    def _answer(self, state: State, index: int, lane: int) -> State:
         """Deliver the reply that is on its way to a client."""
-        _, sent, reply = state.clients[index].doing  # type: ignore[misc]
+        _, sent, reply = state.clients[index].lanes[lane]
         now = self.clock(state, index)
         if type(reply) is tuple and reply[0] == "ERROR":
-            return self._go_on(state, index, "fail", "final", now)
+            return self._fail(state, index, lane, "final")
         at = round(now - (state.now - sent) * self.protocol.tick, 9)
-        return self._go_on(state, index, "answer", reply, at, now)
+        return self._go_on(state, index, lane, ("answer", "heard")[lane], reply, at, now)
 
-    def _fail(self, state: State, index: int, why: str = "unanswered") -> State:
-        return self._go_on(state, index, "fail", why, self.clock(state, index))
+    def _fail(self, state: State, index: int, lane: int = 0, why: str = "unanswered") -> State:
+        if lane:
+            return self._go_on(state, index, lane, "missed")
+        return self._go_on(state, index, lane, "fail", why, self.clock(state, index))
 
     # Steps
 
-    def steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def steps(self, state: State) -> Steps:
         """Yield each possible step: its label, the state after it, and the script that ran."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
             yield step
         yield from self._choices(state)
-        yield from self._late_steps(state)
+        yield from self.late_steps(state)
         if state.faults:
-            spent = state._replace(faults=state.faults - 1)
-            yield from self._faults(spent)
+            yield from self._faults(state._replace(faults=state.faults - 1))
         if quiet and state.now < self.setting.horizon:
             yield ("tick",), self.tick(state), None
 
-    def prompt_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def prompt_steps(self, state: State) -> Steps:
         """Yield the steps that must happen before the clock ticks, in any order."""
         for index, client in enumerate(state.clients):
-            doing = client.doing
-            if doing is not None:
-                kind = doing[0]
+            live = client.mode == "live"
+            for lane, doing in enumerate(client.lanes):
+                kind = doing and doing[0]
                 if kind == "sent" and not doing[2]:
-                    yield self._executed(state, index)
+                    yield self._executed(state, index, lane)
                 elif kind == "wait" and doing[2] <= state.now:
                     # The server (or, in async code, a timer) ends the wait in any case.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
-                    after = _put(state, index, client._replace(doing=done))
-                    yield ("waited until its timeout", index), after, None
-                elif client.mode == "live":
-                    if kind == "reply":
-                        yield ("gets a reply", index, doing[2]), self._answer(state, index), None
-                    elif kind == "sleep" and doing[2] <= state.now:
-                        slept = _put(state, index, client._replace(doing=("reply", doing[1], None)))
-                        yield ("slept", index), self._answer(slept, index), None
-            if client.kept is not None:
-                yield from self._kept(state, index)
-            if client.debts and client.mode == "live":
+                    yield ("waited until its timeout", index), _lane(state, index, 0, done), None
+                elif kind == "reply" and live:
+                    yield ("gets a reply", index, doing[2]), self._answer(state, index, lane), None
+                elif kind == "sleep" and live and doing[2] <= state.now:
+                    slept = _lane(state, index, 0, ("reply", doing[1], None))
+                    yield ("slept", index), self._answer(slept, index, 0), None
+            if client.debts and live:
                 debt, *left = client.debts
                 after = _put(state, index, client._replace(debts=tuple(left)))
-                after, ran = self.run(after, debt.verb, debt.argv[0], debt.argv)
+                after, ran = self.run(after, debt.verb, debt.argv)
                 yield ("undoes later", index, debt.argv, ran.reply), after, ran
         for item in state.loose:
             if item[0] == "push" and not item[4]:
                 yield self._delivered(state, item)
 
-    def _executed(self, state: State, index: int) -> tuple[Label, State, Ran]:
+    def _executed(self, state: State, index: int, lane: int) -> tuple[Label, State, Ran]:
         client = state.clients[index]
-        step, sent = self.lives[index].nodes[client.node].step, client.doing[1]  # type: ignore[index]
-        after, ran = self.run(state, step.verb, step.argv[0], step.argv)
-        after = _put(after, index, after.clients[index]._replace(doing=("reply", sent, ran.reply)))
-        return ("runs", index, step.verb, step.argv, ran.reply), after, ran
-
-    def _kept(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
-        """Run the request of the renewal thread, or deliver its answer."""
-        client = state.clients[index]
-        step = self.lives[index].nodes[client.node].keeping
-        word, at, *reply = client.kept  # type: ignore[misc]
-        if word == "sent":
-            after, ran = self.run(state, step.verb, step.argv[0], step.argv)
-            kept = ("reply", at, ran.reply)
-            after = _put(after, index, after.clients[index]._replace(kept=kept))
-            yield (
-                ("runs its background renewal", index, step.verb, step.argv, ran.reply),
-                after,
-                ran,
-            )
-        elif client.mode == "live":
-            now = self.clock(state, index)
-            sent = round(now - (state.now - at) * self.protocol.tick, 9)
-            after = self._keeper(state, index, None, "heard", reply[0], sent, now)
-            yield ("gets the reply of its background renewal", index, reply[0]), after, None
-
-    def _keeper(self, state: State, index: int, kept: Any, *given: Any) -> State:
-        client = state.clients[index]
-        node = self.lives[index].send(client.node, given)
-        return _put(state, index, client._replace(node=node, kept=kept))
+        step = self._step(client, index, lane)
+        after, ran = self.run(state, step.verb, step.argv)
+        after = _lane(after, index, lane, ("reply", client.lanes[lane][1], ran.reply))
+        what = ("runs", "runs its background renewal")[lane]
+        return (what, index, step.verb, step.argv, ran.reply), after, ran
 
     def _delivered(self, state: State, item: tuple[Any, ...]) -> tuple[Label, State, None]:
         _, index, token, element, _ = item
         after = state._replace(loose=_without(state.loose, item))
         client = state.clients[index]
-        step = self.lives[index].nodes[client.node].step
+        doing = client.lanes[0]
         if client.mode == "dead":
             pass
-        elif client.doing and client.doing[0] == "wait" and step.token == token:
-            done = ("reply", client.doing[1], element)
-            after = _put(after, index, client._replace(doing=done))
+        elif doing and doing[0] == "wait" and self._step(client, index).token == token:
+            after = _lane(after, index, 0, ("reply", doing[1], element))
         else:
             after = _put(after, index, client._replace(early=(*client.early, (token, element))))
         return ("gets a message", index, element), after, None
 
-    def _choices(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def _choices(self, state: State) -> Steps:
         """Yield the steps that clients and operators may take at any time."""
         for index, client in enumerate(state.clients):
             if client.mode != "live":
                 continue
-            if self.lives[index].nodes[client.node].keeps:
-                now = self.clock(state, index)
-                after = self._keeper(state, index, ("sent", state.now), "keep", now)
+            node, now = self.node(state, index), self.clock(state, index)
+            if node.keeps:
+                after = self._go_on(state, index, 1, "keep", now)
                 yield ("renews in the background", index), after, None
-            if client.doing is not None:
+            if client.lanes[0] is not None:
                 continue
-            step, now = self.lives[index].nodes[client.node].step, self.clock(state, index)
-            if isinstance(step, Begin) and state.now <= self.setting.clients[index].begins:
-                yield ("begins", index), self._go_on(state, index, "say", now), None
-            elif isinstance(step, Hold):
-                yield ("releases", index), self._choose(state, index, "release"), None
-                if step.other:
-                    yield (step.other + "s", index), self._choose(state, index, step.other), None
+            if isinstance(node.step, Begin) and state.now <= self.setting.clients[index].begins:
+                yield ("begins", index), self._go_on(state, index, 0, "say", now), None
+            elif isinstance(node.step, Hold):
+                for choice in filter(None, ("release", node.step.other)):
+                    yield (f"{choice}s", index), self.choose(state, index, choice), None
         if state.operated < len(self.setting.operations):
             yield from self._operations(state)
 
-    def _choose(self, state: State, index: int, choice: str) -> State:
-        return self._go_on(state, index, "say", (choice, self.clock(state, index)))
+    def choose(self, state: State, index: int, choice: str) -> State:
+        return self._go_on(state, index, 0, "say", (choice, self.clock(state, index)))
 
-    def _operations(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def _operations(self, state: State) -> Steps:
         how, value = self.setting.operations[state.operated]
         state = state._replace(operated=state.operated + 1)
         if how == "clear":
             facts = self.facts(state.server)
             for token in sorted(facts.leases.keys() | facts.queue.keys() | facts.parked.keys()):
-                after, ran = self.run(state, "clear", token, (token, "-", 0))
+                after, ran = self.run(state, "clear", (token, "-", 0))
                 yield ("an operator clears", token, ran.reply), after, ran
         else:
-            after, ran = self.run(state, "operate", "", ("", how, value, "-", 0))
+            after, ran = self.run(state, "operate", ("", how, value, "-", 0))
             yield ("an operator says", how, value), after, ran
 
-    def _late_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def late_steps(self, state: State) -> Steps:
         """Yield the steps that end a delay, at any time."""
         for item in state.loose:
             if item[0] == "run":
-                _, index, verb, token, argv = item
+                _, index, verb, argv = item
                 after = state._replace(loose=_without(state.loose, item))
-                after, ran = self.run(after, verb, token, argv)
+                after, ran = self.run(after, verb, argv)
                 yield ("a late copy runs", index, verb, argv, ran.reply), after, ran
             elif item[0] == "push" and item[4]:
                 yield self._delivered(state, item)
         for index, client in enumerate(state.clients):
             if client.mode == "paused":
-                after = _put(state, index, client._replace(mode="live"))
-                yield ("continues", index), after, None
-            if client.doing and client.doing[0] == "sent" and client.doing[2]:
-                yield self._executed(state, index)
+                yield ("continues", index), _put(state, index, client._replace(mode="live")), None
+            if client.lanes[0] and client.lanes[0][0] == "sent" and client.lanes[0][2]:
+                yield self._executed(state, index, 0)
 
-    def _faults(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
+    def _faults(self, state: State) -> Steps:
         kinds = self.setting.kinds
         if "full" in kinds and not state.full:
             yield ("the memory is full",), state._replace(full=True), None
         for index, client in enumerate(state.clients):
             if client.mode == "dead":
                 continue
-            node = self.lives[index].nodes[client.node]
-            doing = client.doing[0] if client.doing else None
-            idle = node.phase == "idle" and doing is None
+            doing = client.lanes[0] and client.lanes[0][0]
+            idle = self.node(state, index).phase == "idle" and doing is None
             if "crash" in kinds and not idle:
                 yield ("dies", index), self._all_crashed(state, index), None
-            if client.mode != "live":
-                continue
-            if "pause" in kinds and not idle and doing != "sent":
-                yield ("stops", index), _put(state, index, client._replace(mode="paused")), None
-            if client.kept is not None:
-                yield from self._keeper_faults(state, index)
-            if doing == "sent":
-                ghost = ("run", index, node.step.verb, node.step.argv[0], node.step.argv)
-                adrift = state._replace(loose=_with(state.loose, ghost))
-                if "delay" in kinds:
-                    yield (
-                        ("gets no reply, its message is late", index),
-                        self._fail(adrift, index),
-                        None,
-                    )
-                if "slow" in kinds and not client.doing[2]:  # type: ignore[index]
-                    slow = client._replace(doing=("sent", client.doing[1], True))  # type: ignore[index]
-                    yield ("is slow to reach the server", index), _put(state, index, slow), None
-                if "cancel" in kinds:
-                    yield (
-                        ("is cancelled, its message late", index),
-                        self._go_on(adrift, index, "cancel"),
-                        None,
-                    )
-            elif doing == "reply":
-                is_run = isinstance(node.step, self.protocol.plans.Run)
-                if "lose" in kinds and (is_run or client.doing[2] is not None):  # type: ignore[index]
-                    yield ("loses the reply", index), self._fail(state, index), None
-                if "cancel" in kinds:
-                    yield ("is cancelled", index), self._go_on(state, index, "cancel"), None
-            elif doing == "wait":
-                adrift = self._adrift(state, index)
-                if "deaf" in kinds:
-                    yield ("loses its wait", index), self._fail(adrift, index), None
-                if "cancel" in kinds:
-                    yield ("is cancelled", index), self._go_on(adrift, index, "cancel"), None
+            if client.mode == "live":
+                if "pause" in kinds and not idle and doing != "sent":
+                    yield ("stops", index), _put(state, index, client._replace(mode="paused")), None
+                for lane in (0, 1):
+                    yield from self._faults_of(state, index, lane, kinds)
         for item in state.loose:
             if item[0] == "push" and not item[4]:
                 without = _without(state.loose, item)
@@ -496,26 +442,42 @@ class World:
                     late = _with(without, (*item[:4], True))
                     yield ("a message is late", *item[1:4]), state._replace(loose=late), None
 
-    def _keeper_faults(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
-        client, missed = state.clients[index], self._keeper(state, index, None, "missed")
-        if client.kept[0] == "reply" and "lose" in self.setting.kinds:  # type: ignore[index]
-            yield ("loses the reply of its background renewal", index), missed, None
-        elif client.kept[0] == "sent" and "delay" in self.setting.kinds:  # type: ignore[index]
-            late = missed._replace(loose=_with(state.loose, self._ghost(state, index)))
-            yield ("gets no reply, its background renewal is late", index), late, None
+    def _faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
+        """Yield the faults of a request or a wait. The renewal thread only loses requests and
+        replies."""
+        client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
+        adrift = self._adrift(state, index, lane)
+        if kind == "sent":
+            _, at, slow = client.lanes[lane]
+            if "delay" in kinds:
+                yield (
+                    ("gets no reply, its message is late", index),
+                    self._fail(adrift, index, lane),
+                    None,
+                )
+            if "slow" in kinds and not (slow or lane):
+                late = _lane(state, index, lane, ("sent", at, True))
+                yield ("is slow to reach the server", index), late, None
+        elif kind == "reply":
+            is_run = isinstance(self._step(client, index, lane), plans.Run)
+            if "lose" in kinds and (is_run or client.lanes[lane][2] is not None):
+                yield ("loses the reply", index), self._fail(state, index, lane), None
+        elif kind == "wait" and "deaf" in kinds:
+            yield ("loses its wait", index), self._fail(adrift, index), None
+        if "cancel" in kinds and lane == 0 and kind in ("sent", "reply", "wait"):
+            yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
 
-    def _ghost(self, state: State, index: int) -> tuple[Any, ...]:
-        """Return the request of the renewal thread as a message that no client waits for."""
-        step = self.lives[index].nodes[state.clients[index].node].keeping
-        return "run", index, step.verb, step.argv[0], step.argv
-
-    def _adrift(self, state: State, index: int) -> State:
-        """Keep the BLPOP of a client that no longer waits for it on the server."""
+    def _adrift(self, state: State, index: int, lane: int) -> State:
+        """Keep the request of a lane on the network, or its BLPOP on the server. The client no
+        longer waits for it."""
         client, spec = state.clients[index], self.setting.clients[index]
-        if spec.asynchronous:
+        step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
+        if kind == "sent":
+            ghost: tuple[Any, ...] = ("run", index, step.verb, step.argv)
+        elif kind == "wait" and not spec.asynchronous:
+            ghost = ("pop", step.token, due)
+        else:
             return state
-        token = self.lives[index].nodes[client.node].step.token
-        ghost = ("pop", token, client.doing[2])  # type: ignore[index]
         return state._replace(loose=_with(state.loose, ghost))
 
     def _all_crashed(self, state: State, index: int) -> State:
@@ -528,16 +490,14 @@ class World:
         return state
 
     def _crashed(self, state: State, index: int) -> State:
-        client = state.clients[index]
-        doing, node = client.doing, self.lives[index].nodes[client.node]
-        if doing and doing[0] == "sent":
-            ghost = ("run", index, node.step.verb, node.step.argv[0], node.step.argv)
-            state = state._replace(loose=_with(state.loose, ghost))
-        if client.kept and client.kept[0] == "sent":
-            state = state._replace(loose=_with(state.loose, self._ghost(state, index)))
-        if doing and (doing[0] != "wait" or self.setting.clients[index].asynchronous):
-            doing = None  # a BLPOP stays on the server after its client died
-        return _put(state, index, Client(client.node, "dead", doing, (), ()))
+        client, spec = state.clients[index], self.setting.clients[index]
+        doing = client.lanes[0]
+        for lane in (0, 1):
+            if client.lanes[lane] and client.lanes[lane][0] == "sent":
+                state = self._adrift(state, index, lane)
+        # A BLPOP stays on the server after its client died.
+        stays = doing and doing[0] == "wait" and not spec.asynchronous
+        return _put(state, index, Client(client.node, "dead", (doing if stays else None, None)))
 
     def tick(self, state: State) -> State:
         now = state.now + 1
@@ -554,6 +514,13 @@ def _put(state: State, index: int, client: Client) -> State:
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)
+
+
+def _lane(state: State, index: int, lane: int, doing: Any) -> State:
+    """Return the state with what a client does in a lane."""
+    client = state.clients[index]
+    lanes = (client.lanes[0], doing) if lane else (doing, client.lanes[1])
+    return _put(state, index, client._replace(lanes=lanes))
 
 
 def _with(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:

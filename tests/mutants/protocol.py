@@ -55,8 +55,8 @@ MUTANTS = [
     ),
     Mutant(
         "the top keys of old hours stay",
-        "remove_hours(hour - 1)",
-        "remove_hours(hour - 100)",
+        "tonumber(at) < hour - 1",
+        "tonumber(at) < hour - 100",
         "test_statistics.py",
     ),
     Mutant(
@@ -73,8 +73,8 @@ MUTANTS = [
     ),
     Mutant(
         "the highest use of a policy leaves out other processes",
-        'used, rejected = int(reply[3]), "".join',
-        'used, rejected = permits or 1, "".join',
+        "int(reply[3]) if len(reply) > 3 else permits or 1",
+        "permits or 1",
         "test_statistics.py",
     ),
     Mutant(

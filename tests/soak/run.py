@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,28 @@ from typing import Any
 import redis
 
 from devtools.servers import HOST, RedisServer
+from django_redis_sync.protocol import scripts
 from exam.clock import Clock, reason
 from tests.behaviour.proxy import Proxy
+from tests.support import journal
+from tests.support.history import Replay
 
+SETTINGS = "tests.soak.settings"
 #: Keys and tombstones expire soon, so that even a short run can check that no key is left.
 CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: Seconds; more than the longest lease, a waiter's deadline, a tombstone, and two GRACE.
 SETTLE = 20.0
-ALIASES = ("kept", "forgetful")
+#: Keys that are shared by names, or that outlive them.
+LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
 @dataclass
 class Outcome:
     """The result of a soak.
 
-    `violations`: errors that the checker of the journal found. `overlaps`: exclusive leases that
-    two holders treated as held, by alias. `residue`: keys that exist after all leases have expired.
-    `gone`: grants that were lost with the data of a server."""
+    `journal`, `violations`: events and errors that the checker of the journal found. `overlapping`:
+    exclusive leases that two holders treated as held. `residue`: keys that exist after all leases
+    have expired. `gone`: grants that were lost with the data of a server."""
 
     seed: int
     seconds: float = 0.0
@@ -53,7 +58,6 @@ class Outcome:
     journal: Counter[str] = field(default_factory=Counter)
     clients: Counter[str] = field(default_factory=Counter)
     believers: int = 0
-    overlaps: Counter[str] = field(default_factory=Counter)
     overlapping: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -61,107 +65,79 @@ class Outcome:
     stuck: int = 0
     gone: int = 0
 
+    def overlaps(self, alias: str) -> int:
+        return sum(text.startswith(f"{alias} ") for text in self.overlapping)
+
     @property
     def good(self) -> bool:
-        wrong = (self.violations, self.unexpected, self.residue, self.stuck, self.overlaps["kept"])
+        wrong = (self.violations, self.unexpected, self.residue, self.stuck, self.overlaps("kept"))
         return not any(wrong)
 
-    @property
-    def grants(self) -> int:
-        words = ("granted at once", "handed over", "granted when asked again")
-        return sum(self.journal[word] for word in words)
-
     def summary(self) -> str:
-        """Return a table of all figures."""
-        rows: list[tuple[str, object]] = [
-            ("seed", self.seed),
-            ("seconds", f"{self.seconds:.0f}"),
-            ("scripts run and checked", f"{self.scripts:,}"),
-            ("grants", f"{self.grants:,}"),
-            ("  of them handed off to a waiter", f"{self.journal['handed over']:,}"),
-            ("reclaimed (expired, or never claimed)", self.reclaimed),
-            ("grants lost with the data of a server", self.gone),
-            ("leases reported as lost", f"{self.clients['LeaseLost']:,}"),
-            ("calls that raised Unavailable", f"{self.clients['Unavailable']:,}"),
-            ("tasks cancelled", f"{self.clients['CancelledError']:,}"),
-            ("faults", f"{sum(self.faults.values()):,}"),
-            *((f"  {word}", n) for word, n in sorted(self.faults.items())),
-            ("exclusive leases checked for overlap", f"{self.believers:,}"),
-            ("  overlaps on the server with persistence", self.overlaps["kept"]),
-            ("  overlaps on the server that loses data", self.overlaps["forgetful"]),
-            ("violations found in the journal", len(self.violations)),
-            ("unexpected errors", len(self.unexpected)),
-            ("workers that did not end", self.stuck),
-            ("keys that did not expire", len(self.residue)),
-            ("verdict", "good" if self.good else "BAD"),
-        ]
-        width = max(len(word) for word, _ in rows)
-        lines = [f"{word:<{width}}  {value}" for word, value in rows]
-        lines += [
-            *self.overlapping[:10],
-            *self.violations[:5],
-            *self.unexpected[:5],
-            *self.residue[:20],
-        ]
-        return "\n".join(lines)
-
-    @property
-    def reclaimed(self) -> str:
-        return f"{self.journal['reclaimed'] + self.journal['unclaimed']:,}"
+        """Return a table of all figures, and the errors."""
+        events, clients = self.journal, self.clients
+        grants = ("granted at once", "handed over", "granted when asked again")
+        rows: dict[str, Any] = {
+            "seed": self.seed,
+            "seconds": int(self.seconds),
+            "scripts run and checked": self.scripts,
+            "grants": sum(events[word] for word in grants),
+            "  of them handed off to a waiter": events["handed over"],
+            "reclaimed (expired, or never claimed)": events["reclaimed"] + events["unclaimed"],
+            "grants lost with the data of a server": self.gone,
+            "leases reported as lost": clients["LeaseLost"],
+            "calls that raised Unavailable": clients["Unavailable"],
+            "tasks cancelled": clients["CancelledError"],
+            "faults": sum(self.faults.values()),
+            **{f"  {word}": count for word, count in sorted(self.faults.items())},
+            "exclusive leases checked for overlap": self.believers,
+            "  overlaps on the server with persistence": self.overlaps("kept"),
+            "  overlaps on the server that loses data": self.overlaps("forgetful"),
+            "violations found in the journal": len(self.violations),
+            "unexpected errors": len(self.unexpected),
+            "workers that did not end": self.stuck,
+            "keys that did not expire": len(self.residue),
+        }
+        lines = [f"{word:<42}  {value:,}" for word, value in rows.items()]
+        lines += [f"{'verdict':<42}  {'good' if self.good else 'BAD'}"]
+        errors = (self.overlapping[:10], self.violations[:5], self.unexpected[:5], self.residue)
+        return "\n".join([*lines, *(text for some in errors for text in some)])
 
 
 class Side:
     """One server, the proxy in front of it, and its journal, which is checked continuously."""
 
-    def __init__(self, alias: str, server: RedisServer, proxy: Any, key: str) -> None:
-        from tests.support.history import _Replay
-        from tests.support.journal import _constants
-
-        self.alias, self.server, self.proxy, self.key = alias, server, proxy, key
+    def __init__(self, alias: str, server: RedisServer, clock: Clock | None, key: str) -> None:
+        self.alias, self.server, self.clock = alias, server, clock
+        self.proxy = Proxy(HOST, server.port or 0)
         self.client = redis.Redis.from_url(server.url, socket_timeout=10)
-        self.replay = _Replay({**_constants, **CONSTANTS}, ())
-        self._seq, self._pruned, self.gone = 0, 0, 0
+        self.journal = journal.Journal(self.client, key)
+        self.replay = Replay({**scripts.CONSTANTS, **CONSTANTS})
+        self.seen, self.pruned, self.gone, self.ahead = 0, 0, 0, 0.0
 
-    def judge(self, lines: list[bytes]) -> None:
-        from tests.support.journal import parse
-
-        for line in lines:
-            self._seq += 1
-            if len(self.replay.history.violations) < 50:
-                self.replay.take(parse(self._seq, line))
-        if self._seq > self._pruned + 200_000:
-            self._prune()
-
-    def _prune(self) -> None:
-        """Remove tokens that ended long ago, because their tombstones have expired too."""
-        self._pruned = self._seq
-        live = {
-            (name, token)
-            for name, at in self.replay.names.items()
-            for token in (*at.leases.scores, *at.queue, *at.deadlines.scores)
-        }
-        self.replay.tokens = {k: v for k, v in self.replay.tokens.items() if k in live}
-
-    def drain(self, most: int = 20_000) -> None:
+    def judge(self) -> None:
         """Check the new entries of the journal."""
-        lines = self.client.lrange(self.key, 0, most - 1)
-        if lines:
-            self.client.ltrim(self.key, len(lines), -1)
-        self.judge(lines)
+        self.journal.drain()
+        for entry in self.journal.take():
+            self.seen += 1
+            if len(self.replay.history.violations) < 50:
+                self.replay.take(entry)
+        if self.seen > self.pruned + 200_000:
+            self.pruned = self.seen
+            self.replay.forget()
 
-    def wiped(self, lines: list[bytes]) -> None:
+    def lost(self) -> None:
         """Check the entries from before the data was lost, and add a note for the checker."""
-        self.judge(lines)
-        now = self.replay.us / 1000
-        for at in self.replay.names.values():
-            self.gone += sum(end > now for end in at.leases.scores.values())
-        note: list[Any] = ["", "0", "!wiped", "", [], [], [], [], ""]
-        self.judge([json.dumps(note).encode()])
+        for entry in self.journal.take():
+            self.replay.take(entry)
+        self.gone += sum(end > self.replay.us / 1000 for end in self.replay.leases())
+        self.journal.drained.append("wiped")
 
     def flush(self) -> None:
         with self.client.pipeline(transaction=True) as pipeline:
-            lines, _ = pipeline.lrange(self.key, 0, -1).flushdb().execute()
-        self.wiped(lines)
+            lines, _ = pipeline.lrange(self.journal.key, 0, -1).flushdb().execute()
+        self.journal.drained += lines
+        self.lost()
 
     def kill(self) -> None:
         if self.alias == "kept":
@@ -169,71 +145,41 @@ class Side:
             return
         # Prevent writes between the last read of the journal and the kill.
         self.client.execute_command("CLIENT", "PAUSE", 10_000, "WRITE")
-        lines = self.client.lrange(self.key, 0, -1)
+        self.journal.drained += self.client.lrange(self.journal.key, 0, -1)
         self.server.kill()
-        self.wiped(lines)
-
-    def put_ahead(self, seconds: float) -> None:
-        """Move the clock ahead, so that most leases expire. It never goes back, as fences can't."""
-        assert isinstance(self.server, Shifted)
-        self.server.ahead += seconds
-        self.server.clock.shift(self.server.ahead)
+        self.lost()
 
     def left(self) -> list[str]:
-        """Return the keys of names, except statistics, logs, and registries, which expire later."""
+        """Return the keys of names that should have expired."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
-        ends = (":stats", ":names", ":keys", ":marked", ":acts")
-        ends += (":groups", ":sums", ":sketch", ":shares")
-        return [key for key in keys if key != self.key and not key.endswith(ends)]
-
-
-class Shifted(RedisServer):
-    """A server whose clock is `ahead` seconds."""
-
-    def __init__(self, clock: Clock, **options: Any) -> None:
-        super().__init__(environment=clock.environment, **options)
-        self.clock, self.ahead = clock, 0.0
+        own = [key for key in keys if key != self.journal.key]
+        return [f"{self.alias}: {key}" for key in own if key.rpartition(":")[2] not in LASTING]
 
 
 class Chaos:
     """The faults. Each is a method that returns the name under which it is counted."""
 
-    def __init__(self, sides: list[Side], chance: random.Random, tasks: Any) -> None:
-        self.sides, self.chance, self.tasks = sides, chance, tasks
-        self.children: list[subprocess.Popen[str]] = []
+    def __init__(self, sides: list[Side], chance: random.Random, spawn: Callable[[], Any]) -> None:
+        self.sides, self.chance, self.spawn = sides, chance, spawn
+        self.children = [spawn(), spawn()]
         self.counts: Counter[str] = Counter()
-        self.spawn: Callable[[], None] = lambda: None
-        self.common: list[Callable[[Side], str | None]] = [
-            self.harm,
-            self.harm,
-            self.harm,
-            self.scripts,
-            self.connections,
-            self.clients,
-            self.clear,
-            self.mark,
-            self.cancel,
-            self.cancel,
-        ]
+        often = [self.harm, self.harm, self.harm]
+        self.common = [*often, self.scripts, self.connections, self.clients, self.clear, self.mark]
         self.rare = [self.kill, self.hang, self.flush, self.kill_child, self.stop_child, self.clock]
 
     def one(self, rare: bool) -> None:
         side = self.chance.choice(self.sides)
         word = self.chance.choice(self.rare if rare else self.common)(side)
-        if word:
-            self.counts[word] += 1
+        self.counts += Counter({word: 1} if word else {})
 
     def harm(self, side: Side) -> str:
         what = self.chance.choice(["drop", "cut", "refuse", "hold"])
         verb = self.chance.choice(["acquire", "acquire", "release", "renew", ""])
-        proxy = side.proxy
+        times = self.chance.choice([1, 1, 3, 10])
         if what == "hold":
-            proxy._loop.call_soon_threadsafe(proxy._go.clear)
-        proxy.harm(what, verb, self.chance.choice([1, 1, 3, 10]))
-        if what == "hold":
-            proxy._loop.call_soon_threadsafe(
-                proxy._loop.call_later, self.chance.uniform(0.05, 2.0), proxy._go.set
-            )
+            side.proxy.hold(self.chance.uniform(0.05, 2.0), verb, times)
+        else:
+            side.proxy.harm(what, verb, times)
         words = {"drop": "reply dropped", "cut": "reply cut", "refuse": "connection closed"}
         return f"proxy: {words.get(what, 'request delayed')}"
 
@@ -252,39 +198,29 @@ class Chaos:
         return "clients paused by the server"
 
     def clear(self, side: Side) -> str | None:
-        from django_redis_sync import Unavailable
-        from django_redis_sync.operators import actions
-        from django_redis_sync.operators.status import status_of
+        from .work import Semaphore, Unavailable
 
-        try:
-            shown = status_of(self._name(side), using=side.alias)
-            if not shown.everyone:
-                return None
-            one = self.chance.choice(shown.everyone)
-            (done,) = actions.clear(shown, [one.token], using=side.alias)
-            return "cleared by an operator" if done.done else None
-        except Unavailable:
-            return None
+        name = self.name(side)
+        with contextlib.suppress(Unavailable):
+            status = Semaphore(name, 1, using=side.alias).status()
+            shown = [one.id for one in (*status.holders, *status.waiters)]
+            one = shown and self.chance.choice(shown)
+            if one and command(side, "clear", name, "--holder", one, "--no-input"):
+                return "cleared by an operator"
+        return None
 
     def mark(self, side: Side) -> str | None:
-        from django_redis_sync import Unavailable
-        from django_redis_sync.operators import actions
-
         from .work import KINDS
 
-        name, alias = self._name(side), side.alias
-        try:
-            if name == "rw" or KINDS[name].alone or self.chance.random() < 0.5:
-                actions.pause(name, using=alias)
-                time.sleep(self.chance.uniform(0, 0.2))
-                actions.resume(name, using=alias)
-                return "paused and resumed by an operator"
-            actions.resize(name, None, self.chance.randint(1, 6), using=alias)
-            return "resized by an operator"
-        except Unavailable:
-            return None
+        name = self.name(side)
+        if name == "rw" or KINDS[name].alone or self.chance.random() < 0.5:
+            paused = command(side, "pause", name)
+            time.sleep(self.chance.uniform(0, 0.2))
+            return "paused and resumed" * (command(side, "resume", name) and paused) or None
+        size = str(self.chance.randint(1, 6))
+        return "resized by an operator" * command(side, "resize", name, size) or None
 
-    def _name(self, side: Side) -> str:
+    def name(self, side: Side) -> str:
         """Return a name for an operator action.
 
         A clear or a resize can cause an overlap, so exclusive names of `kept` are spared."""
@@ -293,17 +229,12 @@ class Chaos:
         spared = {n for n, kind in KINDS.items() if kind.alone and side.alias == "kept"}
         return self.chance.choice([name for name in NAMES if name not in spared])
 
-    def cancel(self, side: Side) -> str:
-        self.tasks.cancel(self.chance, self.chance.randint(1, 5))
-        return "tasks cancelled"
-
     def kill(self, side: Side) -> str:
         side.kill()
         time.sleep(self.chance.uniform(0, 0.5))
         side.server.restart()
-        return "server killed, restarted " + (
-            "with its file" if side.alias == "kept" else "without data"
-        )
+        how = "with its file" if side.alias == "kept" else "without data"
+        return f"server killed, restarted {how}"
 
     def hang(self, side: Side) -> str:
         side.server.pause()
@@ -318,14 +249,18 @@ class Chaos:
         return "database flushed"
 
     def clock(self, side: Side) -> str | None:
-        if not isinstance(side.server, Shifted):
+        """Move the clock ahead, so that most leases expire. It never goes back, as fences can't."""
+        if side.clock is None:
             return None
-        side.put_ahead(self.chance.uniform(0.1, 3.0))
+        side.ahead += self.chance.uniform(0.1, 3.0)
+        side.clock.shift(side.ahead)
         return "server's clock put ahead"
 
     def kill_child(self, side: Side) -> str:
-        self._end(self.chance.choice(self.children))
-        self.spawn()
+        child = self.children.pop(self.chance.randrange(2))
+        child.kill()
+        child.communicate()
+        self.children.append(self.spawn())
         return "process killed"
 
     def stop_child(self, side: Side) -> str:
@@ -335,105 +270,62 @@ class Chaos:
         child.send_signal(signal.SIGCONT)
         return "process stopped and continued"
 
-    def _end(self, child: subprocess.Popen[str]) -> None:
-        child.kill()
-        child.communicate()
-        self.children.remove(child)
 
-    def unmark(self) -> None:
-        """Undo all operator overrides."""
-        from django_redis_sync.operators import actions
+def command(side: Side, *words: str) -> bool:
+    """Run `manage.py locks` on a server. Return True if it succeeds."""
+    from django.core.management import CommandError
 
-        from .work import NAMES
+    from tests.support.commands import locks
 
-        for side in self.sides:
-            for name in NAMES:
-                actions.resume(name, using=side.alias)
-                actions.reset(name, using=side.alias)
-
-
-@contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        return bool(locks(*words, using=side.alias))
+    except (CommandError, SystemExit):
+        return False
 
 
-def soak(seconds: float, seed: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
+def soak(seconds: float, seed: int) -> Outcome:
     """Run the soak for `seconds`. Call it only once in a process, because it sets up Django."""
     faulthandler.dump_traceback_later(seconds * 1.5 + 180, exit=True)
     outcome, start = Outcome(seed), time.monotonic()
     with contextlib.ExitStack() as stack:
-        _soak(outcome, seconds, stack, say)
+        _soak(outcome, seconds, stack)
     faulthandler.cancel_dump_traceback_later()
     outcome.seconds = time.monotonic() - start
     return outcome
 
 
-def _soak(
-    outcome: Outcome, seconds: float, stack: contextlib.ExitStack, say: Callable[[str], None]
-) -> None:
+def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
-    servers = {
-        "kept": stack.enter_context(RedisServer(config=file)),
-        # The clock can't be moved without a compiler.
-        "forgetful": stack.enter_context(RedisServer() if reason() else Shifted(Clock(folder))),
-    }
-    direct = {f"SOAK_{alias.upper()}_URL": server.url for alias, server in servers.items()}
-    proxies = {a: Proxy(HOST, s.port or 0) for a, s in servers.items()}
-    for proxy in proxies.values():
-        stack.callback(proxy.close)
-    by_proxy = {f"SOAK_{alias.upper()}_URL": proxy.url for alias, proxy in proxies.items()}
-    names = {"DJANGO_SETTINGS_MODULE": "tests.soak.settings"}
-    stack.enter_context(environment(**names, **by_proxy))
-    import django
-
-    django.setup()
-    logging.disable(logging.CRITICAL)
-    stack.callback(logging.disable, logging.NOTSET)
-
-    from tests.support import journal
-
-    from .work import Log, Tasks, Threads
-
+    clock = None if reason() else Clock(folder)  # it can't be moved without a compiler
+    moved = {} if clock is None else {"environment": clock.environment}
+    kept = stack.enter_context(RedisServer(config=file))
+    forgetful = stack.enter_context(RedisServer(**moved))
     key = f"soak-journal:{secrets.token_hex(4)}"
-    stack.enter_context(
-        environment(
-            **{journal.ENV_KEY: key, journal.ENV_CONSTANTS: json.dumps(CONSTANTS)},
-        )
-    )
+    sides = [Side("kept", kept, None, key), Side("forgetful", forgetful, clock, key)]
+    for side in sides:
+        stack.callback(side.proxy.close)
+    own = {"DJANGO_SETTINGS_MODULE": SETTINGS, journal.ENV_KEY: key}
+    own |= {journal.ENV_CONSTANTS: json.dumps(CONSTANTS)}
+    direct = {f"SOAK_{side.alias}": side.server.url for side in sides}
+    proxied = {f"SOAK_{side.alias}": side.proxy.url for side in sides}
+    stack.enter_context(journal.environment(**own, **direct))
+    from .work import NAMES  # sets up Django
+
+    stack.callback(logging.disable, logging.NOTSET)
     journal.install(key, CONSTANTS)
     stack.callback(journal.uninstall)
-
-    sides = [Side(alias, servers[alias], proxies[alias], key) for alias in ALIASES]
     chance, path = random.Random(outcome.seed), str(folder / "believers")
-    log, end = Log(path), time.monotonic() + seconds
-    threads = Threads(outcome.seed, 8, list(ALIASES), False, log)
-    tasks = Tasks(outcome.seed, 24, list(ALIASES), log)
-    chaos = Chaos(sides, chance, tasks)
+    seeds, end = iter(range(outcome.seed * 100, 10**12)), time.monotonic() + seconds
 
-    def spawn() -> None:
-        left = max(0.0, end - time.monotonic())
-        words = [str(outcome.seed * 100 + len(chaos.counts)), str(left), path]
-        chaos.children.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.child", *words],
-                env={**os.environ, **direct},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
+    def spawn(*mortal: str, **urls: str) -> Any:
+        words = [str(next(seeds)), str(max(0.0, end - time.monotonic())), path, *mortal]
+        argv, env = [sys.executable, "-m", "tests.soak.work", *words], {**os.environ, **urls}
+        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
-    stack.callback(lambda: [chaos._end(child) for child in chaos.children[:]])
-    chaos.spawn = spawn
-    spawn()
-    spawn()
-    reported = time.monotonic()
+    lasting = [spawn(**proxied), spawn(**proxied)]
+    chaos = Chaos(sides, chance, lambda: spawn("mortal"))
+    stack.callback(lambda: [child.kill() for child in (*lasting, *chaos.children)])
     rare_at = time.monotonic() + 3
     while time.monotonic() < end:
         rare = time.monotonic() >= rare_at
@@ -441,68 +333,62 @@ def _soak(
         if rare:
             rare_at = time.monotonic() + chance.uniform(2, 6)
         for side in sides:
-            side.drain()
-        if time.monotonic() > reported + 30:
-            reported = time.monotonic()
-            seen, faults = sum(side._seq for side in sides), sum(chaos.counts.values())
-            say(f"{end - reported:5.0f} s left, {seen:,} scripts, {faults} faults")
+            side.judge()
         time.sleep(chance.uniform(0.05, 0.4))
 
-    for proxy in proxies.values():
-        proxy.calm()
-        proxy.let_go()
-    outcome.stuck = threads.join(30) + tasks.join(30)
-    counts = Counter(log.counts)
-    unexpected = log.unexpected
-    for child in chaos.children[:]:
-        out, _ = child.communicate(timeout=60)
-        said = json.loads(out)
-        counts.update(said["counts"])
-        unexpected += said["unexpected"]
-        chaos.children.remove(child)
-    chaos.unmark()
-    _settle(sides)
-    outcome.residue = [f"{side.alias}: {key}" for side in sides for key in side.left()]
     for side in sides:
-        side.drain(10**9)
+        side.proxy.calm()
+        side.proxy.let_go()
+    for child in (*lasting, *chaos.children):
+        try:
+            said = json.loads(child.communicate(timeout=60)[0])
+        except subprocess.TimeoutExpired:
+            outcome.stuck += 1
+        else:
+            outcome.clients.update(said["counts"])
+            outcome.unexpected += said["unexpected"]
+    for side in sides:
+        for name in NAMES:
+            command(side, "resume", name)
+            command(side, "resize", name, "--reset")
+    outcome.residue = _settle(sides)
+    for side in sides:
         history = side.replay.history
-        outcome.violations += [f"{side.alias}: {violation}" for violation in history.violations]
-        outcome.journal.update(history.counts)
         outcome.scripts += history.entries
+        outcome.journal.update(history.counts)
+        outcome.violations += [f"{side.alias}: {violation}" for violation in history.violations]
         outcome.gone += side.gone
         side.client.close()
-    outcome.faults, outcome.clients, outcome.unexpected = chaos.counts, counts, unexpected
+    outcome.faults = chaos.counts
     outcome.believers, outcome.overlapping = overlaps(path)
-    outcome.overlaps = Counter(text.partition(" ")[0] for text in outcome.overlapping)
 
 
-def _settle(sides: list[Side]) -> None:
-    """Wait until no key is left, but at most SETTLE seconds."""
+def _settle(sides: list[Side]) -> list[str]:
+    """Wait until no key is left, but at most SETTLE seconds. Return the keys that are left."""
     end = time.monotonic() + SETTLE
-    while time.monotonic() < end:
+    while True:
         for side in sides:
-            side.drain()
-        if not any(side.left() for side in sides):
-            return
+            side.judge()
+        left = [key for side in sides for key in side.left()]
+        if not left or time.monotonic() > end:
+            return left
         time.sleep(0.1)
 
 
 def overlaps(path: str) -> tuple[int, list[str]]:
     """Return the number of exclusive leases, and a line for each overlap of two of them."""
-    seen: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
-    with open(path) as lines:
-        for line in lines:
-            alias, name, fence, first, last = line.split()
-            seen.setdefault((alias, name), []).append((int(fence), float(first), float(last)))
+    seen: dict[str, list[tuple[int, float, float]]] = {}
+    for line in Path(path).read_text().splitlines():
+        alias, name, fence, first, last = line.split()
+        seen.setdefault(f"{alias} {name}", []).append((int(fence), float(first), float(last)))
     found: list[str] = []
-    for (alias, name), rows in seen.items():
+    for name, rows in seen.items():
         # A reentrant lease that was acquired again has two lines.
-        latest, whose = -1.0, 0
-        before = 0
+        latest, whose, before = -1.0, 0, 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:
                 known = f"{whose} was treated as held for {latest - first:.6f} s more"
-                found.append(f"{alias} {name}: {fence} began at {first:.6f}; {known}")
+                found.append(f"{name}: {fence} began at {first:.6f}; {known}")
             latest, whose = max((latest, whose), (last, fence))
             before = fence
     return sum(map(len, seen.values())), found

@@ -5,16 +5,11 @@ import os
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, PREFIX
 
-#: Alias -> environment variable with its URL: a proxy for the parent, the server for children.
-SERVERS = {"kept": "SOAK_KEPT_URL", "forgetful": "SOAK_FORGETFUL_URL"}
-
+OPTIONS = {"SOCKET_TIMEOUT": 2.5, "SOCKET_CONNECT_TIMEOUT": 1.0}
+#: The URLs are those of proxies, or of the servers.
 CACHES = {
-    alias: {
-        **CACHES["default"],
-        "LOCATION": os.environ[variable],
-        "OPTIONS": {"SOCKET_TIMEOUT": 2.5, "SOCKET_CONNECT_TIMEOUT": 1.0},
-    }
-    for alias, variable in SERVERS.items()
+    alias: {**CACHES["default"], "LOCATION": os.environ[f"SOAK_{alias}"], "OPTIONS": OPTIONS}
+    for alias in ("kept", "forgetful")
 }
 CACHES["default"] = CACHES["kept"]
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,7 @@ def test_short_soak_is_good() -> None:
 
 def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "believers"
-    one_after_the_other = [
-        "kept lock 1 10.0 11.0",
-        "kept lock 2 11.0 12.0",
-        "kept hard 3 10.5 10.6",
-    ]
-    path.write_text("\n".join(one_after_the_other) + "\n")
+    path.write_text("kept lock 1 10.0 11.0\nkept lock 2 11.0 12.0\nkept hard 3 10.5 10.6\n")
     assert (3, []) == overlaps(str(path))
     # Fence 2 began before fence 1 ended. Two lines with one fence are the same lease.
     path.write_text("kept lock 2 10.9 12.0\nkept lock 1 10.0 11.0\nkept lock 2 11.5 12.0\n")
@@ -42,18 +38,18 @@ def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -
     assert (3, [overlap]) == overlaps(str(path))
 
 
-def test_outcome_is_bad_when_anything_went_wrong() -> None:
-    assert Outcome(1).good
-    for wrong in (
-        {"violations": ["limit"]},
-        {"unexpected": ["ValueError"]},
-        {"residue": ["a key"]},
-        {"stuck": 1},
-    ):
-        outcome = Outcome(1, **wrong)  # type: ignore[arg-type]
-        assert not outcome.good and "BAD" in outcome.summary()
-    lost = Outcome(1)
-    lost.overlaps["forgetful"] += 1  # this server loses data
-    assert lost.good
-    lost.overlaps["kept"] += 1
-    assert not lost.good
+@pytest.mark.parametrize(
+    ("wrong", "good"),
+    [
+        ({}, True),
+        ({"overlapping": ["forgetful lock: this server loses data"]}, True),
+        ({"overlapping": ["kept lock: this one doesn't"]}, False),
+        ({"violations": ["limit"]}, False),
+        ({"unexpected": ["ValueError"]}, False),
+        ({"residue": ["a key"]}, False),
+        ({"stuck": 1}, False),
+    ],
+)
+def test_outcome_is_bad_when_anything_went_wrong(wrong: dict[str, Any], good: bool) -> None:
+    outcome = Outcome(1, **wrong)
+    assert (good, good) == (outcome.good, "BAD" not in outcome.summary())

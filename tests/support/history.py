@@ -6,20 +6,17 @@ replies, and ignores the records that the scripts store.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from django_redis_sync.protocol.scripts import CONSTANTS
 
 from .journal import Entry
+from .packed import Packed, unpack
 
-LEASES, QUEUE, WAITERS, INFO, WAKE, PARKED = 1, 2, 3, 4, 5, 6
-
-#: The rules by their name, which `ignore` accepts.
 RULES = {
     "limit": "the permits in use don't exceed the limit",
     "fence": "fences grow with every grant, and a token has one fence during its lease",
@@ -28,7 +25,7 @@ RULES = {
     "moved": "only a renewal by token and fence changes the expiry of a lease",
     "ended": "a token that was released, undone, or cleared is never granted again",
     "share": "the permits in use of a share don't exceed its limit",
-    "turn": "the queue contains only the first waiter of each share that fits",
+    "turn": "shares take turns, and the queue has only the first waiter of each share that fits",
     "order": "live waiters are granted in the order of their arrival",
     "place": "a live waiter keeps its place in the queue",
     "paused": "nothing is granted while the name is paused",
@@ -51,7 +48,8 @@ def shorten(entry: Entry) -> str:
     writes = "; ".join(" ".join(str(w)[:16] for w in write) for write in entry.writes)
     reply = " ".join(map(str, entry.reply)) or entry.error
     line = f"{entry.seq} @{entry.us} {entry.verb} {entry.name} [{words}] -> {reply} | {writes}"
-    return line if len(line) < 400 else f"{line[:400]} ..."
+    shown = "".join(char if char.isprintable() else "." for char in line)  # the compact state
+    return shown if len(shown) < 400 else f"{shown[:400]} ..."
 
 
 @dataclass(slots=True)
@@ -92,73 +90,54 @@ class _Token:
         return self.permits or CONSTANTS["EXCLUSIVE"]
 
 
-class _Tops:
-    """The largest of scores that change: a heap with lazy deletion."""
-
-    def __init__(self) -> None:
-        self.scores: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
-
-    def put(self, token: str, score: float) -> None:
-        self.scores[token] = score
-        heapq.heappush(self._heap, (-score, token))
-        if len(self._heap) > 2 * len(self.scores) + 64:
-            self._heap = [(-s, t) for t, s in self.scores.items()]
-            heapq.heapify(self._heap)
-
-    def top(self) -> float:
-        heap, scores = self._heap, self.scores
-        while heap and scores.get(heap[0][1]) != -heap[0][0]:
-            heapq.heappop(heap)
-        return -heap[0][0] if heap else 0
-
-
 class _Name:
     """The state of a name's keys after the replayed writes."""
 
     def __init__(self) -> None:
-        self.fence = 0
-        self.us = 0
+        self.fence = self.us = 0
         self.override: int | None = None
-        self.paused = False
-        self.unsure = (
-            ""  # why the state is unknown, for example until the first entry after a restart
-        )
+        self.paused = self.seen = False
+        #: Why the state is unknown, for example until the first entry after a restart.
+        self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
         self.open: list[Violation] = []
-        self.seen = False
         self.wipe()
 
     def wipe(self) -> None:
-        self.leases = _Tops()
-        self.deadlines = _Tops()
+        self.leases: dict[str, float] = {}  # token -> end
+        self.deadlines: dict[str, float] = {}
+        self.packed: Packed | None = None  # the compact state
+        self.expanding: tuple[str, float] | None = None  # the lease that an expansion will write
         self.channels: set[str] = set()  # event loops whose heartbeats are among the deadlines
         self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs of its arrival
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # the waiters of a name with shares -> a number
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
-        self.ends: list[tuple[float, str]] = []
         # The expiry of each key; None if it is unknown or the key doesn't exist.
-        self.expires: list[float | None] = [None] * 7
+        self.expires: dict[str, float | None] = dict.fromkeys(_KEYS)
 
     def hold(self, token: str, end: float, weight: int, now: int) -> None:
         self.loose(token)
-        self.leases.put(token, end)
+        self.leases[token] = end
         if end > now:
             self.held[token] = weight
             self.used += weight
-            heapq.heappush(self.ends, (end, token))
 
     def loose(self, token: str) -> None:
         self.used -= self.held.pop(token, 0)
 
     def expire(self, now: int) -> None:
-        ends, scores = self.ends, self.leases.scores
-        while ends and ends[0][0] <= now:
-            end, token = heapq.heappop(ends)
-            if scores.get(token) == end:
-                self.loose(token)
+        for token in [token for token in self.held if self.leases.get(token, 0) <= now]:
+            self.loose(token)
+
+    def members(self, key: str) -> Any:
+        """Return the contents of a key, or True if it always exists while the name is in use."""
+        contents = {"leases": self.leases, "waiters": self.deadlines}
+        return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
+
+
+_KEYS = ("leases", "queue", "waiters", "info", "parked")
 
 
 class History:
@@ -167,9 +146,7 @@ class History:
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
-        self.entries = 0
-        self.names = 0
-        self.epochs = 0
+        self.entries = self.names = self.epochs = 0
 
     def summary(self) -> dict[str, int]:
         """Return the number of entries, names, epochs, and of each kind of event."""
@@ -184,48 +161,49 @@ class History:
 
 
 def judge(
-    entries: Iterable[Entry],
-    constants: Mapping[str, int] = CONSTANTS,
-    *,
-    ignore: Collection[str] = (),
-    most: int = 50,
+    entries: Iterable[Entry], constants: Mapping[str, int] = CONSTANTS, most: int = 50
 ) -> History:
-    """Replay `entries`, up to `most` violations. `ignore`: rules that the test breaks."""
-    replay = _Replay(constants, ignore)
+    """Replay `entries`, up to `most` violations."""
+    replay = Replay(constants)
     for entry in entries:
         replay.take(entry)
         if len(replay.history.violations) >= most:
             break
-    return replay.finish()
+    return replay.history
 
 
-class _Replay:
-    def __init__(self, constants: Mapping[str, int], ignore: Collection[str]) -> None:
-        unknown = set(ignore) - set(RULES)
-        assert not unknown, f"no such rules: {unknown}"
-        self.history = History()
-        self.constants, self.ignore = constants, ignore
+class Replay:
+    """A replay that takes one entry after the other. `history`: what it has found so far."""
+
+    def __init__(self, constants: Mapping[str, int] = CONSTANTS) -> None:
+        self.history, self.constants = History(), constants
         self.names: dict[str, _Name] = {}
         self.tokens: dict[tuple[str, str], _Token] = {}
         self.epoch, self.us, self.turn = "", 0, 0
 
-    def finish(self) -> History:
-        self.history.names = len(self.names)
-        return self.history
+    def leases(self) -> Iterator[float]:
+        """Yield the end of each lease in ms, including expired ones."""
+        for at in self.names.values():
+            yield from at.leases.values()
+
+    def forget(self) -> None:
+        """Forget the tokens that neither hold nor wait. Their tombstones must have expired."""
+        live = {
+            (name, token)
+            for name, at in self.names.items()
+            for token in (*at.leases, *at.queue, *at.deadlines)
+        }
+        self.tokens = {key: token for key, token in self.tokens.items() if key in live}
 
     def bad(self, rule: str, text: str) -> None:
-        if rule in self.ignore or self.at.unsure:
-            return
-        # The last of the recent entries is this entry.
-        violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
-        self.history.violations.append(violation)
-        self.at.open.append(violation)
+        if not self.at.unsure:
+            # The last of the recent entries is this entry.
+            violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
+            self.history.violations.append(violation)
+            self.at.open.append(violation)
 
     def token(self, token: str) -> _Token:
-        found = self.tokens.get((self.entry.name, token))
-        if found is None:
-            found = self.tokens[self.entry.name, token] = _Token()
-        return found
+        return self.tokens.setdefault((self.entry.name, token), _Token())
 
     def limit_of(self, mine: _Token) -> float:
         return self.at.override or mine.limit
@@ -241,76 +219,74 @@ class _Replay:
         """Return True if the limit of its share allows the grant."""
         if mine.bound == math.inf:
             return True
-        held = self.at.held.items()
-        return sum(n for t, n in held if self.token(t).share == mine.share) + mine.permits <= (
-            mine.bound
-        )
+        held = sum(n for t, n in self.at.held.items() if self.token(t).share == mine.share)
+        return held + mine.permits <= mine.bound
 
-    def waiting(self, now: int, but: str = "") -> Iterator[str]:
+    def alive(self, token: str) -> bool:
+        """Return True if the heartbeats of a waiter and of its event loop are recent enough."""
+        own = self.at.deadlines.get(token, 0) > self.now
+        return own and self.beats(self.token(token).channel)
+
+    def beats(self, channel: str) -> bool:
+        return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
+
+    def waiting(self, but: str = "") -> Iterator[str]:
         """Yield the live waiters that don't exceed the limit by themselves, in their order."""
-        deadlines = self.at.deadlines.scores
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
-            alive = deadlines.get(token, 0) > now and self.beats(mine.channel, now)
-            if token != but and alive and mine.permits <= self.limit_of(mine):
+            if token != but and self.alive(token) and mine.permits <= self.limit_of(mine):
                 yield token
-
-    def beats(self, channel: str, now: int) -> bool:
-        """Return True if the heartbeat of an event loop is recent enough."""
-        return channel == "-" or self.at.deadlines.scores.get(channel, 0) > now
 
     # One entry
 
     def take(self, entry: Entry) -> None:
-        if entry.verb.startswith("!"):
-            if entry.verb == "!wiped":
-                self.history.epochs += 1  # tombstones are lost, too
-                for at in self.names.values():
-                    at.wipe()
-                    at.override, at.paused = None, False
-            elif entry.verb == "!believes":
-                self.believed(entry)
-            return
         history = self.history
+        if entry.verb == "!wiped":
+            history.epochs += 1  # tombstones are lost, too
+            for at in self.names.values():
+                at.wipe()
+                at.override, at.paused = None, False
+            return
         history.entries += 1
+        if entry.verb == "!believes":
+            self.believed(entry)
+            return
         if entry.epoch != self.epoch:
             self.restarted(entry)
         self.us = entry.us
-        at = self.names.get(entry.name)
-        if at is None:
-            at = self.names[entry.name] = _Name()
+        at = self.names.setdefault(entry.name, _Name())
+        history.names = len(self.names)
         self.at, self.entry, self.now = at, entry, entry.us // 1000
         for violation in at.open:
             violation.after.append(entry)
         at.open = [v for v in at.open if len(v.after) < 3]
         at.recent.append(entry)
-        self.look()
+        self.compare()
         if entry.error:
-            if "WRONGTYPE" not in entry.error:
+            if "WRONGTYPE" not in entry.error and "OOM" not in entry.error:
                 self.bad("error", entry.error)
             history.counts["errors"] += 1
         if entry.verb == "inspect":
             history.counts["inspected"] += 1
             return
-        self.begin()
+        self.read_request()
         for write in entry.writes:
             self.write(*write)
-        self.told()
+        self.check_grants()
         if not entry.error:
             getattr(self, f"after_{entry.verb}")(*entry.reply)
-            self.worked()
-        self.thrown_out()
+            self.check_handoff()
+        self.check_removed()
         if entry.writes:
-            self.outlives()
+            self.check_expiry()
 
     def believed(self, entry: Entry) -> None:
         """Check the local expiry that a holder has reported."""
-        self.history.entries += 1
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
-        mine, end = self.tokens.get((entry.name, token)), at.leases.scores.get(token, 0)
+        mine, end = self.tokens.get((entry.name, token)), at.leases.get(token, 0)
         self.history.counts["believed"] += 1
         if mine is not None and not mine.ended and float(until) > end:
             self.at, self.entry = at, entry
@@ -324,38 +300,41 @@ class _Replay:
             if entry.us < self.us:
                 at.fence = 0  # if the clock went back, fences may go back too
 
-    def look(self) -> None:
-        """Let time pass, and compare the expected with the actual numbers of leases and waiters."""
+    def compare(self) -> None:
+        """Let time pass, and compare the expected state with the one that the script found."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
             # The clock went back: expired leases that were not removed count again.
-            for token, end in at.leases.scores.items():
+            for token, end in at.leases.items():
                 if end > now and token not in at.held:
                     at.hold(token, end, self.token(token).weight, now)
         at.us = entry.us
         at.expire(now)
-        cards = (len(at.leases.scores), len(at.queue))
-        expires = at.expires[INFO]
-        empty = entry.cards == (0, 0)
-        if expires is not None and expires <= now and (empty or expires < now - 1):
-            # All keys of a name expire together. `outlives` has checked that they didn't expire too
+        packed, found = None, entry.before
+        if isinstance(found[0], str):
+            packed = unpack(found[0].encode("utf-8", "surrogateescape"))
+            found = (len(packed.leases), 0)
+        cards = (len(at.leases), len(at.queue))
+        expires = at.expires["info"]
+        if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
+            # All keys of a name expire together. `check_expiry` has checked that this is not too
             # early. Within the same millisecond, the keys may still exist with expired contents.
             at.wipe()
-            at.expires[INFO] = math.inf
+            at.expires["info"] = math.inf
             cards = (0, 0)
-        if entry.cards != cards and -1 not in entry.cards:
+        if (found != cards or (packed and at.packed and packed != at.packed)) and -1 not in found:
             if not at.unsure and at.seen:
-                self.bad("vanished", f"(leases, waiters) {entry.cards}, not {cards}")
+                self.bad("vanished", f"(leases, waiters) {found}, not {cards}")
                 self.history.counts["vanished"] += 1
             at.wipe()
-            at.unsure = "" if entry.cards == (0, 0) else "lost"
-        elif at.unsure == "restarted" or entry.cards == (0, 0):
+            at.unsure = "" if found == (0, 0) else "lost"
+        elif at.unsure == "restarted" or found == (0, 0):
             at.unsure = ""
-        if not at.seen and entry.cards == (0, 0):
-            at.expires[INFO] = math.inf
-        at.seen = True
+        if not at.seen and found == (0, 0):
+            at.expires["info"] = math.inf
+        at.seen, at.packed, at.expanding = True, packed, None
 
-    def begin(self) -> None:
+    def read_request(self) -> None:
         """Read the request."""
         verb, said, at = self.entry.verb, self.entry.said, self.at
         self.me, self.how = said["token"], said.get("how", "")
@@ -365,8 +344,8 @@ class _Replay:
         self.gone: dict[str, tuple[float, int]] = {}  # left the queue in this script
         self.was: dict[str, float] = {}  # deadlines that were removed
         self.wakes: dict[str, float] = {}
-        self.asked_fence = 0
         self.fences: list[str] = []
+        asked_fence = int(said.get("fence", 0))
         if verb == "acquire":
             if not mine.known:
                 mine.lease, mine.limit = float(said["lease"]), int(said["limit"])
@@ -375,8 +354,6 @@ class _Replay:
                 at.channels.add(mine.channel)
             if self.me not in at.held:
                 mine.permits = int(said["permits"])  # a downgraded lease has ended
-        elif verb in ("renew", "release"):
-            self.asked_fence = int(said["fence"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
                 at.paused = self.how == "pause"
@@ -385,7 +362,7 @@ class _Replay:
         self.was_held = self.me in at.held
         self.was_queued = self.me in at.queue or self.me in at.parked
         self.owned = self.was_held and not mine.ended
-        self.by_owner = self.owned and self.asked_fence == mine.fence
+        self.by_owner = self.owned and asked_fence == mine.fence
         self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
         self.too_late = self.how == "adopt" and known < mine.nth != self.nth
         if self.how == "share" and self.by_owner:
@@ -396,59 +373,107 @@ class _Replay:
 
     # The writes
 
-    def write(self, command: str, key: int, *args: Any) -> None:
+    def write(self, command: str, key: str, *args: Any) -> None:
+        part = "wake" if key.startswith("wake:") else key
+        own = getattr(self, f"on_{command.lower()}_{part}", None)
+        if own is not None:
+            own(*([key[5:]] if part == "wake" else []), *args)
+        elif part in _KEYS and command in ("PEXPIREAT", "PERSIST"):
+            expiry = float(args[0]) if command == "PEXPIREAT" else math.inf
+            if self.at.members(part):  # otherwise the key doesn't exist
+                self.at.expires[part] = expiry
+            if part == "leases" and self.at.packed:
+                self.at.expires["leases"] = self.at.expires["info"] = expiry
+        elif (command, part) not in _WITHOUT_EFFECT:
+            self.bad("keys", f"{command} on {key}")
+
+    def on_hset_leases(self, field: str, text: str) -> None:
+        """Read a new compact state as if it were written to the keys of the expanded one."""
+        old, new = self.at.packed, unpack(text.encode("utf-8", "surrogateescape"))
+        self.at.packed = new
+        if old and old.holder and old.holder != new.holder:
+            self.on_zrem_leases(old.holder, 0)
+        same = old and (old.holder, old.ends, old.record) == (new.holder, new.ends, new.record)
+        if new.holder and not same:
+            self.put_lease(new.holder, new.ends)
+            self.fences.append(str(new.fence))
+        self.at.expires["leases"] = self.at.expires["info"]  # a name without leases has this key
+
+    def on_del_leases(self) -> None:
+        """Begin an expansion, which writes the lease again."""
         at = self.at
-        if key == LEASES and command == "ZADD":
-            self.put_lease(args[1], float(args[0]))
-        elif key == LEASES and command == "ZREM":
-            self.remove_lease(*args)
-        elif key == QUEUE and command == "ZADD":
-            self.enqueue(args[1], float(args[0]))
-        elif key == PARKED and command == "ZADD":
-            self.park(args[1].split(" ")[-1])
-        elif key == PARKED and command == "ZREM":
-            for member in args:
-                self.leave_parked(member.split(" ")[-1])
-        elif key == QUEUE and command == "ZREM":
-            for token in args:
-                self.leave_queue(token)
-        elif key == WAITERS and command == "ZADD":
-            self.appears(WAITERS, at.deadlines.scores)
-            at.deadlines.put(args[1], float(args[0]))
-        elif key == WAITERS and command == "ZREM":
-            for token in args:
-                self.forget_deadline(token)
-        elif key == INFO and command == "HSET":
-            self.fences += [v for f, v in zip(args[::2], args[1::2], strict=True) if f == "#fence"]
-        elif key == WAKE and command == "RPUSH":
-            self.elements[args[0]] = args[1]
-        elif key == WAKE and command == "PEXPIREAT":
-            self.wakes[args[0]] = float(args[1])
-        elif key not in (0, WAKE) and command in ("PEXPIREAT", "PERSIST"):
-            members = (0, at.leases.scores, at.queue, at.deadlines.scores, True, 0, at.parked)[key]
-            if members:  # otherwise the key doesn't exist
-                at.expires[key] = float(args[0]) if command == "PEXPIREAT" else math.inf
-        elif (key, command) not in ((INFO, "HDEL"), (WAKE, "DEL")):
-            self.bad("keys", f"{command} on {args[0] if key == 0 else f'key {key}'}")
+        if at.packed and at.packed.holder:
+            at.expanding = at.packed.holder, at.packed.ends
+        else:
+            at.expires["leases"] = None
+        at.packed = None
 
-    def leave_queue(self, token: str) -> None:
-        if token in self.at.queue:
-            self.gone[token] = self.at.queue.pop(token)
-            self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
-            self.emptied(QUEUE, self.at.queue)
+    def on_zadd_leases(self, end: str, token: str) -> None:
+        if self.at.expanding != (token, float(end)):
+            self.put_lease(token, float(end))
 
-    def park(self, token: str) -> None:
+    def on_zrem_leases(self, token: str, wake: int) -> None:
+        at, verb, counts = self.at, self.entry.verb, self.history.counts
+        mine = self.token(token)
+        if token in at.held:
+            own, deadline = token == self.me, at.deadlines.get(token, math.inf)
+            if own and (verb, self.how) == ("release", "release"):
+                if not self.by_owner:
+                    self.bad("owner", f"the lease of {token[:8]} was released with another fence")
+            elif mine.unclaimed and wake and deadline <= self.now:
+                counts["unclaimed"] += 1
+            elif not (own and (verb == "clear" or self.how == "undo")):
+                self.bad("owner", f"the unexpired lease of {token[:8]} was removed")
+        elif token in at.leases and not mine.ended:
+            counts["reclaimed"] += 1
+        at.loose(token)
+        if at.leases.pop(token, None) is not None:
+            self.emptied("leases")
+
+    def on_zadd_queue(self, score: str, token: str) -> None:
+        at, ticket = self.at, float(score)
+        if token in at.queue:
+            self.bad("place", f"{token[:8]} was enqueued twice")
+            return
+        mine = self.token(token)
+        if mine.ended and mine.ended_in == self.history.epochs:
+            self.bad("ended", f"{token[:8]} was {mine.ended}, and waits again")
+            mine.ended = ""
+        self.appears("queue")
+        gone = {was for other, (was, _) in self.gone.items() if self.same_share(other, token)}
+        if ticket not in gone and any(ticket <= other for other, _ in at.queue.values()):
+            self.bad("turn", f"{token[:8]} entered the queue before others")
+        at.queue[token] = (ticket, self.entry.us)
+        self.history.counts["waited"] += 1
+        if at.arrived or mine.share or mine.bound < math.inf:
+            self.arrives(token)
+            if sum(self.same_share(t, token) for t in at.queue) > 1:
+                self.bad("turn", f"two waiters of {mine.share} are in the queue")
+
+    def same_share(self, one: str, other: str) -> bool:
+        return self.token(one).share == self.token(other).share
+
+    def on_zrem_queue(self, *tokens: str) -> None:
+        for token in tokens:
+            if token in self.at.queue:
+                self.was.setdefault(token, self.at.deadlines.get(token, 0))
+                self.gone[token] = self.at.queue.pop(token)
+                self.emptied("queue")
+
+    def on_zadd_parked(self, score: str, member: str) -> None:
         """Record a waiter that waits for its share, outside of the queue."""
-        self.appears(PARKED, self.at.parked)  # type: ignore[arg-type]
+        token = member.split(" ")[-1]
+        self.appears("parked")
         self.at.parked.add(token)
         self.arrives(token)
 
-    def leave_parked(self, token: str) -> None:
-        if token in self.at.parked:
-            self.at.parked.discard(token)
-            self.gone[token] = (math.inf, self.entry.us)
-            self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
-            self.emptied(PARKED, self.at.parked)  # type: ignore[arg-type]
+    def on_zrem_parked(self, *members: str) -> None:
+        for token in (member.split(" ")[-1] for member in members):
+            if token in self.at.parked:
+                self.was.setdefault(token, self.at.deadlines.get(token, 0))
+                self.at.parked.discard(token)
+                self.gone[token] = (math.inf, self.entry.us)
+                self.emptied("parked")
 
     def arrives(self, token: str) -> None:
         if token not in self.at.arrived:
@@ -456,26 +481,40 @@ class _Replay:
             self.at.arrived[token] = self.turn
             self.history.counts["waited in a share"] += 1
 
-    def forget_deadline(self, token: str) -> None:
-        if (deadline := self.at.deadlines.scores.pop(token, None)) is not None:
-            self.was.setdefault(token, deadline)
-            self.emptied(WAITERS, self.at.deadlines.scores)
-            if token in self.at.channels and deadline > self.now:
-                self.bad("place", f"the heartbeat of {token} was removed")
+    def on_zadd_waiters(self, score: str, token: str) -> None:
+        self.appears("waiters")
+        self.at.deadlines[token] = float(score)
 
-    def appears(self, key: int, members: Mapping[str, Any]) -> None:
-        if not members:
+    def on_zrem_waiters(self, *tokens: str) -> None:
+        for token in tokens:
+            if (deadline := self.at.deadlines.pop(token, None)) is not None:
+                self.was.setdefault(token, deadline)
+                self.emptied("waiters")
+                if token in self.at.channels and deadline > self.now:
+                    self.bad("place", f"the heartbeat of {token} was removed")
+
+    def on_hset_info(self, *pairs: str) -> None:
+        self.fences += [v for f, v in zip(pairs[::2], pairs[1::2], strict=True) if f == "#fence"]
+
+    def on_rpush_wake(self, token: str, message: str) -> None:
+        self.elements[token] = message
+
+    def on_pexpireat_wake(self, token: str, at: str) -> None:
+        self.wakes[token] = float(at)
+
+    def appears(self, key: str) -> None:
+        if not self.at.members(key):
             self.at.expires[key] = math.inf
 
-    def emptied(self, key: int, members: Mapping[str, Any]) -> None:
-        if not members:
+    def emptied(self, key: str) -> None:
+        if not self.at.members(key):
             self.at.expires[key] = None
 
     def put_lease(self, token: str, end: float) -> None:
         at, now, verb = self.at, self.now, self.entry.verb
-        mine, old = self.token(token), at.leases.scores.get(token)
+        mine, old = self.token(token), at.leases.get(token)
         clamped = old is not None and end < old and self.entry.us < at.fence
-        self.appears(LEASES, at.leases.scores)
+        self.appears("leases")
         if not clamped:
             if token in at.held:
                 own = token == self.me and self.by_owner
@@ -510,12 +549,13 @@ class _Replay:
     def grant(self, token: str, mine: _Token, end: float) -> None:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
+        shadow = own and self.how == "shadow"
         mine.nth = 0  # the renewals of a new lease start at 0
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
             mine.ended = ""
-        if own and self.how == "shadow":
+        if shadow:
             self.history.counts["granted in shadow"] += not self.fits(mine)
         elif at.paused:
             self.bad("paused", f"{token[:8]} was granted")
@@ -524,74 +564,32 @@ class _Replay:
         elif not self.fits(mine):
             text = f"{at.used} of {self.limit_of(mine)} were in use, {mine.permits} were granted"
             self.bad("limit", text)
-        turn, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
-        ahead = next(self.waiting(now, token), None)
-        if ahead is not None and at.queue[ahead][0] < turn:
+        ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
+        ahead = next(self.waiting(token), None)
+        if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
             # An unfair request may overtake a head that is younger than a heartbeat. One ms is for
             # rounding.
             age = now - at.queue[ahead][1] / 1000 - 1
-            unfair = own and str(self.entry.said["fair"]) == "0" and turn == math.inf
-            young = unfair and age < self.constants["HEARTBEAT"]
-            passes = young or (own and self.how == "shadow")
-            if not passes:
+            unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
+            if not (unfair and age < self.constants["HEARTBEAT"]):
                 self.bad("order", f"{token[:8]} was granted before {ahead[:8]}")
         number = at.arrived.pop(token, math.inf)
-        for other, came in at.arrived.items():
+        for other, came in at.arrived.items() if not shadow else ():
             waits = other in at.queue or other in at.parked
-            same = waits and self.token(other).share == mine.share and came < number
-            live = at.deadlines.scores.get(other, 0) > now and self.beats(
-                self.token(other).channel, now
-            )
-            if same and live and (own, self.how) != (True, "shadow"):
+            if waits and came < number and self.same_share(other, token) and self.alive(other):
                 self.bad("order", f"{token[:8]} was granted before {other[:8]}, of its share")
         if mine.fence:
             self.history.counts["granted again after expiry"] += 1
         mine.fence = 0
         self.granted[token] = end
 
-    def remove_lease(self, token: str, wake: int) -> None:
-        at, now, verb, counts = self.at, self.now, self.entry.verb, self.history.counts
-        mine = self.token(token)
-        if token in at.held:
-            own = token == self.me
-            if own and (verb, self.how) == ("release", "release"):
-                if not self.by_owner:
-                    self.bad("owner", f"the lease of {token[:8]} was released with another fence")
-            elif mine.unclaimed and wake and at.deadlines.scores.get(token, math.inf) <= now:
-                counts["unclaimed"] += 1
-            elif not (own and (verb == "clear" or self.how == "undo")):
-                self.bad("owner", f"the unexpired lease of {token[:8]} was removed")
-        elif token in at.leases.scores and not mine.ended:
-            counts["reclaimed"] += 1
-        at.loose(token)
-        if at.leases.scores.pop(token, None) is not None:
-            self.emptied(LEASES, at.leases.scores)
-
-    def enqueue(self, token: str, ticket: float) -> None:
-        at = self.at
-        if token in at.queue:
-            self.bad("place", f"{token[:8]} was enqueued twice")
-            return
-        mine = self.token(token)
-        if mine.ended and mine.ended_in == self.history.epochs:
-            self.bad("ended", f"{token[:8]} was {mine.ended}, and waits again")
-            mine.ended = ""
-        self.appears(QUEUE, at.queue)
-        at.queue[token] = (ticket, self.entry.us)
-        self.history.counts["waited"] += 1
-        if at.arrived or mine.share or mine.bound < math.inf:
-            self.arrives(token)
-            if [self.token(t).share for t in at.queue].count(mine.share) > 1:
-                self.bad("turn", f"two waiters of {mine.share} are in the queue")
-
     # What follows from them
 
-    def told(self) -> None:
+    def check_grants(self) -> None:
         """Check each grant of this script: its fence, its duration, and the notification."""
         at, now, reply, counts = self.at, self.now, self.entry.reply, self.history.counts
         for token, end in self.granted.items():
-            mine = self.token(token)
-            handed = token in self.elements
+            mine, handed = self.token(token), token in self.elements
             most = self.constants["FIRST"] if handed or mine.lease == math.inf else math.inf
             if handed:
                 fence, when, lease = self.elements[token].split(" ")
@@ -624,7 +622,7 @@ class _Replay:
 
     def claimed(self, fence: Any, lease: Any) -> None:
         """Check a reply that grants or confirms a lease."""
-        mine, end = self.mine, self.at.leases.scores.get(self.me, 0)
+        mine, end = self.mine, self.at.leases.get(self.me, 0)
         if self.me not in self.at.held:
             self.bad("answer", "ok, but it holds nothing")
         elif float(lease) > end - self.now:
@@ -637,8 +635,7 @@ class _Replay:
     def after_acquire(self, word: str, *rest: Any) -> None:
         at, mine, counts = self.at, self.mine, self.history.counts
         if word == "ok":
-            if self.me not in self.granted:
-                counts["answered again"] += 1
+            counts["answered again"] += self.me not in self.granted
             self.claimed(*rest[:2])
             return
         if self.me in at.held and not mine.ended:
@@ -646,26 +643,28 @@ class _Replay:
         waits = self.me in at.queue or self.me in at.parked
         if (word == "wait") != waits:
             self.bad("answer", f"{word}, but {'' if waits else 'not '}in the queue")
-        if word == "no":
-            counts[f"refused, {rest[0]}"] += 1
-            if rest[0] == "paused" and not at.paused:
-                self.bad("refused", "it is not paused")
-            if rest[0] == "share" and self.within(mine):
-                self.bad("refused", f"{mine.share} has less than its limit of {mine.bound}")
-            if rest[0] == "full" and not self.within(mine) and mine.permits <= mine.bound:
-                self.bad("refused", f"{mine.share} has its limit, and the reason is full")
-            if rest[0] == "full" and not at.queue and not at.parked and self.fits(mine):
-                self.bad("refused", f"{at.used} of {self.limit_of(mine)} are in use, none wait")
-        elif word == "large" and mine.permits <= self.limit_of(mine):
-            self.bad("refused", f"{mine.permits} are not more than {self.limit_of(mine)}")
-        elif word == "kind" and not at.held and not at.queue:
-            self.bad("refused", "there is no holder and no waiter")
-        elif word == "more" and len(self.entry.writes) < self.constants["BOUND"]:
-            self.bad("refused", "nothing was left to remove")
-        elif word == "dead" and not mine.ended:
-            self.bad("refused", "it was not ended")
-        if word not in ("no", "wait"):
-            counts[word] += 1
+        if word == "wait":
+            deadlines, constants = at.deadlines, self.constants
+            due = self.now + int(rest[1]) + constants["PATIENCE"]
+            beat = self.now + constants["ALIVE"] if mine.channel != "-" else 0
+            if deadlines.get(self.me, 0) < due or deadlines.get(mine.channel, 0) < beat:
+                self.bad("place", "it counts as dead before it has to ask again")
+        nobody, within = not at.queue and not at.parked, self.within(mine)
+        idle = (nobody and self.fits(mine)) or (mine.permits <= mine.bound and not within)
+        wrong = {
+            "no paused": (not at.paused, "it is not paused"),
+            "no share": (within, f"{mine.share} has less than {mine.bound}"),
+            "no full": (idle, f"{at.used} of {self.limit_of(mine)} are in use"),
+            "large": (mine.permits <= self.limit_of(mine), f"{self.limit_of(mine)} are enough"),
+            "kind": (not at.held and nobody, "there is no holder and no waiter"),
+            "more": (len(self.entry.writes) < self.constants["BOUND"], "nothing was left"),
+            "dead": (not mine.ended, "it was not ended"),
+        }
+        is_wrong, why = wrong.get(f"no {rest[0]}" if word == "no" else word, (False, ""))
+        if is_wrong:
+            self.bad("refused", why)
+        if word != "wait":
+            counts[f"refused, {rest[0]}" if word == "no" else word] += 1
 
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
@@ -701,7 +700,7 @@ class _Replay:
         elif (word == "ok") != self.by_owner:
             self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
         if word == "ok":
-            self.claimed(self.asked_fence, rest[0])
+            self.claimed(self.entry.said["fence"], rest[0])
 
     def after_clear(self, word: str) -> None:
         self.history.counts["cleared" if word == "ok" else "cleared, but gone"] += 1
@@ -713,9 +712,9 @@ class _Replay:
     def after_operate(self, word: str) -> None:
         self.history.counts[self.how] += 1
 
-    def worked(self) -> None:
+    def check_handoff(self) -> None:
         """Check that no permit is free while the first live waiter could get it."""
-        verb, word = self.entry.verb, self.entry.reply[0]
+        verb, word, at = self.entry.verb, self.entry.reply[0], self.at
         # The mode "lost" of a release only counts.
         may_free = self.how != "lost" and (
             (verb == "acquire" and word in ("wait", "no"))
@@ -724,27 +723,23 @@ class _Replay:
             or (verb == "clear" and word == "ok")
             or verb == "operate"
         )
-        if not may_free or not self.at.queue or len(self.entry.writes) >= self.constants["BOUND"]:
+        if not may_free or not at.queue or len(self.entry.writes) >= self.constants["BOUND"]:
             return
-        head = next(self.waiting(self.now), None)
+        head = next(self.waiting(), None)
         if head is not None and self.fits(self.token(head)):
-            self.bad("handover", f"{head[:8]} waits, {self.at.used} permits are in use")
-        self.taking_turns()
-
-    def taking_turns(self) -> None:
-        """Check that the first waiter of each share is in the queue if it fits."""
-        at, firsts = self.at, dict[str, str]()
+            self.bad("handover", f"{head[:8]} waits, {at.used} permits are in use")
+        # The first waiter of each share is in the queue if it fits.
+        firsts = dict[str, str]()
         for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
             if token in at.queue or token in at.parked:
                 firsts.setdefault(self.token(token).share, token)
-        swept = len(at.held) == len(at.leases.scores)
+        swept = len(at.held) == len(at.leases)
         for share, token in firsts.items() if swept else ():
             if token not in at.queue and self.within(self.token(token)):
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
-    def thrown_out(self) -> None:
+    def check_removed(self) -> None:
         """Check that each waiter that this script removed from the queue had to leave."""
-        now = self.now
         for token in self.gone:
             mine = self.token(token)
             if token in self.at.queue or token in self.at.parked:
@@ -754,18 +749,22 @@ class _Replay:
                 continue
             if token == self.me and (mine.ended or self.entry.verb == "release"):
                 continue
-            if self.was[token] > now and self.beats(mine.channel, now):
+            if self.was[token] > self.now and self.beats(mine.channel):
                 self.bad("place", f"{token[:8]} was removed from the queue")
 
-    def outlives(self) -> None:
+    def check_expiry(self) -> None:
         """Check that the keys expire, and not before their contents."""
         at = self.at
-        latest = max(at.leases.top(), at.deadlines.top())
+        latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
         marked = at.paused or at.override is not None
-        for key, expires in enumerate(at.expires):
+        for key, expires in at.expires.items():
             if expires is None:
                 continue
             if expires < (math.inf if marked else latest):
-                self.bad("expiry", f"key {key} expires at {expires:.0f}, before {latest:.0f}")
+                self.bad("expiry", f"{key} expires at {expires:.0f}, before {latest:.0f}")
             elif expires == math.inf and latest < math.inf and not marked:
-                self.bad("expiry", f"key {key} never expires")
+                self.bad("expiry", f"{key} never expires")
+
+
+#: Writes that don't change what the rules are about.
+_WITHOUT_EFFECT = {("DEL", "wake"), ("DEL", "never"), ("DEL", "info"), ("HDEL", "info")}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from django_redis_sync.protocol.keys import Keys
+from django_redis_sync.protocol.keys import Keys, touched
 from django_redis_sync.protocol.scripts import CONSTANTS
 
 _HEAD = struct.Struct("<Bddd")
@@ -34,6 +34,11 @@ class Packed(NamedTuple):
         return permits or (CONSTANTS["EXCLUSIVE"] if self.holder else 0)
 
     @property
+    def leases(self) -> dict[str, float]:
+        """The end of each lease in ms by its token, as in expanded state."""
+        return {self.holder: float(self.ends)} if self.holder else {}
+
+    @property
     def fields(self) -> dict[str, str]:
         """The fields of the info key in expanded state."""
         found = {"#fence": str(self.fence), "#expiry": str(self.expiry), "#seen": self.seen}
@@ -42,9 +47,8 @@ class Packed(NamedTuple):
         return found | {name: value for name, value in more.items() if value}
 
     def pack(self) -> bytes:
-        head = _HEAD.pack(*self[:4])
         texts = (text.encode() + b"\0" for text in self[4:7])
-        return b"".join([head, *texts, self.record.encode()])
+        return b"".join([_HEAD.pack(*self[:4]), *texts, self.record.encode()])
 
 
 def unpack(packed: bytes) -> Packed:
@@ -55,34 +59,24 @@ def unpack(packed: bytes) -> Packed:
 
 def packed_of(client: Any, leases: str) -> Packed | None:
     """Return the compact state of the name with this key, or None if its state is expanded."""
-    packed, _ = _read(client, leases)
-    return None if packed is None else unpack(packed)
+    with _ignoring_another_type():
+        if packed := client.hget(leases, "#"):
+            return unpack(packed)
+    return None
 
 
 def leases_of(client: Any, leases: str) -> dict[str, float]:
     """Return the expiry of each lease in ms, in ascending order, including expired leases."""
-    packed, laid_out = _read(client, leases)
-    if packed is not None:
-        state = unpack(packed)
-        return {state.holder: float(state.ends)} if state.holder else {}
-    return {token.decode(): end for token, end in laid_out}
-
-
-def _read(client: Any, leases: str) -> tuple[bytes | None, list[tuple[bytes, float]]]:
-    """Return the compact state, or None and the expanded leases.
-
-    The key may change its type between the two commands. MULTI can't prevent that, because Redis
-    rejects it when its memory is full."""
-    while True:
-        with _of_that_type():
-            if packed := client.hget(leases, "#"):
-                return packed, []
-        with _of_that_type():
-            return None, client.zrange(leases, 0, -1, withscores=True)
+    while True:  # the key may change its type between the two commands
+        if packed := packed_of(client, leases):
+            return packed.leases
+        with _ignoring_another_type():
+            ends = client.zrange(leases, 0, -1, withscores=True)
+            return {token.decode(): end for token, end in ends}
 
 
 @contextlib.contextmanager
-def _of_that_type() -> Iterator[None]:
+def _ignoring_another_type() -> Iterator[None]:
     try:
         yield
     except redis.ResponseError as error:
@@ -92,5 +86,4 @@ def _of_that_type() -> Iterator[None]:
 
 def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
     """Return all keys that a name can have, including the wake list of a token."""
-    own = keys.leases, keys.queue, keys.parked, keys.waiters, keys.info, keys.stats
-    return (*own, keys.wake + token, keys.declared[1])
+    return (*(key + token * (key == keys.wake) for key in touched(keys.declared)), keys.declared[1])

@@ -1,4 +1,5 @@
-"""Simulated clients that call the scripts directly, in random order.
+"""Simulated clients that call the scripts directly, in random order, on a server whose clock stands
+still between two calls.
 
 The clients follow the protocol, including tombstones after an unanswered acquire. Everything else
 goes wrong: replies are lost, copies arrive late, clients die, leases expire, operators interfere.
@@ -6,62 +7,32 @@ goes wrong: replies are lost, copies arrive late, clients die, leases expire, op
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import redis
-from django.conf import settings
 
-from django_redis_sync.locks.lease_state import LocalExpiry
-from django_redis_sync.protocol import plans, scripts
+from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of, share_terms
+from django_redis_sync.protocol.steps import TICK, LocalExpiry, seconds
+from tests.model.redis import WRITES, Frozen, ScriptError, Store, compiled, number
 
-from .journal import Journal, wrap
-from .planting import planted
-
-#: Constants for leases of 30 to 100 ms.
-FAST = {
-    **scripts.CONSTANTS,
-    "FIRST": 60,
-    "CLAIM": 25,
-    "HEARTBEAT": 15,
-    "PATIENCE": 25,
-    "ASLEEP": 80,
-    "ALIVE": 40,
-    "GRACE": 60,
-}
-
+from .journal import Entry
+from .packed import unpack
 
 #: The default values of arguments.
 DEFAULTS: dict[str, Any] = {
-    "mark": "-",
-    "token": "",
+    **dict.fromkeys(("token", "label", "place", "job", "value"), ""),
+    **dict.fromkeys(("keep", "tombstone", "hold", "ticket", "fence", "ms", "nth", "known"), 0),
+    **dict.fromkeys(("permits", "limit", "fair", "compact"), 1),
+    **dict.fromkeys(("mark", "channel"), "-"),
     "lease": 1000,
-    "permits": 1,
-    "limit": 1,
     "kind": "p",
-    "max_waiters": 10**9,
-    "fair": 1,
-    "channel": "-",
-    "label": "",
-    "keep": 0,
-    "compact": 1,
-    "tombstone": 0,
-    "hold": 0,
-    "place": "",
-    "ticket": 0,
-    "job": "",
-    "fence": 0,
-    "ms": 0,
-    "nth": 0,
-    "known": 0,
-    "value": "",
+    "max_waiters": scripts.ANY,
     "max_rows": 100,
 }
 
@@ -95,6 +66,8 @@ def words(reply: Any) -> list[bytes]:
 
 
 class Call(NamedTuple):
+    """A call of a script, or the verb "pop": a client pops its wake-up message."""
+
     verb: str
     keys: tuple[str, ...]
     said: dict[str, Any]
@@ -109,6 +82,10 @@ class Call(NamedTuple):
         """The arguments of EVAL and EVALSHA after the script."""
         return [len(self.keys), *self.keys, *self.argv]
 
+    @property
+    def base(self) -> str:
+        return self.keys[0].removesuffix("leases")
+
     def run_on(self, client: redis.Redis) -> Any:
         return client.eval(scripts.script(self.verb).source, *self.asked)
 
@@ -118,21 +95,139 @@ def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
     return Call(verb, keys.declared, {"token": token, **said})
 
 
-@dataclass
-class Kind:
-    """A name, and the options of its requests."""
+# The server
+
+START = 1_700_000_000_000_000  # µs: as many digits as a real clock has
+
+
+class Recording(Store):
+    """Records the writes of a script as in a journal, and how often the script reads the clock."""
+
+    def __init__(self, base: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.base, self.writes, self.clock_reads = base, list[tuple[Any, ...]](), 0
+
+    def call(self, *args: Any) -> Any:
+        name, key, *_ = *args, ""
+        is_lease = (name, key) == ("ZREM", f"{self.base}leases")
+        wake = [int(f"{self.base}wake:{args[2]}" in self.data)] if is_lease else []
+        reply = super().call(*args)
+        self.clock_reads += name == "TIME"
+        if name in WRITES and key != f"{self.base}stats" and (name, reply) != ("PEXPIREAT", 0):
+            texts = [utf8(arg if isinstance(arg, str) else number(arg)) for arg in args[2:]]
+            self.writes.append((name, key.removeprefix(self.base), *texts, *wake))
+        return reply
+
+
+def utf8(text: str) -> str:
+    """Return a text of the model's Redis, whose characters are bytes, as in a journal."""
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
+class ModelServer:
+    """The model's Redis, whose clock the tests move. `entries`: the journal of its scripts. `lua`:
+    texts of the scripts to replace. `said`: arguments of all calls."""
+
+    store: Any = Recording
+
+    def __init__(self, lua: Mapping[str, str] = {}, **said: Any) -> None:
+        self.scripts, self.said = compiled(tuple(lua.items())), said
+        self.micros, self.full, self.published = START, False, list[tuple[str, str]]()
+        self.names: dict[str, Frozen] = {}
+        self.entries, self.number = list[Entry](), 0
+
+    def run(self, one: Call) -> Any:
+        """Run a call and return the words of its reply, or ["OOM"] if the memory is full."""
+        store = self.store(one.base, self.names.get(one.base, ()), self.micros, self.full)
+        if one.verb == "pop":
+            reply = store.call("LPOP", f"{one.base}wake:{one.said['token']}")
+        else:
+            mine = {name: said for name, said in self.said.items() if name in arguments(one.verb)}
+            one, error = one._replace(said={**one.said, **mine}), ""
+            before = self.before(one, store)
+            argv = tuple(str(word) for word in one.argv)
+            try:
+                reply = self.scripts.run(store, one.verb, one.keys, argv)
+            except ScriptError as failed:
+                reply, error = ["OOM" if "OOM" in str(failed) else "ERROR"], str(failed)
+            assert store.clock_reads <= 1, f"{store.clock_reads} readings of the clock: {one}"
+            entry = self.micros, one.verb, one.base[:-1], argv
+            shown = () if error or one.verb == "inspect" else tuple(reply)
+            self.add(*entry, shown, before, tuple(store.writes), error)
+        self.published += store.published
+        self.names[one.base] = store.freeze()
+        return reply
+
+    def add(self, *entry: Any) -> None:
+        self.number += 1
+        self.entries.append(Entry(self.number, "", *entry))
+
+    def before(self, one: Call, store: Store) -> tuple[Any, int]:
+        _, leases, _ = store.data.get(f"{one.base}leases", ("", {}, 0))
+        _, queue, _ = store.data.get(f"{one.base}queue", ("", {}, 0))
+        return utf8(leases["#"]) if "#" in leases else len(leases), len(queue)
+
+    def contents(self, keys: Keys, key: str) -> dict[str, Any]:
+        """Return the fields or members of a key; none if it does not exist."""
+        rows = self.names.get(keys.leases.removesuffix("leases"), ())
+        return dict(next((items for name, _, items, _ in rows if name == key), ()))
+
+    def leases(self, keys: Keys) -> dict[str, float]:
+        """Return the end of each lease in ms, including expired leases."""
+        leases = self.contents(keys, keys.leases)
+        return unpack(leases["#"].encode("latin-1")).leases if "#" in leases else leases
+
+    def ends(self, keys: Keys) -> Iterator[float]:
+        """Yield the ends of leases and waits of a name, in ms."""
+        yield from self.leases(keys).values()
+        yield from self.contents(keys, keys.waiters).values()
+
+    def left_keys(self) -> list[str]:
+        """Return the keys that exist, except statistics."""
+        rows = (row for frozen in self.names.values() for row in Store(frozen, self.micros).data)
+        return [key for key in rows if not key.endswith(":stats")]
+
+    def believe(self, keys: Keys, token: str, until: float) -> None:
+        """Add the local expiry of a lease, in seconds, to the journal."""
+        name, argv = keys.leases.removesuffix(":leases"), (token, f"{until * 1000:.3f}")
+        self.add(self.micros, "!believes", name, argv)
+
+
+# The clients
+
+
+class Kind(NamedTuple):
+    """A name, the number of its clients, and the options of their requests. `marks`: overrides of
+    its policy, which the checker of journals doesn't know. `calm`: most requests are usual ones,
+    so that the name is compact most of the time."""
 
     keys: Keys
-    limit: int
-    permits: tuple[int, ...]
+    clients: int
+    limit: int = 1
+    permits: tuple[int, ...] = (1,)
     kind: str = "p"
     shares: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ("-",)
+    calm: bool = False
+
+
+def kinds(keep: int = 0) -> list[Kind]:
+    """Return names of all kinds, for the checker of journals."""
+    return [
+        Kind(keys_of("t", "lock", None, keep), 7),
+        Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
+        Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
+        # Few clients use this name, so it is compact at times, and expired leases stay for a while.
+        Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
+        Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
+    ]
 
 
 @dataclass
 class Client:
     kind: Kind
     rng: random.Random
+    believing: type[LocalExpiry] = LocalExpiry
     token: str = ""
     ask: dict[str, Any] = field(default_factory=dict)
     state: str = "idle"  # asking, waiting, holding, ending
@@ -141,293 +236,266 @@ class Client:
     known: int | None = None  # number of the newest renewal in the handle, if it was adopted
     unanswered: bool = False
     belief: LocalExpiry | None = None  # None: unknown
-    believing: type[LocalExpiry] = LocalExpiry
-    beside: list[Call] = field(default_factory=list)  # calls that are sent at the same time
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        steps = {n: getattr(self, f"_{n}") for n in ("asking", "waiting", "holding", "ending")}
-        self.steps: dict[str, Callable[[], Call | None]] = {"idle": self._idle, **steps}
-
     def call(self, verb: str, **said: Any) -> Call:
+        if verb in ("acquire", "release"):
+            said["mark"] = self.rng.choice(self.kind.marks)
+        if verb != "pop":
+            said["keep"] = self.kind.keys.keep
         return call(verb, self.kind.keys, self.token, **said)
 
-    def step(self) -> Call | None:
-        self.sent = time.time()
-        return self.steps[self.state]()
+    def step(self, now: float) -> list[Call]:
+        """Return the calls that the client sends now, at the same time."""
+        self.sent = now
+        steps: dict[str, Callable[[], Sequence[Call | None]]] = {
+            "idle": self._idle,
+            "asking": lambda: [self.call("acquire", **self.ask)],
+            "waiting": self._waiting,
+            "holding": self._holding,
+            "ending": lambda: [self.call("release", **self.ending)],
+        }
+        return [one for one in steps[self.state]() if one is not None]
+
+    def _seldom(self, chance: float) -> bool:
+        """Return True for something that would expand a compact name, seldom on a calm name."""
+        return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
-        more = "inf" if self.rng.random() < 0.03 else self.rng.randint(20, 120)
+        ms = "inf" if self._seldom(0.03) else self.rng.randint(1500, 9000)
         self.nth += 1
         if self.belief is not None:
-            self.belief.asked(self.nth, plans.seconds(more), self.sent)
-        return self.call("renew", fence=self.fence, how="set", ms=more, nth=self.nth)
+            self.belief.asked(self.nth, seconds(str(ms)), self.sent)
+        return self.call("renew", fence=self.fence, how="set", ms=ms, nth=self.nth)
 
-    def _idle(self) -> Call:
-        rng = self.rng
+    def _idle(self) -> list[Call]:
+        rng, kind = self.rng, self.kind
+        if self.token and rng.random() < 0.03:
+            return [self.call("acquire", **{**self.ask, "how": "again"})]  # too late
         self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
         self.nth, self.known, self.belief = 0, None, None
         self.ask = {
-            "lease": rng.choice(["inf", 400, 400, *(rng.randint(30, 100) for _ in range(30))]),
-            "permits": rng.choice(self.kind.permits),
-            "limit": self.kind.limit,
-            "kind": self.kind.kind,
-            "how": "try" if rng.random() < 0.25 else "wait",
-            "max_waiters": 3 if rng.random() < 0.1 else scripts.ANY,
+            "lease": rng.choice(["inf", 1, 30_000, *(rng.randint(1000, 9000) for _ in range(30))]),
+            "permits": rng.choice(kind.permits),
+            "limit": kind.limit if rng.random() < 0.95 else kind.limit + 1,
+            "kind": kind.kind if rng.random() < 0.97 else "pw"["wp".index(kind.kind)],
+            "how": rng.choice(["try"] * 4 + ["wait"] * 12 + ["shadow"]),
+            "max_waiters": rng.choice([0, 3, *[scripts.ANY] * 18]),
             "fair": int(rng.random() < 0.85),
             "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
-        if self.kind.shares:
-            self.ask |= {"share": rng.choice(self.kind.shares), "share_limit": 2, "fair": 1}
+        if not self._seldom(1):
+            self.ask |= {"lease": rng.randint(900, 9000), "limit": kind.limit, "kind": kind.kind}
+            self.ask["how"] = "try"
+        if kind.shares:
+            bound = rng.choice([2, 2, 2, 2, 1, 3])
+            self.ask |= {"share": rng.choice(kind.shares), "share_limit": bound, "fair": 1}
+            self.ask["how"] = rng.choice([self.ask["how"]] * 9 + ["shadow"])
         self.state = "asking"
-        return self._asking()
+        return [self.call("acquire", **self.ask)]
 
-    def _asking(self) -> Call:
-        return self.call("acquire", **self.ask)
-
-    def _waiting(self) -> Call | None:
+    def _waiting(self) -> list[Call | None]:
         roll = self.rng.random()
         if roll < 0.4:
-            return self.call("acquire", **{**self.ask, "how": "again"})
+            return [self.call("acquire", **{**self.ask, "how": "again"})]
         if roll < 0.7:
-            return self.call("pop")
-        if roll < 0.75:
-            return self._end("giveup")
+            return [self.call("pop")]
         if roll < 0.79:
-            return self._end("undo")
+            return [self._end("giveup" if roll < 0.75 else "undo")]
         if roll < 0.81:
             self.state = "idle"  # dead: doesn't ask again
-        return None
+        return []
 
-    def _holding(self) -> Call | None:
-        rng = self.rng
+    def _holding(self) -> list[Call | None]:
+        rng, fence = self.rng, self.fence
         roll = rng.random()
         if roll < 0.25:
-            hold = 30 if self.rng.random() < 0.15 else 0
-            return self._end("release", hold)
+            return [self._end("release", 2000 if self._seldom(0.15) else 0)]
         if roll < 0.45:
-            if roll < 0.35:
-                self.beside.append(self.renew())
-            return self.renew()
+            return [self.renew(), self.renew() if roll < 0.35 else None]
         if roll < 0.5:
-            return self.call("renew", fence=self.fence, how="confirm")
+            return [self.call("renew", fence=fence, how="confirm")]
         if roll < 0.55:
-            return self.call("acquire", **self.ask)
+            return [self.call("acquire", **self.ask)]
         if roll < 0.58:
-            return self.call("renew", fence=int(self.fence) - 1, how="set", ms=500)
+            return [self.call("renew", fence=int(fence) - 1, how="set", ms=9000)]
         if roll < 0.61:
-            return self.call("release", fence=int(self.fence) - 1, how="release")
+            return [self.call("release", fence=int(fence) - 1, how="release")]
         if roll < 0.63:
-            return self._end("undo")
+            return [self._end("undo")]
         if roll < 0.73 and self.ask["permits"] == 0:
-            return self.call("release", fence=self.fence, how="share")
+            return [self.call("release", fence=fence, how="share")]
         if roll < 0.65 and self.ask["lease"] != "inf":
             self.state = "idle"  # dead: its lease expires
         if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
-            return self._adopt(self.nth)
+            return [self._adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return self._adopt(self.known + rng.randint(1, 1000))  # a second use of the handle
+            return [self._adopt(self.known + rng.randint(1, 1000))]  # a second use of the handle
         if roll > 0.93:
             # A copy of the last renewal but one. If there is none, the script applies this one.
             self.belief = self.belief if self.nth > 1 else None
-            return self.call("renew", fence=self.fence, how="set", ms=90, nth=max(0, self.nth - 1))
-        return None
+            return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
+        return []
 
     def _adopt(self, nth: int) -> Call:
         self.belief = None  # the lease now belongs to another client
-        said = {"how": "adopt", "ms": 90, "nth": nth, "known": self.known}
+        said = {"how": "adopt", "ms": 9000, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
     def _end(self, how: str, hold: int = 0) -> Call:
         fence = self.fence if how == "release" else "0"
         self.ending = {"fence": fence, "how": how, "tombstone": int(self.unanswered), "hold": hold}
         self.state = "ending"
-        return self._ending()
-
-    def _ending(self) -> Call:
         return self.call("release", **self.ending)
 
     def take(self, done: Call, reply: Any) -> None:
-        """Process the reply, which is None if it was lost."""
+        """Process the words of the reply, which is None if it was lost."""
         if done.said["token"] != self.token or (done.verb == "pop" and not reply):
             return
         if reply is None:
             self.unanswered |= done.verb == "acquire"
-            return
-        if done.verb == "pop":
-            self.state, self.fence = "holding", reply.split()[0].decode()
-            return
-        reply = words(reply)
-        word = reply[0].decode()
-        if done.verb == "acquire":
-            if word == "ok":
-                if self.state != "holding":
-                    until = self.sent + plans.seconds(reply[2].decode()) - plans.TICK
-                    self.belief = self.believing(until)
-                self.state, self.fence = "holding", reply[1].decode()
-            elif word == "wait":
-                self.state = "waiting"
-            elif self.unanswered or self.state == "holding":
-                self._end("undo")
-            else:
+        elif done.verb == "pop":
+            self.state, self.fence = "holding", reply.split(" ")[0]
+        elif done.verb != "release" or self.state == "ending":
+            getattr(self, f"_take_{done.verb}")(done, *reply)
+
+    def _take_acquire(self, done: Call, word: str, *rest: str) -> None:
+        if word == "ok":
+            if self.state != "holding":
+                until = self.sent + seconds(rest[1]) - TICK
+                self.belief = self.believing(until)
+            self.state, self.fence = "holding", rest[0]
+        elif word == "wait":
+            self.state = "waiting"
+        elif self.unanswered or self.state == "holding":
+            self._end("undo")
+        else:
+            self.state = "idle"
+
+    def _take_renew(self, done: Call, word: str, *rest: str) -> None:
+        said = done.said
+        if word == "ok" and said["how"] == "set" and self.belief is not None and said.get("nth"):
+            until = self.sent + seconds(rest[0]) - TICK
+            self.belief.answered(said["nth"], until)
+        if word == "lost" and said["fence"] == self.fence:
+            self._end("undo")
+        elif word == "adopted" and said["nth"] == self.nth:
+            self.state = "idle"  # adopted by another client, which lets it expire
+
+    def _take_release(self, done: Call, word: str, *rest: str) -> None:
+        if done.said["how"] == "giveup" and word == "ok":
+            self.state, self.fence = "holding", rest[0]
+        elif self.unanswered and not (done.said["tombstone"] and word != "lost"):
+            self.ending = {"how": "undo", "tombstone": 1}
+            if done.said["how"] == "undo" and done.said["tombstone"]:
                 self.state = "idle"
-        elif done.verb == "renew":
-            nth = self.belief is not None and done.said.get("nth")
-            if word == "ok" and done.said["how"] == "set" and nth:
-                until = self.sent + plans.seconds(reply[1].decode()) - plans.TICK
-                self.belief.answered(nth, until)
-            if word == "lost" and done.said["fence"] == self.fence:
-                self._end("undo")
-            elif word == "adopted" and done.said["nth"] == self.nth:
-                self.state = "idle"  # adopted by another client, which lets it expire
-        elif self.state == "ending":
-            if done.said["how"] == "giveup" and word == "ok":
-                self.state, self.fence = "holding", reply[1].decode()
-            elif self.unanswered and not (done.said["tombstone"] and word != "lost"):
-                self.ending = {"how": "undo", "tombstone": 1}
-                if done.said["how"] == "undo" and done.said["tombstone"]:
-                    self.state = "idle"
-            else:
-                self.state = "idle"
+        else:
+            self.state = "idle"
 
 
 class Workload:
-    """A random workload. `clients`: number per busy name; `mutate` changes the text of a script."""
+    """Random clients on a server: a ModelServer, or something like one. `faults`: a factor for the
+    probability of faults and operator actions."""
 
     def __init__(
         self,
-        client: redis.Redis,
+        server: Any,
         seed: int,
-        *,
-        clients: int = 7,
-        constants: Mapping[str, int] = FAST,
-        mutate: Callable[[str, str], str] = lambda verb, source: source,
-        prefix: str = "test-sync",
+        names: Sequence[Kind] | None = None,
         believing: type[LocalExpiry] = LocalExpiry,
+        faults: float = 1.0,
     ) -> None:
-        self.redis, self.rng = client, random.Random(seed)
-        self.journal = Journal(client, f"{prefix}-journal:{seed}", constants)
-        self.shas = {
-            verb: client.script_load(
-                wrap(verb, planted(verb, partial(mutate, verb), constants), self.journal.key)
-            )
-            for verb in scripts.NAME_SCRIPTS
-        }
-        kinds = (
-            Kind(keys_of(prefix, f"lock{seed}"), 1, (1,)),
-            Kind(keys_of(prefix, f"pool{seed}"), 3, (1, 1, 2, 3)),
-            Kind(keys_of(prefix, f"both{seed}"), 1000, (1, 1, 0), "w"),
-            # Few clients use this name, so expired leases stay there for a while.
-            Kind(keys_of(prefix, f"quiet{seed}"), 2, (1,)),
-            Kind(keys_of(prefix, f"shares{seed}"), 3, (1, 1, 2), shares=("a", "b", "c d", "")),
-        )
-        numbers = (clients, clients, clients, 2, clients)
+        self.server, self.rng, self.round, self.faults = server, random.Random(seed), 0, faults
+        self.kinds = names or kinds()
         self.clients = [
-            Client(kind, self.rng, believing=believing)
-            for kind, n in zip(kinds, numbers, strict=True)
-            for _ in range(n)
+            Client(kind, self.rng, believing) for kind in self.kinds for _ in range(kind.clients)
         ]
         self.late: list[tuple[int, Call]] = []
-        self.kinds, self.round = kinds, 0
 
     def run(self, operations: int) -> None:
-        """Run about `operations` scripts."""
+        """Run about `operations` calls."""
         done = 0
         while done < operations:
             self.round += 1
             done += self._round()
             roll = self.rng.random()
-            if roll < 0.01:
-                time.sleep(0.08)  # most leases expire without being removed
-            elif roll < 0.05:
-                time.sleep(self.rng.uniform(0.002, 0.03))
+            if roll < 0.05:
+                self.pass_time(self.rng.uniform(0.1, 2) if roll > 0.01 else 6)
+            elif roll < 0.12:  # until the millisecond in which a lease or a wait ends, or before it
+                now = self.server.micros
+                ends = [1000 * end for kind in self.kinds for end in self.server.ends(kind.keys)]
+                soon = min((end for end in ends if end > now), default=now)
+                if soon < now + 10_000_000:
+                    self.server.micros = int(soon) - self.rng.choice([0, 0, 1000])
+
+    def pass_time(self, seconds: float) -> None:
+        self.server.micros += int(seconds * 1_000_000)
 
     def _round(self) -> int:
         rng = self.rng
         sent: list[tuple[Client | None, Call]] = []
-        for client in rng.sample(self.clients, 6):
-            if (step := client.step()) is not None:
-                sent.append((client, step))
-                sent += [(client, other) for other in client.beside]
-                client.beside.clear()
-                if rng.random() < 0.06:
+        for client in rng.sample(self.clients, min(6, len(self.clients))):
+            for one in client.step(self.server.micros / 1e6):
+                sent.append((client, one))
+                if rng.random() < 0.06 * self.faults and one.verb != "pop":
                     # The client sends the request again, and the first copy arrives later.
-                    client.unanswered |= step.verb == "acquire"
-                    due = self.round + int(10 ** rng.uniform(0, 3))
-                    if step.verb != "pop":
-                        self.late.append((due, step))
+                    client.unanswered |= one.verb == "acquire"
+                    self.late.append((self.round + int(10 ** rng.uniform(0, 2.3)), one))
         sent += [(None, copy) for due, copy in self.late if due <= self.round]
         self.late = [(due, copy) for due, copy in self.late if due > self.round]
-        if rng.random() < 0.06:
-            sent.append((None, self._operator()))
+        if rng.random() < 0.06 * self.faults:
+            sent += [(None, one) for one in self._operator()]
         if self.round % 50 == 0:
             owned = {client.token for client in self.clients}
             sent += [(None, one) for one in self._permanent() if one.said["token"] not in owned]
         rng.shuffle(sent)
-        with self.redis.pipeline(transaction=False) as pipe:
-            for _, one in sent:
-                if one.verb == "pop":
-                    pipe.lpop(one.keys[0].removesuffix("leases") + "wake:" + one.said["token"])
-                else:
-                    pipe.evalsha(self.shas[one.verb], *one.asked)
-            replies = pipe.execute(raise_on_error=False)
-        received = list(zip(sent, replies, strict=True))
+        received = []
+        for client, one in sent:
+            self.pass_time(rng.choice([0, 1e-6, 0.001, 0.01, 0.05]))
+            received.append((client, one, self.server.run(one)))
         rng.shuffle(received)
-        for (client, one), reply in received:
+        for client, one, reply in received:
             if client is not None:
-                lost = rng.random() < 0.05 or isinstance(reply, Exception)
+                lost = rng.random() < 0.05 * self.faults or reply == ["ERROR"]
                 client.take(one, None if lost else reply)
-        self.journal.believe(self._believed(time.time()))
+        self._believe(self.server.micros / 1e6)
         return len(sent)
 
-    def _believed(self, now: float) -> Iterator[tuple[str, str, float]]:
+    def _believe(self, now: float) -> None:
         for client in self.clients:
             if client.state == "holding" and client.belief is not None:
                 until = client.belief.until
                 if now < until < math.inf:
-                    yield client.kind.keys.info, client.token, until
+                    self.server.believe(client.kind.keys, client.token, until)
 
-    def _operator(self) -> Call:
+    def _operator(self) -> list[Call]:
         rng, kind = self.rng, self.rng.choice(self.kinds)
         how = rng.choice(["clear"] * 4 + ["pause"] * 2 + ["resume", "resize", "reset", "inspect"])
         if how == "clear":
             client = rng.choice(self.clients)
-            return call("clear", client.kind.keys, client.token)
+            return [call("clear", client.kind.keys, client.token)]
         if how == "inspect":
-            return call("inspect", kind.keys)
+            return [call("inspect", kind.keys)]
         if how == "pause":
-            # A lasting pause would stop the workload.
             self.late.append((self.round + 10, call("operate", kind.keys, how="resume")))
         value = max(1, kind.limit + rng.choice((-2, -1, 1))) if how == "resize" else ""
-        return call("operate", kind.keys, how=how, value=value)
+        return [call("operate", kind.keys, how=how, value=value)]
 
     def settle(self) -> None:
         """Undo the operator overrides, and clear permanent leases, so that all keys expire."""
         for kind in self.kinds:
             for how in ("resume", "reset"):
-                self._eval(call("operate", kind.keys, how=how))
+                self.server.run(call("operate", kind.keys, how=how))
         for one in self._permanent():
-            self._eval(one)
+            self.server.run(one)
 
     def _permanent(self) -> list[Call]:
         """Return a `clear` call for each permanent lease, which would block its name for ever."""
         return [
-            call("clear", kind.keys, token.decode())
+            call("clear", kind.keys, token)
             for kind in self.kinds
-            if self.redis.type(kind.keys.leases) == b"zset"  # a lease in compact state expires
-            for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True)
+            for token, end in self.server.leases(kind.keys).items()
             if end == math.inf
         ]
-
-    def _eval(self, one: Call) -> Any:
-        return self.redis.evalsha(self.shas[one.verb], *one.asked)
-
-
-_seeds = itertools.count(1)
-
-
-def workload(raw: redis.Redis, **options: Any) -> Workload:
-    """Return a workload below the prefix of the tests, with a new seed."""
-    return Workload(raw, next(_seeds), prefix=settings.PREFIX, **options)

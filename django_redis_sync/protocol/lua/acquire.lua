@@ -21,10 +21,7 @@ if packed then
   local reply = ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   if reply then return reply end
 end
-local name, record = open(token, keep, us)
-if mark and mark ~= '-' then
-  apply_override(name, mark)
-end
+local name, record = open(token, keep, us, mark)
 -- make count
 local reply, me, rank = nil, nil, nil -- me: the token, if it waits
 if record then
@@ -45,7 +42,9 @@ reply, waiting = make_room(name, me)
 if me then
   rank = not reply and redis.call('ZRANK', QUEUE, token)
   if name.shared and not (reply or rank) then
-    rank = parked_rank(record)
+    local _, share = share_of(terms)
+    rank = share and redis.call('ZRANK', PARKED, parked_as(share, string.match(record, '%d+'), token))
+    rank = rank and rank + redis.call('ZCARD', QUEUE) -- behind the whole queue
   end
   if not reply and not rank then reply = 'gone' end -- it needs more than the new limit
 elseif permits > limit or name.seen ~= wants then

@@ -10,13 +10,16 @@ if packed then
   redis.call('DEL', NEVER)
   expand(packed)
 end
-local name, record = open(token, keep, us)
-if mark ~= '-' then
-  apply_override(name, mark)
-end
+local name, record = open(token, keep, us, mark)
 -- make count grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
-  if not drop_place(name, token, record) then return 'gone' end
+  local base = string.sub(LEASES, 1, -7)
+  local away, nth, last, ticket, _, _, share, job = string.match(record or '', PLACE)
+  if away ~= 'a' then return 'gone' end
+  local due = math.max(name.now, tonumber(redis.call('ZSCORE', base .. 'due', token)))
+  redis.call('DEL', NEVER)
+  remove_place(base, token)
+  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- its next delivery is dropped
   finish(name)
   return 'ok'
 end

@@ -10,10 +10,13 @@
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
-  local name = compact_fields(us, '0')
-  return inspect_compact(name, fence, ends, seen, holder, string.sub(packed, at), tonumber(max_rows))
+  local name, record = compact_fields(us, '0', false), string.sub(packed, at)
+  local live = ends > name.now
+  local used = live and weight(tonumber(string.match(record, '^%S+ %S+ %S+ (%d+)'))) or 0
+  local row = live and tonumber(max_rows) > 0 and {holder, whole(name, ends), record} or {}
+  return {whole(name, name.now), whole(name, fence), '', '', seen, '', whole(name, used), live and 1 or 0, 0, row, {}}
 end
-local name = open(token, '0', us)
+local name = open(token, '0', us, '-')
 local used, live = name.card + name.extra, '(' .. name.at
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

@@ -12,7 +12,7 @@ if packed and packed ~= '' then
   redis.call('DEL', NEVER)
   expand(packed)
 end
-local name = open(token, keep, us)
+local name = open(token, keep, us, '-')
 -- make count grant remove
 if how == 'pause' and value == '' then value = name.at end
 if how == 'pause' or how == 'resize' then -- write at once: `finish` reads the end of the override

@@ -11,7 +11,8 @@
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
-  count(clock_only(keep, base .. 'stats'), 'l', 1)
+  local time = redis.call('TIME')
+  count(compact_fields(time[1] * 1000000 + time[2], keep, base .. 'stats'), 'l', 1)
   return 'ok'
 end
 local packed, us, last, expiry, ends, seen, peak, holder = compact_state(base)
@@ -19,10 +20,7 @@ if packed then
   local reply = end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   if reply then return reply end
 end
-local name, record = open(token, keep, us)
-if mark and mark ~= '-' then
-  apply_override(name, mark)
-end
+local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
@@ -36,8 +34,10 @@ if how == 'giveup' and live then
 end
 -- make count remove
 local gave_up = how == 'giveup' and state == 'w' -- other outcomes were counted before
-if how == 'share' then
-  downgrade(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
+if how == 'share' then -- a lease of the whole name becomes one of one permit
+  local permits, others = string.match(terms, '^(%d+)( .*)$')
+  name.extra = name.extra - weight(tonumber(permits)) + 1
+  put(name, token, state .. nth .. ' ' .. own .. ' ' .. lease .. ' 1' .. others)
 else
   end_token(name, state, own, terms, ends, live)
 end

@@ -9,23 +9,27 @@
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
 local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then
-  local name = compact_fields(us, keep)
-  if holder ~= token or lease_ends <= name.now or last ~= tonumber(fence) then return 'lost' end
+  local now = (us - us % 1000) / 1000
+  if holder ~= token or lease_ends <= now or last ~= tonumber(fence) then return 'lost' end
   local _, newest, _, _, terms = string.match(packed, RECORD, at)
   local latest = tonumber(newest) or 0
   if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return 'adopted' end
-  if how == 'confirm' or tonumber(nth) < latest then
-    return 'ok ' .. whole(name, lease_ends - name.now)
-  end
+  if how == 'confirm' or tonumber(nth) < latest then return 'ok ' .. string.format('%.0f', lease_ends - now) end
   if ms ~= 'inf' then
-    local record = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms
-    move_compact(last, expiry, name.now + tonumber(ms), seen, peak, token, record)
-    return 'ok ' .. whole(name, tonumber(ms))
+    local record, ends = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms, now + tonumber(ms)
+    local later = ends + GRACE > expiry
+    if later then expiry = ends + 2 * GRACE end
+    local moved = struct.pack(PACKED, FORMAT, last, expiry, ends, seen, peak, token, record)
+    if not tonumber(redis.pcall('HSET', LEASES, '#', moved)) then
+      retry_write('HSET', LEASES, '#', moved)
+    end
+    if later then redis.call('PEXPIREAT', LEASES, string.format('%.0f', expiry)) end
+    return 'ok ' .. ms
   end
   redis.call('DEL', NEVER)
   expand(packed)
 end
-local name, record = open(token, keep, us)
+local name, record = open(token, keep, us, '-')
 local state, newest, own, lease, terms = string.match(record or '', RECORD)
 local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
 if ends <= name.now or own ~= fence then return 'lost' end

@@ -8,7 +8,9 @@
 --   peak: the most permits of one key that were in use at the same time
 -- Returns ok
 local process, entry, life, counts, durations, rejected, rest, keep, peak = unpack(ARGV)
-local name = clock_only(keep, STATS)
+local time = redis.call('TIME')
+local name = compact_fields(time[1] * 1000000 + time[2], keep, STATS)
+name.minute = string.format('%.0f', (name.now - name.now % 60000) / 60000)
 for what, n in pairs(cjson.decode(counts)) do
   redis.call('HINCRBY', name.stats, name.minute .. ':' .. what, n)
 end
@@ -19,6 +21,15 @@ end
 if redis.call('EXISTS', STATS) == 1 then
   tidy(name)
 end
-store_gauge(name, process, entry, tonumber(life))
+if entry == '' then
+  redis.call('HDEL', SHARES, process)
+else
+  redis.call('HSET', SHARES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
+end
+local gauges = redis.call('HGETALL', SHARES)
+for i = 1, #gauges, 2 do -- remove those of dead processes
+  if tonumber(string.match(gauges[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', SHARES, gauges[i]) end
+end
+redis.call('PEXPIRE', SHARES, life)
 count_top_keys(name, cjson.decode(durations), cjson.decode(rejected), tonumber(rest))
 return 'ok'

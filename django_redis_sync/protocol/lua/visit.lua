@@ -12,10 +12,7 @@ local packed, us = compact_state(base)
 if packed and packed ~= '' then
   expand(packed)
 end
-local name, record = open(token, keep, us)
-if mark ~= '-' then
-  apply_override(name, mark)
-end
+local name, record = open(token, keep, us, mark)
 -- make count
 if record then
   return answer_known(name, token, record)
@@ -45,7 +42,7 @@ local rank = not reply and redis.call('ZRANK', base .. 'places', place)
 if not (reply or rank) then
   local crowd = crowd_beyond(name, base, tonumber(max_waiters), terms, limit)
   if crowd then
-    reply = reject(name, crowd, limit)
+    reply = reject(name, 'full', crowd, limit)
   else
     ticket = ticket > 0 and ticket or name.us
     redis.call('ZADD', base .. 'places', string.format(name.format, ticket), place)

@@ -1,8 +1,14 @@
 -- Grant a lease to a newcomer. `free`: its permits are free; otherwise shadow mode grants and counts it. `alone`: the
--- name may become compact if it has no other holder.
+-- caller allows the compact state. The name then becomes compact if it has nothing else: no holder, override, tombstone,
+-- job that is away, or note of callers with different limits. Its text has the caller's own terms: no share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
-  if free and alone and name.card == 0 and lease ~= 'inf' and may_compact(name) then
-    return compact_again(name, base, token, lease, permits, terms, wants)
+  alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
+  if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end
+  if alone and redis.call('ZCARD', WAITERS) == 0 and not redis.call('HGET', INFO, '#clash') then
+    local reply = take_compact(name.us, name.keep, base, token, lease, permits, ARGV[5], name.fence, name.expiry, wants, name.peak or '', '', true)
+    redis.call('DEL', INFO) -- last: if the script stops before, `open` expands the packed text
+    name.puts, name.dropped = {}, false -- nothing is left for `finish`
+    return reply
   end
   local fence, ms, used = grant(name, token, permits, lease, terms, nil, false, not free)
   local reply = 'ok ' .. fence .. ' ' .. ms

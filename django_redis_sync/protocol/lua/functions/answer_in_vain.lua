@@ -6,9 +6,8 @@ local function answer_in_vain(name, terms)
   if share then
     local held, first = share_use(name, share)
     if not share_fits(held, tonumber(permits), bound) then
-      return answer_share(name, share, bound, first, limit)
+      return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)))
     end
   end
-  count(name, name.paused and 'n' or 't', 1)
-  return answer_no(name, 'timeout ', waiting_of(name), limit)
+  return reject(name, 'timeout', waiting_of(name), limit)
 end

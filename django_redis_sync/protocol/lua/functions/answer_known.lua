@@ -10,7 +10,7 @@ local function answer_known(name, token, record)
   end
   local _, _, channel = string.match(terms, TERMS)
   if channel ~= '-' then
-    heartbeat(name, channel)
+    set_deadline(name, channel, name.now + ALIVE)
   end
   if name.shared then
     repair_share(name, terms)

@@ -2,7 +2,7 @@
 -- `packs`: true if the new lease may be stored in the compact state.
 local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   local token, lease, how, wants, terms, _, mark, max_waiters = unpack(ARGV)
-  local name = compact_fields(us, keep)
+  local name = compact_fields(us, keep, base .. 'stats')
   local live = ends > name.now
   if holder == token then -- the first reply was lost
     return live and 'ok ' .. whole(name, fence) .. ' ' .. whole(name, ends - name.now) or 'gone'
@@ -14,10 +14,17 @@ local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, s
   if packs and not live and permits <= limit then
     return take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, wants, peak, holder, false)
   elseif packed ~= '' then
-    limit = load_compact(name, live, string.sub(packed, at), limit, mark)
-    local out = rejects(name, permits, limit, how, max_waiters) or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)
+    local held = live and tonumber(string.match(packed, '^%S+ %S+ %S+ (%d+)', at))
+    name.card, name.extra = live and 1 or 0, live and (held == 0 and EXCLUSIVE or held) - 1 or 0
+    if mark and mark ~= '-' then
+      apply_override(name, mark)
+    end
+    limit = name.override or limit
+    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- it may not wait
+    local out = permits > limit or how ~= 'shadow' and stays and not fits(name, permits, limit)
+    out = out or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)
     if out and live and seen == wants and name.us >= fence then
-      return permits > limit and 'large ' .. whole(name, limit) or reject(name, 0, limit)
+      return permits > limit and 'large ' .. whole(name, limit) or reject(name, 'full', 0, limit)
     end
     -- If the memory is full, a rejection and the replacement of an expired lease are allowed.
     if out or (not live and holder ~= '') then redis.call('DEL', NEVER) end

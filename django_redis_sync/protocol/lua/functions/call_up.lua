@@ -2,7 +2,7 @@
 -- the share; `ticket`: see enter_queue. Return the waiter's token, or ''.
 local function call_up(name, share, held, ticket)
   for _ = 1, BOUND do
-    local member = parked_of(share, '1')[1]
+    local member = redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', '1')[1]
     if not member then return '' end
     local t = string.match(member, '%S+$')
     local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

@@ -1,5 +1,6 @@
 -- Add durations per hour and bucket ("<hour>:d:<bucket>"), and rejections per hour of the most rejected keys
--- ("<hour>:k:<key>"). "<hour>:off" is the most that is missing from the count of any key.
+-- ("<hour>:k:<key>"). Keep TOP_KEYS keys of an hour (algorithm of Misra and Gries): subtract the count of the most
+-- frequent key beyond them from all, and add it to "<hour>:off". No count is too high, and none too low by more than that.
 local function count_top_keys(name, durations, rejected, rest)
   local hour = math.floor(name.minute / 60)
   local this = hour .. ':'
@@ -10,12 +11,20 @@ local function count_top_keys(name, durations, rejected, rest)
     redis.call('HINCRBY', SKETCH, this .. 'k:' .. key, n)
   end
   if rest > 0 then redis.call('HINCRBY', SKETCH, this .. 'off', rest) end
-  if tonumber(redis.call('HGET', SKETCH, 'hour') or hour) < hour then
-    remove_hours(hour - 1)
+  local all, fields, counts = redis.call('HGETALL', SKETCH), {}, {}
+  for i = 1, #all, 2 do
+    local at, what = string.match(all[i], '^(%d+):(%a)')
+    if at and tonumber(at) < hour - 1 then
+      redis.call('HDEL', SKETCH, all[i])
+    elseif tonumber(at) == hour and what == 'k' then
+      fields[#fields + 1], counts[#counts + 1] = all[i], tonumber(all[i + 1])
+    end
   end
-  redis.call('HSET', SKETCH, 'hour', hour)
-  if next(rejected) then
-    trim_top_keys(this)
+  table.sort(counts)
+  local cut = counts[#counts - TOP_KEYS]
+  for _, field in ipairs(cut and fields or {}) do
+    if redis.call('HINCRBY', SKETCH, field, -cut) <= 0 then redis.call('HDEL', SKETCH, field) end
   end
+  if cut then redis.call('HINCRBY', SKETCH, this .. 'off', cut) end
   redis.call('PEXPIRE', SKETCH, 3 * 3600000)
 end

@@ -1,17 +1,21 @@
--- Remove and count what a token has. Then write its tombstone and retain its permits, if the caller wants that.
+-- Remove and count what a token has. Then write its tombstone, and keep its permits taken, if the caller wants that.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then
     remove(name, token, state, terms, ends)
   end
-  local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
   if live then
-    count(name, 'r', PAIR + held_ms)
+    count(name, 'r', PAIR + math.max(0, math.floor(name.now - own / 1000)))
   end
   if tombstone == '1' then
     write_tombstone(name, token)
   end
   if (how or 'release') == 'release' and hold and hold ~= '0' then
-    retain(name, token, own, terms, tonumber(hold))
+    -- min_hold: the permits stay taken under a token of their own, so that no late request can release them
+    local until_then = math.ceil(math.min(own / 1000, name.now) + tonumber(hold))
+    local record = 'k ' .. own .. ' ' .. string.format(name.format, until_then - name.now) .. ' ' .. terms
+    if until_then > name.now then
+      add_lease(name, 'k' .. token, until_then, tonumber(string.match(terms, '^%d+')), record)
+    end
   end
 end

@@ -1,11 +1,8 @@
--- Append a waiter to the queue and return its rank. Two waiters of one microsecond get different tickets.
-local function enqueue(name, token, lease, terms, waiting)
-  local last = waiting > 0 and redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
-  redis.call('ZADD', QUEUE, string.format(name.format, math.max(name.us, (last or 0) + 1)), token)
-  if waiting == 0 then name.new_queue = true end
-  put(name, token, 'w 0 ' .. lease .. ' ' .. terms)
+-- Store the record of a waiter, which is in the queue or parked. `arrival`: when it came, for a name with shares; else
+-- '0', because then its ticket in the queue says that.
+local function enqueue(name, token, lease, terms, arrival)
+  put(name, token, 'w ' .. arrival .. ' ' .. lease .. ' ' .. terms)
   if name.asker ~= '-' then
-    heartbeat(name, name.asker)
+    set_deadline(name, name.asker, name.now + ALIVE)
   end
-  return waiting
 end

@@ -1,9 +1,7 @@
--- Put a waiter of a share into the queue: at the place of a waiter that left (`ticket`), else at the end.
+-- Put a waiter into the queue: with `ticket`, which is that of a waiter that left or of the only one, else at the end.
+-- Two waiters of one microsecond get different tickets.
 local function enter_queue(name, t, ticket)
-  if not ticket then
-    local last = redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
-    ticket = string.format(name.format, math.max(name.us, (last or 0) + 1))
-  end
-  redis.call('ZADD', QUEUE, ticket, t)
-  name.new_queue = true
+  local last = not ticket and redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
+  redis.call('ZADD', QUEUE, ticket or string.format(name.format, math.max(name.us, (last or 0) + 1)), t)
+  if name.shared or not last then name.new_queue = true end
 end

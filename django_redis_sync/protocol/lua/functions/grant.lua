@@ -17,7 +17,12 @@ local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
   end
   local used = permits == 0 and 1 or name.card + name.extra
   if name.keep ~= '0' and name.peak ~= name.minute .. ':' .. used then
-    store_peak(name, used)
+    local peak = highest_use(name.stats, name.minute, name.peak or '', used)
+    if peak ~= name.peak then
+      redis.call('HSET', name.stats, name.minute .. ':p', string.match(peak, '%d+$'))
+      name.peak = peak
+      put(name, '#peak', peak)
+    end
   end
   return fence, string.format(name.format, ms), used
 end

@@ -10,22 +10,27 @@ local function hand_off(name, me)
     local permits, limit, channel = string.match(terms or '', TERMS)
     permits, limit = tonumber(permits), name.override or tonumber(limit)
     local deadline = state == 'w' and deadline_of(name, t, channel)
-    local over = false
-    if name.shared and deadline then
-      over = is_over(name, terms)
+    local share, over
+    if name.shared and deadline then -- the share may have got permits since the waiter was called up
+      local bound
+      bound, share = share_of(terms)
+      over = share and not share_fits(share_use(name, share), permits, bound)
     end
     if state == 'w' and deadline <= name.now and t ~= me then
       if name.shared then
         dead = dead + remove_dead_shares(name, me)
       else
-        dead = dead + remove_dead(name, me)
+        dead = dead + remove_dead(name, QUEUE, redis.call('ZRANGE', QUEUE, '0', CHUNK - 1), me)
       end
       name.more = dead >= 2 * CHUNK -- a script blocks the server: leave the rest to the next script
       if name.more then break end
     elseif state ~= 'w' or permits > limit then -- stale, or above a new limit: it would block the queue
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
-      park_head(name, t, came, terms)
+      redis.call('ZREM', QUEUE, t)
+      redis.call('ZADD', PARKED, '0', parked_as(share, came, t))
+      name.new_queue = true
+      store_share(name, share, share_use(name, share), '')
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
       break -- later waiters with fewer permits must not starve the first

@@ -1,12 +1,12 @@
 -- Read a name in the expanded state. Return its fields, and the record of the token (false if it has none). `us`: the
--- time in microseconds if this script has read the clock, else nil. A script that changes fields calls `finish` at
--- its end. The fields are a list, because reading one costs a third of reading a hash.
+-- time in microseconds if this script has read the clock, else nil; `mark`: see apply_override. A script that changes
+-- fields calls `finish` at its end. The fields are a list, because reading one costs a third of reading a hash.
 -- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak places
 -- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker visitor shared
 -- Invariant: every key of the name expires at '#expiry' (never if that is inf), and '#expiry' is at least GRACE later
 -- than every lease end and every deadline.
 -- Invariant: '#extra' = sum over the leases of (weight - 1). So ZCARD + extra permits are in use.
-local function open(token, keep, us)
+local function open(token, keep, us, mark)
   if not us then
     local time = redis.call('TIME')
     us = time[1] * 1000000 + time[2]
@@ -21,12 +21,9 @@ local function open(token, keep, us)
   local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares', '#lone')
   local card = redis.pcall('ZCARD', LEASES)
   if meta[11] or not tonumber(card) then -- a script stopped while it changed the state
-    local packed = meta[11] or redis.call('HGET', LEASES, '#')
-    if packed then
-      expand(packed)
-    end
-    meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares')
-    card = redis.call('ZCARD', LEASES)
+    -- ZCARD raises the error about a foreign value
+    expand(meta[11] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
+    return open(token, keep, us, mark)
   end
   local fence, expiry, stored = tonumber(meta[2] or 0), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
   local override, paused, seen, peak, places = meta[5] and tonumber(meta[5]), meta[6], meta[7], meta[8], meta[9]
@@ -44,5 +41,9 @@ local function open(token, keep, us)
   local visitor = false -- place of the job that visits
   local asker = false -- channel of the calling event loop, which is alive
   local shared = meta[10] -- of a name with shares: fence of the first grant after it had no leases
-  return {FIELDS}, meta[1]
+  local name = {FIELDS}
+  if mark and mark ~= '-' then
+    apply_override(name, mark)
+  end
+  return name, meta[1]
 end

@@ -4,11 +4,8 @@ local function place_in_share(name, base, permits, limit, waiting)
   local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
   local bound, share = share_of(terms)
   local free, queued = fits(name, permits, limit), waiting
+  local alone = not share and waiting == 0 and compact ~= '0' and (not mark or mark == '-')
   if not share then
-    local idle = name.card + waiting == 0 and compact ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
-    if free and idle and may_compact(name) then
-      return compact_again(name, base, token, lease, permits, terms, wants)
-    end
     bound, share = '0', ''
     local head, label = string.match(terms, '^(%d+ %d+ %S+ )(.*)$')
     terms = head .. '/0/ ' .. label
@@ -21,7 +18,7 @@ local function place_in_share(name, base, permits, limit, waiting)
   end
   free = free and fitting and queued == 0 and not last
   if free or how == 'shadow' then
-    local reply = admit(name, base, token, lease, permits, terms, wants, free, false)
+    local reply = admit(name, base, token, lease, permits, terms, wants, free, alone)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
     return string.sub(reply, 1, -5) .. 'share' -- instead of "full"
@@ -29,15 +26,22 @@ local function place_in_share(name, base, permits, limit, waiting)
     if fitting and first == '' and not last then
       enter_queue(name, token, false)
       store_share(name, share, held, token)
-      return nil, enqueue_in_share(name, token, lease, terms, name.us, queued)
+      enqueue(name, token, lease, terms, string.format(name.format, name.us))
+      return nil, queued
     end
-    local arrival = arrival_after(name, first, last)
-    park(name, share, arrival, token)
-    return nil, enqueue_in_share(name, token, lease, terms, arrival, queued + redis.call('ZRANK', PARKED, parked_as(share, arrival, token)))
+    -- It arrives after the last parked waiter of its share, or after its share's waiter in the queue.
+    local before = last and string.match(last, ' (%d+) %S+$')
+    before = before or string.match(first ~= '' and redis.call('HGET', INFO, first) or '', '^w (%d+)')
+    local arrival = string.format(name.format, math.max(name.us, (before or 0) + 1))
+    local parked = parked_as(share, arrival, token)
+    redis.call('ZADD', PARKED, '0', parked)
+    name.new_queue = true
+    enqueue(name, token, lease, terms, arrival)
+    return nil, queued + redis.call('ZRANK', PARKED, parked)
   elseif name.more then
     return 'more'
   elseif fitting then
-    return reject(name, waiting, limit)
+    return reject(name, 'full', waiting, limit)
   end
-  return answer_share(name, share, bound, first, limit)
+  return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)))
 end

@@ -5,16 +5,19 @@ local function place_newcomer(name, base, permits, limit, waiting)
   end
   local token, lease, how, wants, terms, _, mark, max_waiters, fair, compact = unpack(ARGV)
   local free = fits(name, permits, limit)
-  if free and waiting > 0 then -- waiters come first, unless fair=0
-    free = fair == '0' and may_overtake(name)
+  if free and waiting > 0 then -- with fair=0, a newcomer may pass a first waiter that came less than HEARTBEAT ago
+    local head = fair == '0' and redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
+    free = head and math.abs(name.now - head / 1000) < HEARTBEAT -- abs: the clock may have gone back
   end
   if free or how == 'shadow' then
     return admit(name, base, token, lease, permits, terms, wants, free, waiting == 0 and compact ~= '0' and (not mark or mark == '-'))
   elseif how ~= 'try' and waiting < tonumber(max_waiters or math.huge) then
-    return nil, enqueue(name, token, lease, terms, waiting)
+    enter_queue(name, token, waiting == 0 and string.format(name.format, name.us))
+    enqueue(name, token, lease, terms, '0')
+    return nil, waiting
   elseif name.more then
     return 'more'
   else
-    return reject(name, waiting, limit)
+    return reject(name, 'full', waiting, limit)
   end
 end

@@ -1,9 +1,23 @@
--- Count a rejected acquire, and return the reply.
-local function reject(name, waiting, limit)
-  local busy = name.card + waiting > 0
-  if not busy then name.puts = {} end -- don't store an unused name
-  if name.paused or busy then
-    count(name, 'n', 1)
+-- Count a rejection, and return the reply: `reason` (full, share or timeout), or "paused"; the number of waiters; how
+-- many ms permits were held on average lately (empty: unknown); the limit in force.
+local function reject(name, reason, waiting, limit)
+  local idle = reason == 'full' and name.card + waiting == 0
+  if idle then name.puts = {} end -- don't store an unused name
+  reason = name.paused and 'paused' or reason
+  if name.paused or not idle then
+    count(name, reason == 'timeout' and 't' or 'n', 1)
   end
-  return answer_no(name, 'full ', waiting, limit)
+  if reason == 'share' then
+    count(name, 'b', 1)
+  end
+  local minute = (name.now - name.now % 60000) / 60000
+  local this, last = string.format(name.format, minute), string.format(name.format, minute - 1)
+  local sums = redis.call('HMGET', name.stats, this .. ':r', last .. ':r')
+  local n, held = 0, 0 -- releases, and ms that their permits were held, in this minute and the last
+  for i = 1, 2 do
+    local sum = tonumber(sums[i] or 0)
+    n, held = n + math.floor(sum / PAIR), held + sum % PAIR
+  end
+  local mean = n > 0 and string.format(name.format, math.floor(held / n)) or ''
+  return 'no ' .. reason .. ' ' .. waiting .. ' ' .. mean .. ' ' .. string.format(name.format, limit)
 end

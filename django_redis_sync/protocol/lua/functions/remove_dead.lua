@@ -1,20 +1,23 @@
--- Remove the dead waiters among the first CHUNK of the queue: with a process, thousands can die. `me`: the token whose
--- heartbeat this is. Return how many were removed.
-local function remove_dead(name, me)
-  local heads = redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)
-  local records = redis.call('HMGET', INFO, unpack(heads))
-  local dead, lists = {}, {}
-  for i = 1, #heads do
-    local t, state, _, _, _, terms = heads[i], string.match(records[i] or '', RECORD)
+-- Remove the dead ones of these waiters: with a process, thousands can die. `key`: QUEUE, or PARKED: then stop at the
+-- first live one. `me`: the token whose heartbeat this is. Return how many were removed.
+local function remove_dead(name, key, members, me)
+  local dead, tokens, lists = {}, {}, {}
+  for _, member in ipairs(members) do
+    local t = string.match(member, '%S+$')
+    local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
     local _, _, channel = string.match(terms or '', TERMS)
-    if t ~= me and (state ~= 'w' or deadline_of(name, t, channel) <= name.now) then
-      dead[#dead + 1] = t
-      lists[#lists + 1] = wake_key(t)
+    local stale = not channel or key == QUEUE and state ~= 'w'
+    if t ~= me and (stale or deadline_of(name, t, channel) <= name.now) then
+      dead[#dead + 1], tokens[#tokens + 1], lists[#lists + 1] = member, t, wake_key(t)
+    elseif key == PARKED then
+      break
     end
   end
-  redis.call('ZREM', QUEUE, unpack(dead))
-  redis.call('ZREM', WAITERS, unpack(dead))
-  redis.call('HDEL', INFO, unpack(dead))
-  redis.call('DEL', unpack(lists))
+  if #dead > 0 then
+    redis.call('ZREM', key, unpack(dead))
+    redis.call('ZREM', WAITERS, unpack(tokens))
+    redis.call('HDEL', INFO, unpack(tokens))
+    redis.call('DEL', unpack(lists))
+  end
   return #dead
 end

@@ -7,7 +7,18 @@ local function serve_others(name, base, place, terms)
   if waiting > 0 or name.card > 0 then
     sweep(name, nil)
   end
-  sweep_places(name, base)
+  local before = string.format(name.format, name.now - PLACE_LIFE)
+  for _, one in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', before, 'LIMIT', '0', BOUND)) do
+    local state, _, token = string.match(redis.call('HGET', INFO, one) or '', PLACE)
+    if state == 'r' and tonumber(redis.call('ZSCORE', LEASES, token) or 0) > name.now then
+      redis.call('ZADD', base .. 'due', name.at, one) -- keep the record of a running job
+    else -- it did not come back, or its record is old
+      remove_place(base, one)
+      if state == 'a' then
+        count(name, 'x', 1)
+      end
+    end
+  end
   if waiting > 0 then
     hand_off(name, nil)
   end

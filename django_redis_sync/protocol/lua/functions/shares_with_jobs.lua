@@ -1,4 +1,4 @@
--- Return up to TOP_KEYS shares with jobs that are away. `placed`: see rank_in_share.
+-- Return up to TOP_KEYS shares with jobs that are away. `placed` has "<share> <ticket> <place>", with score 0.
 local function shares_with_jobs(placed)
   local found, after = {}, '-'
   for _ = 1, TOP_KEYS do

@@ -1,13 +1,26 @@
 -- Remove expired leases and dead waiters, up to a bound per script. `me`: the token whose heartbeat this is: it is
 -- alive, even if its deadline has passed.
 local function sweep(name, me)
-  if name.us < name.fence then -- fences are times, so the clock went back
-    clamp(name)
+  if name.us < name.fence then -- fences are times, so the clock went back: shorten what ends too late
+    for _, key in ipairs({LEASES, WAITERS}) do
+      for _, t in ipairs(redis.call('ZREVRANGE', key, 0, BOUND - 1)) do
+        local state, _, _, lease = string.match(redis.call('HGET', INFO, t) or '', RECORD)
+        local longest = state == 'x' and TOMBSTONE_TTL or ASLEEP
+        if key == LEASES then longest = tonumber(lease) or FIRST end
+        if tonumber(redis.call('ZSCORE', key, t)) > name.now + longest then redis.call('ZADD', key, name.now + longest, t) end
+      end
+    end
   end
   for round = 1, ROUNDS do
     local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at, 'LIMIT', '0', BOUND)
     if #expired > 0 then
-      remove_expired(name, expired)
+      for _, t in ipairs(expired) do
+        local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
+        remove(name, t, state, terms, name.at)
+        if state ~= 'k' then -- k: kept taken by min_hold after a release
+          count(name, 'c', 1)
+        end
+      end
     end
     if #expired < BOUND then break end
     name.more = round == ROUNDS

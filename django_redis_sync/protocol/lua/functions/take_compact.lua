@@ -20,7 +20,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
   if minute then
     if expired ~= '' then redis.pcall('HINCRBY', stats, minute .. ':c', '1') end
     if redis.pcall('HINCRBY', stats, minute .. ':g', '1') == 1 then -- see `count`
-      tidy(compact_fields(us, keep))
+      tidy(compact_fields(us, keep, stats))
     end
     if top ~= peak then redis.call('HSET', stats, minute .. ':p', string.match(top, '%d+$')) end
   end

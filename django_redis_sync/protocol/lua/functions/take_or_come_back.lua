@@ -9,7 +9,10 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
       terms = string.gsub(terms, '^(%d+ %d+ %S+ )', '%1/0/ ')
     end
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
-    rank = rank_in_share(base, text, at, place)
+    -- Shares take turns, so its rank is about the jobs of its share before it, times the number of shares with jobs.
+    local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. place
+    redis.call('ZADD', placed, '0', own)
+    rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
   end
   -- make note_place
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
@@ -22,7 +25,12 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
     return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
   end
-  local ms = come_back(name, rank, limit, mean)
+  -- It comes back a little before its turn. If the last grant is long ago, it waits a quarter of the time since then.
+  local ms = math.max((rank + 1) * mean / limit * 0.9, name.fence > 0 and (name.now - name.fence / 1000) / 4 or 0)
+  if name.paused then
+    ms = math.min(ms, pause_ends(name.paused) - name.now + 1)
+  end
+  ms = math.ceil(math.max(SOONEST, math.min(ms, LATEST)))
   if near and not name.paused then vain = vain + 1 end
   local kept_until = tonumber(string.match(name.places, '^%d+') or 0) + TURN
   if vain >= STARVED and name.now >= kept_until + REST then

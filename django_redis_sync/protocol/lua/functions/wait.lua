@@ -15,12 +15,6 @@ local function wait(name, token, rank, channel)
     delay = math.min(delay, (name.head_ends or name.now + ALIVE) - name.now + 1 + rank % 64)
   end
   delay = name.more and 1 or math.max(1, delay)
-  local dead = name.now + delay + PATIENCE
-  local added = tonumber(redis.pcall('ZADD', WAITERS, string.format(name.format, dead), token))
-  if not added then
-    added = retry_write('ZADD', WAITERS, string.format(name.format, dead), token)
-  end
-  if added == 1 then name.new_waiters = true end
-  if dead > name.latest then name.latest = dead end
-  return 'wait ' .. name.at .. ' ' .. whole(name, delay) .. ' ' .. rank
+  set_deadline(name, token, name.now + delay + PATIENCE)
+  return 'wait ' .. name.at .. ' ' .. string.format(name.format, delay) .. ' ' .. rank
 end

@@ -1,0 +1,22 @@
+-- Let keys of the name expire at `expiry`: all of them if `later`, else those that this script created.
+local function extend(name, later, expiry)
+  local keys = {nil, nil, nil, nil} -- preallocated
+  if later then keys[1] = INFO end
+  if later or name.new_leases then keys[#keys + 1] = LEASES end
+  -- ZCARD: a foreign value stays as it is
+  if name.new_queue or later and tonumber(redis.pcall('ZCARD', QUEUE)) then keys[#keys + 1] = QUEUE end
+  if name.new_waiters or later and tonumber(redis.pcall('ZCARD', WAITERS)) then keys[#keys + 1] = WAITERS end
+  if name.shared and (later or name.new_queue) then keys[#keys + 1] = PARKED end
+  if name.visitor or later and name.places then
+    for _, key in ipairs({'places', 'due', name.shared and 'placed' or nil}) do
+      keys[#keys + 1] = string.sub(LEASES, 1, -7) .. key
+    end
+  end
+  for i = 1, #keys do
+    if expiry < math.huge then
+      redis.call('PEXPIREAT', keys[i], string.format(name.format, expiry))
+    else
+      redis.call('PERSIST', keys[i])
+    end
+  end
+end
