@@ -178,7 +178,8 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
         state, own_fence, _, permits, _, share, label = _record(text, share_limits)
         ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
-        since = datetime_of(min(own_fence / 1000, now) or now)
+        # After the clock went back, a fence may be ahead of it by more than this millisecond.
+        since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(
             Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token, share)
