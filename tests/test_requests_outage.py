@@ -226,14 +226,15 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
     caplog.set_level(logging.INFO, "django_redis_sync")
     visits = []
     for project.asgi in (False, True):
-        project.limit(limit=20, timeout=3)
+        project.limit(limit=20, timeout=6)
         visits += [project.visit().entered() for _ in range(6)]
     server.kill()
     assert [200] * 5 == [project.status() for _ in range(5)]
     assert [200] * 6 == [visit.end() for visit in visits[::2]]
-    time.sleep(1.5)  # the leases are renewed every second
+    eventually(lambda: "could not be renewed" in caplog.text)
     server.restart()
     eventually(lambda: project.status() == 200 and changes == [True, False])
+    eventually(lambda: "are renewed again" in caplog.text)
     assert [200] * 6 == [visit.end() for visit in visits[1::2]]
     lines = [line for line in caplog.messages if "'default'" in line or "'one'" in line]
     # The server restarted without data, so that leases were lost.

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
 from .. import conf
-from ..locks import shares
+from ..locks.arguments import text_of_share
 from ..protocol.keys import check_text
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
 def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
     """Return the share of a request, or None for the common share, to which anonymous users
     belong."""
-    return (yield from _value_of(policy.share, shares.share_of, policy, request, seen))
+    return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
 
 
 def _value_of(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
+from enum import Enum
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from .. import values
 from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
 
+#: Types that can be a share, or part of a name, by their text.
+ALLOWED = (str, int, UUID, date, Enum)
 #: The arguments of `acquire`.
 _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 
@@ -47,6 +52,21 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
             arguments[option] = check(option, value)
     blocking = bool(arguments["blocking"])
     return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
+
+
+def text_of_share(value: Any) -> str | None:
+    """Return the text that identifies a share. Return None for None.
+
+    Raise TypeError or ValueError if `value` can't be a share.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, ALLOWED):
+        raise TypeError(
+            f"share must be a str, int, UUID, date or Enum, not {type(value).__name__}; for a "
+            "model, its pk"
+        )
+    return check_text("a share", str(value.name if isinstance(value, Enum) else value))
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:

@@ -14,12 +14,11 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .arguments import attributes_of, wrong_call
+from .arguments import attributes_of, text_of_share, wrong_call
 from .callers import Holdings, own_hold
 from .lease import Lease
 from .lease_state import looking
 from .options import Acquirer
-from .shares import share_of
 
 if TYPE_CHECKING:
     from ..defaults import Share
@@ -117,7 +116,7 @@ class Semaphore(Acquirer):
         if using is not alias:
             self.using = self._quorum(using)
         if share is not None or share_limit is not None:
-            self.__dict__["share"] = share_of(share)
+            self.__dict__["share"] = text_of_share(share)
             self._check_share()
         if limit is None and settings.configured:
             self._check_permits(1)

@@ -16,9 +16,9 @@ from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
 from ..protocol.reasons import Rejection
 from ..values import unknown
+from .arguments import ALLOWED
 from .lease import Lease
 from .semaphore import Semaphore
-from .shares import ALLOWED
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,27 +16,32 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from ... import conf
+from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
-from ...operators.facts import Holder, Status, Waiter
+from ...operators.facts import Holder, Status, Unread, Waiter
 from ...operators.formats import duration, history_json, moment, plain, without_secrets
 from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
 from ...protocol.keys import SHOWN, display
-from .. import arguments, errors, history_view, runner, status_view, terminal
+from .. import arguments, history_view, runner, status_view, terminal
 from ..terminal import Column, Output, flexible, printable
 
 #: A function that returns lines to print, and errors with their exit codes.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
+#: Max names in the text about names that could not be read.
+MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
 
@@ -68,7 +73,7 @@ class Command(BaseCommand):
             getattr(self, f"_{given.action}")(given)
         except Unavailable as error:
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(given.action, 1)
-            text = errors.unavailable(error, given.using)
+            text = _unavailable(error, given.using)
             raise CommandError(text, returncode=code) from None
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
@@ -86,7 +91,7 @@ class Command(BaseCommand):
         def look() -> tuple[list[str], dict[str, int]]:
             """Return the lines, and errors with their exit codes."""
             seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
-            problems = {errors.unread(seen.unread): 1}
+            problems = {_unread(seen.unread): 1}
             if name is not None:
                 problems[arguments.unknown(seen.groups[0].all, given.using)] = arguments.UNKNOWN
             problems.pop("", None)
@@ -121,7 +126,7 @@ class Command(BaseCommand):
                 try:
                     lines, problems = look()
                 except Unavailable as error:
-                    lines, problems = [], {errors.unavailable(error, given.using): 1}
+                    lines, problems = [], {_unavailable(error, given.using): 1}
                 wrapped = [line for text in problems for line in self._out.wrap(text)]
                 lines += map(self.style.ERROR, wrapped)
                 words = {"every": duration(every), "now": f"{timezone.localtime():%H:%M:%S}"}
@@ -323,3 +328,43 @@ def _report(found: Sequence[doctor.Finding], out: Output) -> list[str]:
         *([_("%d in part") % count["part"]] if count["part"] else []),
     ]
     return [*lines, "", ", ".join(counts)]
+
+
+def _unread(found: Sequence[Unread]) -> str:
+    """Return a text about the names that could not be read, or "" if there are none."""
+    if not found:
+        return ""
+    text = ngettext(
+        "%(n)d name can't be read: %(names)s. %(why)s",
+        "%(n)d names can't be read: %(names)s. %(why)s",
+        len(found),
+    )
+    names = [printable(one.display) for one in found[:MAX_UNREAD]]
+    return text % {
+        "n": len(found),
+        "names": ", ".join(names + ["…"] * (len(found) > MAX_UNREAD)),
+        "why": printable(without_secrets(str(found[0].error))),
+    }
+
+
+def _unavailable(error: Unavailable, using: str | None) -> str:
+    """Return a line with the error and the remedy."""
+    what = " ".join(without_secrets(str(error)).split()).rstrip(".")
+    cause, why = error.__cause__, configuration_error(error)
+    location = settings.CACHES[using or conf.current().cache].get("LOCATION", "")
+    text = _("%s. Is the server running, and is LOCATION in CACHES its address?")
+    if isinstance(cause, OutOfMemoryError) or "OOM" in what:
+        text = _("%s. The server's memory is full: raise maxmemory, see locks doctor.")
+    elif why and why != RIGHTS:
+        text = _(
+            "%s. The server denies access: see user, password, TLS and database number in "
+            "LOCATION and OPTIONS of the cache."
+        )
+    elif isinstance(cause, ResponseError):  # the server denied the command
+        text = _("%s. See locks doctor.")
+    elif "rediss://" in str(location):
+        text = _(
+            "%s. Is the server running, and does it speak TLS there? Without TLS, LOCATION in "
+            "CACHES starts with redis://."
+        )
+    return text % what
