@@ -31,7 +31,7 @@ RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
 
-_BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
+_BUSY = ("BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
 #: Parts of the server's messages if an ACL denies a command, outside of scripts and within them.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
