@@ -81,7 +81,7 @@ MUTANTS = [
         "the highest use under an enforced limit counts as the demand",
         "if not capped:",
         "if True:",
-        "test_statistics.py",
+        "test_operators_history.py",
     ),
     Mutant(
         "a foreign value in the statistics is not named",
