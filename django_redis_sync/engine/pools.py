@@ -89,14 +89,16 @@ class CheckedOut:
         return read(self.connection, min(self._within, self._lender.patience))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        useful = error is None or (isinstance(error, errors.ResponseError) and not is_busy(error))
-        if not useful:
+        if error is None:
+            self._lender.release(self.connection)
+            return
+        if isinstance(error, errors.ResponseError) and not is_busy(error):
+            self._lender.release(self.connection)
+        else:
             # An unread reply would be taken for that of the next command. And if the primary was
             # demoted, the next connection asks Sentinel for the new one.
             self.connection.disconnect()
             self._lender.drop(self.connection)
-        else:
-            self._lender.release(self.connection)
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
 

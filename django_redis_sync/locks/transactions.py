@@ -93,7 +93,7 @@ class _Connected(threading.local):
             return _opened()
         if self._known is None:
             self._known = [*map(weakref.ref, _opened())]
-        return [one for ref in self._known if (one := ref()) is not None]
+        return self._known and [one for ref in self._known if (one := ref()) is not None]
 
     def add(self, *, connection: Any, **_: Any) -> None:
         if self._known is not None:

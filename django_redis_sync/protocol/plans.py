@@ -111,22 +111,32 @@ _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the last arguments without trailing ones that are as usual."""
+    if last == usual:  # in nearly all calls
+        return ()
     count = len(last)
     while count and last[count - 1] == usual[count - 1]:
         count -= 1
     return last[:count]
 
 
-def _ending(keys: Keys, token: str, fence: Any, timeout: float, how: str, *more: Any) -> Run:
-    """Return a step of the script `release`. `more`: tombstone, hold in ms, and place."""
-    tombstone, hold, place = more or (0, 0, "")
+def _ending(
+    keys: Keys,
+    token: str,
+    fence: Any,
+    timeout: float,
+    how: str,
+    tombstone: int = 0,
+    hold: int = 0,
+    place: str = "",
+) -> Run:
+    """Return a step of the script `release`. `hold` is in ms."""
     last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
 def undoing(keys: Keys, token: str) -> Run:
     """Return the step that removes whatever a token has, and writes its tombstone."""
-    return _ending(keys, token, "0", UNDO_BUDGET, "undo", 1, 0, "")
+    return _ending(keys, token, "0", UNDO_BUDGET, "undo", 1)
 
 
 def _undo(ask: AcquireRequest, token: str) -> Plan:
@@ -299,7 +309,7 @@ def _grant(
 def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
     """Leave the queue. Return a Rejection, or a Grant if the lease was granted meanwhile."""
     timeout = min(ask.attempt, UNDO_BUDGET)
-    step = _ending(ask.keys, token, "0", timeout, "giveup", int(state.unanswered), 0, "")
+    step = _ending(ask.keys, token, "0", timeout, "giveup", int(state.unanswered))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
         return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
