@@ -4,7 +4,8 @@ In each process, a daemon thread per cache alias watches the leases of threads a
 so that a busy event loop does not lose its leases. The watching thread never waits for a server:
 each node has a queue of renewals with a thread of its own. So a lost lease is reported in time even
 if a server hangs, and a hanging node does not delay renewals on other nodes. Leases are referenced
-weakly: a lease that no code can release any more is not renewed.
+weakly: a lease that no code can release any more is not renewed. `locks/lease_state.py` decides
+when a lease is due.
 """
 
 from __future__ import annotations

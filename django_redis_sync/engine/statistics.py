@@ -40,7 +40,8 @@ MOST_GROUPS = 500
 MOST_KEYS = 200
 #: Max keys of a group in its gauge: by permits in use, and as many by waiters.
 NAMED = 20
-_DAY = 86_400_000
+#: Days without an event after which a group is no longer listed.
+KEPT_DAYS = 1
 #: The group of all names.
 SITE = ""
 
@@ -201,7 +202,7 @@ class StatisticsBuffer:
         """Write the groups to the index, by the time of their last event."""
         for prefix in {prefix for prefix, group in places if group}:
             groups = [group for where, group in places if group and where == prefix]
-            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS)
+            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS, KEPT_DAYS)
 
 
 def now_of(server: Server) -> int:
@@ -211,17 +212,24 @@ def now_of(server: Server) -> int:
 
 
 def enter(
-    server: Server, index: str, members: Sequence[str], ms: int, most: int, trim: bool = True
+    server: Server,
+    index: str,
+    members: Sequence[str],
+    ms: int,
+    most: int,
+    days: int,
+    trim: bool = True,
 ) -> None:
-    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove those with
-    scores from before the last day, and the oldest of more than `most`."""
+    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove members
+    with scores that are more than `days` older, and the oldest of more than `most`."""
+    kept = days * 86_400_000
     for start in range(0, len(members), 1000):
         words = [word for member in members[start : start + 1000] for word in (ms, member)]
         server.command("ZADD", index, *words, timeout=ROUND)
     if trim:
-        server.command("ZREMRANGEBYSCORE", index, "-inf", ms - _DAY, timeout=ROUND)
+        server.command("ZREMRANGEBYSCORE", index, "-inf", ms - kept, timeout=ROUND)
         server.command("ZREMRANGEBYRANK", index, 0, -1 - most, timeout=ROUND)
-        server.command("PEXPIRE", index, 2 * _DAY, timeout=ROUND)
+        server.command("PEXPIRE", index, 2 * kept, timeout=ROUND)
 
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:
