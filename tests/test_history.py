@@ -1,4 +1,4 @@
-"""The checker of journals finds a defect for each of its rules, and journals are written."""
+"""The checker of journals finds a defect for each rule, and wrapped scripts write journals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workload import ModelServer, Workload, call, words
 
 pytestmark = pytest.mark.tools
 
-#: A defect of the scripts for each rule: a text, and its replacement.
+#: For each rule, a defect of the scripts that breaks it: a text, and the replacement.
 DEFECTS = {
     "limit": ("  return used <= limit\n", "  return used <= limit + 1\n"),
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
@@ -48,7 +48,7 @@ DEFECTS = {
 
 
 def found_by(rule: str, believing: type[LocalExpiry] = LocalExpiry) -> History:
-    """Return the history of a random workload that breaks a rule."""
+    """Run random calls with a defect until the checker finds `rule`. Return the history."""
     replay, server = Replay(), ModelServer(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
     random = Workload(server, 1, believing=believing)
     for _ in range(40):
@@ -104,11 +104,11 @@ def test_checker_accepts_lost_data_only_after_a_restart_or_a_noted_flush(
     before, tokens = server.entries[:], {client.token for client in random.clients}
     server.names.clear()
     server.entries.clear()
-    # After a restart, the clock may go back, and the fences with it.
+    # After a restart, the clock may be earlier, so the fences may be lower.
     random.pass_time(-60 if noted == "restarted" else 0.001)
     random.run(300)
     after = server.entries if noted else [one for one in server.entries if one.verb[0] != "!"]
-    if noted == "restarted":  # the clients believe in leases that were lost
+    if noted == "restarted":  # the clients treat lost leases as held
         after = [one._replace(epoch="second") for one in after if one.verb[0] != "!"]
     note = [Entry(0, "", 0, noted, "")] if noted == "!wiped" else []
     found = judge([*before, *note, *after])

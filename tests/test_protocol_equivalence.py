@@ -1,8 +1,8 @@
-"""The equivalence of the two states: expanding a name changes nothing.
+"""A name replies and counts in the same way in the compact and in the expanded state.
 
-The same clients call the same scripts, at the same time, on a name that may be in the compact state
-and on a name that may not. Every reply, message, and counter must be equal. The tests use the
-model's Redis, whose clock they set (`test_model` compares it with a real one).
+The same clients call the same scripts at the same times on two servers. A name may be compact only
+on the first server. Every reply, message, and counter must be equal. The servers are the Redis in
+Python of `tests/model`, and the tests set its clock. `test_model` compares it with a real server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Twins:
 
     def run(self, one: Call) -> Any:
         self.micros += 1000 * any(expiry == self.micros // 1000 for expiry in self.expiries())
-        if self.chance.random() < 0.005:  # how counters are added up depends on the time since then
+        if self.chance.random() < 0.005:  # scripts add up the counters of old minutes
             self.micros += self.chance.choice([7, 60]) * 60_000_000
         if not self.limits and self.chance.random() < 0.02:
             self.micros -= 5_000_000
@@ -73,7 +73,7 @@ class Twins:
         rows = [row for row in Store(frozen, self.micros).freeze() if row[0] != KEYS.declared[1]]
         beside = [row for row in rows if row[0].startswith((KEYS.stats, KEYS.wake))]
         own = [row[3] or 10**18 for row in rows if row not in beside]
-        # If the memory is full, which counters can be written depends on earlier writes.
+        # If the memory is full, a counter can be written only after certain other writes.
         beside = [row for row in beside if not (self.limits and row[0] == KEYS.stats)]
         return side.published, beside, max(own, default=0)
 
@@ -126,7 +126,7 @@ _IDLE = "call('HSET', LEASES, '#', idle)"
     ],
     ids=["reply", "inspection", "full memory", "counter", "expiry", "clock"],
 )
-def test_equivalence_check_finds_the_defect(text: str, instead: str, found: str) -> None:
+def test_equivalence_check_finds_each_defect(text: str, instead: str, found: str) -> None:
     with pytest.raises(AssertionError, match=found):
         walk(range(40), 120, lua={text: instead}, limits=instead.startswith("redis.call"))
 
@@ -135,7 +135,7 @@ def test_equivalence_check_finds_the_defect(text: str, instead: str, found: str)
 
 
 class Stopping(Recording):
-    """Fails after `left` writes."""
+    """A store that raises an error after `left` writes."""
 
     left = 0
 
@@ -225,7 +225,7 @@ def test_interrupted_compaction_keeps_the_new_holder(writes: int) -> None:
     assert name.expires(), "a key does not expire"
 
 
-def test_name_with_one_holder_stays_compact() -> None:
+def test_name_stays_compact_while_it_has_at_most_one_lease() -> None:
     name, fence = one_holder()
     for verb, token, args in (
         ("acquire", "a", {"how": "again"}),

@@ -1,4 +1,4 @@
-"""Histories of random clients: the checker finds no violation by the scripts.
+"""Random clients call the scripts, and the checker finds no violation of its rules.
 
 `tests/test_history.py` proves that the checker finds violations.
 """
@@ -13,7 +13,7 @@ import pytest
 from tests.support.history import History, judge
 from tests.support.workload import ModelServer, Workload, call, kinds
 
-#: All names together, and each name alone, which more clients use then.
+#: All names together, and each name alone. A name alone is used by more clients.
 NAMES = {"all": kinds()} | {kind.keys.display: [kind] for kind in kinds()}
 SEEN = (
     *("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"),
@@ -30,12 +30,12 @@ def ran(names: str) -> tuple[Workload, History]:
 
 @pytest.mark.promise(1, 2, 5, 8, 9, 10, 11, 12, 32)
 @pytest.mark.parametrize("names", NAMES)
-def test_random_clients_find_no_violation_by_the_scripts(names: str) -> None:
+def test_scripts_break_no_rule_when_random_clients_call_them(names: str) -> None:
     _, history = ran(names)
     assert not history.violations, history.report()
 
 
-def test_random_clients_meet_each_event_often() -> None:
+def test_random_clients_cause_each_event_often() -> None:
     counts = sum((ran(names)[1].counts for names in NAMES), Counter[str]())
     assert {} == {event: counts[event] for event in SEEN if counts[event] <= 5}
 
@@ -52,5 +52,5 @@ def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
     fields = random.server.contents(keys, keys.info)
     assert [] == [field for field in fields if field.startswith("/")], "a share has left data"
     assert {} == random.server.contents(keys, keys.parked)
-    random.pass_time(150)  # a tombstone, and twice GRACE
+    random.pass_time(150)  # longer than TOMBSTONE_TTL and twice GRACE
     assert [] == random.server.left_keys()

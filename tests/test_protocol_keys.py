@@ -53,7 +53,7 @@ def test_keys_have_the_documented_format() -> None:
     assert ("a%40b", "a@b") == ((plain := keys_of("s", "a@b")).quoted, plain.display)
 
 
-def test_braces_in_a_prefix_do_not_move_the_slot() -> None:
+def test_braces_in_a_prefix_do_not_change_the_cluster_slot() -> None:
     assert "%7Bblog%7D:sync:{exports}:leases" == keys_of("{blog}:sync", "exports").leases
 
 

@@ -73,7 +73,7 @@ def test_lint_describes_the_mistake(code: str, mistake: str) -> None:
         ("weight", "local function other() end\n", "it must be one local function weight"),
     ],
 )
-def test_lint_reads_a_function_on_its_own(name: str, code: str, mistake: str) -> None:
+def test_lint_describes_the_mistake_in_a_function_file(name: str, code: str, mistake: str) -> None:
     (found,) = lua_lint.mistakes(scripts.LUA / "functions" / f"{name}.lua", code)
     assert mistake in found
 

@@ -1,6 +1,6 @@
-"""A server with full memory that evicts nothing: only requests of newcomers fail.
+"""If the memory of a server is full and it evicts nothing, only requests of newcomers fail.
 
-`tests/faults` (row 44) shows the same with a real server, and the model in every order of events.
+`tests/faults` (row 44) tests this with a real server, and `test_model` in every order of events.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
     assert "p 2" == x.field("#seen")
 
 
-#: On a name that `a` holds, and for which `b` waits if there are waiters: the reply, and the state.
+#: Script, token, arguments, expected reply, expected state. `a` holds the name, and `b` may wait.
 ALLOWED: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("renew", "a", {"how": "set", "ms": 60_000, "nth": 1}, "ok 60000", "a | b"),
     ("renew", "a", {"how": "set", "ms": "inf", "nth": 1}, "ok inf", "a | b"),
@@ -72,7 +72,7 @@ ALLOWED: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("waiters", ["b", ""], ids=["a waiter", "no waiter"])
 @pytest.mark.parametrize(("verb", "token", "said", "reply", "state"), ALLOWED)
-def test_full_memory_allows_the_call(
+def test_full_memory_allows_calls_of_holders_waiters_and_operators(
     x: Name, verb: str, token: str, said: dict[str, Any], reply: str, state: str, waiters: str
 ) -> None:
     if token == "b" and not waiters:

@@ -1,4 +1,4 @@
-"""Plans, run step by step: without a server or sleeping, and with times that the tests choose."""
+"""Plans run step by step, without a server. The tests choose the replies and the times."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_asking_returns_the_first_step_of_the_acquire_plan(
     ],
     ids=str,
 )
-def test_granted_equals_the_result_of_the_plan_or_is_none(
+def test_granted_returns_the_grant_of_the_plan_or_none_for_other_replies(
     client: Client, reply: Any, asked: Any
 ) -> None:
     ask = client.ask(**asked)
@@ -199,7 +199,7 @@ def test_granted_equals_the_result_of_the_plan_or_is_none(
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_of_a_grant_counts_from_the_send(client: Client) -> None:
+def test_local_expiry_of_a_grant_counts_from_its_request(client: Client) -> None:
     run = client.acquire(99.0)
     assert run.asks(verb="acquire", token="t1", lease="10000", how="wait", permits="1", limit="3")
     assert KEYS.declared == run.step.keys
@@ -256,7 +256,7 @@ def test_first_request_tries_an_unreachable_server_twice_without_delay(client: C
 
 
 @pytest.mark.parametrize("last", ["unreachable", "final"])
-def test_failure_stays_unanswered_when_later_tries_fail_otherwise(
+def test_failure_is_unanswered_when_only_an_earlier_try_was_unanswered(
     client: Client, last: str
 ) -> None:
     run = client.acquire().fail("unanswered", 100)
@@ -324,7 +324,7 @@ def test_reply_more_repeats_the_acquire_at_once_until_its_budget_ends(
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
 def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
-    """A copy of the unanswered request may arrive later. After "gone", a new token follows."""
+    """A copy of the unanswered request may arrive later. After "gone", a new token is used."""
     run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     run.answer("gone", sent=101)
@@ -344,7 +344,7 @@ def test_waiter_blocks_as_long_as_the_reply_and_its_own_deadline_allow(client: C
     assert steps.SHORTEST_WAIT == client.waiting(delay=1, give_up_at=100.25).step.seconds
 
 
-def test_worded_request_asks_again_as_a_waiter(client: Client) -> None:
+def test_worded_request_asks_again_after_a_wait_reply(client: Client) -> None:
     run = PlanRun(plans.acquire(plans.worded(client.ask()), 100.0))
     assert run.asks(how="wait")
     assert run.waiting(100).message(None, 101).asks(how="again")
@@ -354,11 +354,11 @@ def test_worded_request_asks_again_as_a_waiter(client: Client) -> None:
 @pytest.mark.parametrize(
     ("asked", "granted", "lease", "at", "until"),
     [
-        # Expiry: t1 + (grant - S1) + lease. The last "wait" reply has S1, and was asked for at t1.
+        # Expiry: t1 + (grant - S1) + lease. S1 is in the last "wait" reply, requested at t1.
         ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
         ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
-        ({"lease": 4.0}, 600, 4000, 104.7, None),  # it expired before it was popped
-        # A published message is not popped, so the server removes the lease unless it is confirmed.
+        ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the pop
+        # A published message is not popped, so the server removes the lease if nothing confirms it.
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
@@ -377,7 +377,7 @@ def test_local_expiry_of_a_handoff_counts_from_its_server_time(
 
 
 @pytest.mark.promise(8)
-def test_server_time_is_mapped_by_the_last_wait_reply(client: Client) -> None:
+def test_time_of_a_handoff_is_converted_with_the_last_wait_reply(client: Client) -> None:
     run = client.waiting(sent=100, lease=4.0).message(None, 101)
     run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
     assert ends_at(105.3, run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result)
@@ -475,7 +475,7 @@ def test_unanswered_giveup_fails_and_its_undo_is_deferred(client: Client) -> Non
 def test_interrupted_acquire_is_undone_with_a_tombstone(
     client: Client, error: type[BaseException], waits: bool, undo: str
 ) -> None:
-    """The acquire may arrive after the undo."""
+    """A late copy of the acquire may arrive after the undo. The tombstone blocks it."""
     run = client.waiting() if waits else client.acquire()
     run.throw(error("stop"))
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
@@ -517,7 +517,7 @@ def test_permanent_lease_is_renewed_before_acquire_returns(
         assert run.answer("lost", sent=101).asks(verb="acquire", token="t2")
     elif outcome == "unreachable":
         run.fail_until("unreachable", 100.1, every=0)
-        # The limited lease was granted. With an undo, other callers don't wait until it expires.
+        # The server granted a limited lease. The undo frees the permit before the lease expires.
         assert [UNDONE] == client.undone
     else:
         if outcome == "unanswered":
@@ -540,7 +540,7 @@ def release(given: Grant) -> PlanRun:
         ({}, False, "ok", True),
         ({}, False, "lost", False),
         ({}, True, "lost", True),  # the first request released the lease
-        ({"until": 104.0}, True, "lost", False),  # it had expired before
+        ({"until": 104.0}, True, "lost", False),  # the lease had expired before
         ({"unanswered": True}, False, "ok", True),
         ({"unanswered": True}, False, "lost", False),
     ],
@@ -575,7 +575,7 @@ def test_share_and_confirm_return_whether_the_lease_is_held(word: str) -> None:
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_of_a_renewal_counts_from_the_send() -> None:
+def test_local_expiry_of_a_renewal_counts_from_its_request() -> None:
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
     assert plans.number_of(run.step) == 7
@@ -637,11 +637,11 @@ def test_busy_server_is_retried_only_until_the_budget_ends(plan: Any, ends: floa
     ],
     ids=["granted", "rejected", "too large", "another kind", "released", "confirmed"],
 )
-def test_reply_with_another_field_is_read_as_before(reply: list[Any], plan: Any) -> None:
+def test_reply_with_an_unknown_field_is_read_as_without_it(reply: list[Any], plan: Any) -> None:
     results = [plan(Client()).answer(*some, sent=105.0).result for some in (reply, [*reply, "new"])]
     assert results[0] is not None and results[0] == results[1]
 
 
-def test_wake_up_message_and_wait_with_another_field_are_read_as_before(client: Client) -> None:
+def test_unknown_field_of_a_wake_up_message_or_wait_reply_is_ignored(client: Client) -> None:
     run = client.acquire().answer("wait", str(S1), 1000, 0, "new", sent=100)
     assert int(FENCE) == run.message(f"{FENCE} {S1} 5000 new", 100.1).result.fence

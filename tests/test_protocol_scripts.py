@@ -1,7 +1,7 @@
-"""The scripts one by one, and what their heads promise.
+"""Each script, and the comment at its top that lists its arguments and replies (the header).
 
-The scripts run on the model's Redis, whose clock moves only when a test moves it. `test_model`
-compares it with a real server, and `test_protocol_history` checks random sequences of calls.
+The scripts run on the Redis in Python of `tests/model`. Its clock moves only when a test moves it.
+`test_model` compares this Redis with a real server. `test_protocol_history` checks random calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ C = scripts.CONSTANTS
 
 
 class Name(ModelServer):
-    """A name on the model's Redis, and the scripts that act on it. Replies are texts."""
+    """A name on the Redis in Python, and the scripts that act on the name. Replies are texts."""
 
     def __init__(self, keep: int = 0, **said: Any) -> None:
         super().__init__(**said)
@@ -61,7 +61,7 @@ class Name(ModelServer):
         assert ["ok"] == self.do("operate", how=how, value=value, **said)
 
     def hand_off(self, *waiters: str, **said: Any) -> None:
-        """Let `a` hold, let others wait, and hand off to the first of them."""
+        """Let `a` hold and others wait. Release `a`, which hands off to the first waiter."""
         self.hold("a", **said)
         self.wait(*waiters, **said)
         self.end("a")
@@ -136,7 +136,7 @@ def x() -> Name:
 
 
 @pytest.mark.promise(1, 5)
-def test_acquire_replies_with_fence_and_lease_and_repeats_its_reply(x: Name) -> None:
+def test_repeated_acquire_gets_the_same_fence_until_its_lease_expires(x: Name) -> None:
     assert f"ok {x.micros} 10000" == x.ask("a", lease=10_000)
     assert (10_000, str(x.micros)) == (x.left("a"), x.field("#fence"))
     x.pass_time(4000)
@@ -209,7 +209,7 @@ def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool) -> 
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize(("age", "reply"), [(0, "ok"), (C["HEARTBEAT"], "no"), (-60_000, "no")])
-def test_unfair_newcomer_overtakes_only_a_head_younger_than_a_heartbeat(
+def test_unfair_newcomer_overtakes_only_a_first_waiter_younger_than_a_heartbeat(
     x: Name, age: int, reply: str
 ) -> None:
     x.hold("a", limit=2, lease=60_000)
@@ -220,7 +220,7 @@ def test_unfair_newcomer_overtakes_only_a_head_younger_than_a_heartbeat(
 
 
 @pytest.mark.promise(2)
-def test_late_waiter_keeps_its_place_and_is_granted_when_it_asks_again(x: Name) -> None:
+def test_waiter_with_a_late_heartbeat_keeps_its_place_and_is_granted(x: Name) -> None:
     x.hold("a", lease=10_000)
     x.wait("b", "c")
     x.pass_time(5000)
@@ -235,7 +235,7 @@ def test_heartbeat_of_an_unqueued_token_returns_gone_and_creates_no_key(x: Name)
     assert ("gone", []) == (x.ask("a", "again"), x.left_keys())
 
 
-def test_more_than_a_script_may_remove_is_left_to_the_next_one(x: Name) -> None:
+def test_script_leaves_expired_leases_above_its_bound_to_the_next_script(x: Name) -> None:
     count = C["BOUND"] * C["ROUNDS"] + 500
     x.hold("a", kind="w", limit=10_000, lease=100)
     x.operate("poke")
@@ -286,7 +286,7 @@ def test_waiters_far_back_in_the_queue_ask_less_often(x: Name) -> None:
 
 
 @pytest.mark.promise(11)
-def test_head_asks_again_at_the_claim_deadline_of_the_new_holder(x: Name) -> None:
+def test_first_waiter_asks_again_at_the_claim_deadline_of_the_new_holder(x: Name) -> None:
     x.hand_off("b", "c", lease=60_000)
     x.pass_time(C["CLAIM"] - 300)
     assert f"wait {x.now} 301 0" == x.ask("c", "again")
@@ -343,7 +343,7 @@ def test_token_with_a_tombstone_is_never_granted(x: Name, state: str, ended: str
 
 
 @pytest.mark.promise(15)
-def test_min_hold_retains_the_permits_without_an_owner(x: Name) -> None:
+def test_former_holder_cannot_release_permits_that_min_hold_retains(x: Name) -> None:
     x.hold("a", lease=60_000)
     x.wait("b", lease=60_000)
     x.pass_time(1000)
@@ -366,7 +366,7 @@ def test_removal_deletes_all_data_of_a_token(x: Name, how: str) -> None:
     if how in ("expiry", "unclaimed"):
         x.pass_time(2000)
         x.ask("c", "again")
-    elif how == "giveup":  # the lease was granted meanwhile, and is claimed
+    elif how == "giveup":  # the token was granted a lease, and claims it
         assert f"ok {x.fences['b']} 2000" == x.end("b", "giveup")
         assert {"info", "leases"} == x.traces("b")
         x.end("b")
@@ -382,7 +382,7 @@ def test_handoff_notifies_the_waiter_by_its_list_and_its_channel(x: Name) -> Non
     assert [("loop", f"b {message}")] == x.published
     ((_, _, texts, expiry),) = [row for row in x.names["t:{x}:"] if row[0].endswith("wake:b")]
     assert (message,) == texts
-    # A missing wake list means that the new holder popped its message, so it must not expire.
+    # A missing wake list means that the holder popped its message. So the list outlives the lease.
     assert x.now + C["FIRST"] + C["GRACE"] == expiry
     assert (C["FIRST"], C["CLAIM"]) == (x.left("b"), x.deadline("b"))
 
@@ -493,7 +493,7 @@ def test_ends_and_deadlines_are_shortened_when_the_clock_went_back(x: Name, reta
     assert ["b", "c"] == x.state.split(" ")[-2:], "the order of the waiters has changed"
 
 
-def test_plausible_times_stay_when_the_clock_went_back(x: Name) -> None:
+def test_end_within_the_lease_duration_stays_when_the_clock_went_back(x: Name) -> None:
     x.hold("a", "b", lease=60_000, limit=2)
     x.wait("c", limit=2)
     x.pass_time(1000)
@@ -584,11 +584,11 @@ def test_foreign_value_does_not_expire(x: Name, part: str) -> None:
     assert foreign in x.names["t:{x}:"]
 
 
-# The heads of the scripts
+# The headers of the scripts
 
 
 def forms_of(verb: str) -> dict[str, int]:
-    """Return the words of the replies in the head of a script, with the number of their fields."""
+    """Return the first word of each reply in the header of a script, and its number of fields."""
     returns = re.search(r"^-- Returns (.*)$", scripts.read(verb), re.M)
     assert returns is not None, verb
     parts = (re.sub(r"\([^)]*\)", "", part) for part in returns[1].split("|"))
@@ -597,7 +597,7 @@ def forms_of(verb: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("verb", sorted({*scripts.NAME_SCRIPTS, "statistics"} - {"inspect"}))
-def test_head_lists_every_reply_of_its_script(verb: str) -> None:
+def test_header_lists_every_reply_of_its_script(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
     returned = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
     found = set(re.findall(rf"{returned}(?:[^'\n]* and )?'(\w+)[ ']", code, re.M))
@@ -606,7 +606,7 @@ def test_head_lists_every_reply_of_its_script(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [*scripts.NAME_SCRIPTS, "statistics"])
-def test_head_lists_every_argument_of_its_script(verb: str) -> None:
+def test_header_lists_every_argument_of_its_script(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
     taken = first.removeprefix("local ").removesuffix(" = unpack(ARGV)").split(", ")
@@ -626,7 +626,7 @@ def test_scripts_declare_the_keys_that_clients_send() -> None:
 
 @pytest.fixture
 def keys() -> Iterator[Keys]:
-    """The keys of a policy's key, with an operator's override of the policy."""
+    """The Redis keys for a key of a policy. An operator has set an override of the policy."""
     keys = keys_of("p", "n", "child", keep=77)
     assert keys.policy is not None
     keys.policy.mark = "88 6"
@@ -643,7 +643,7 @@ def request(keys: Keys, **changes: Any) -> plans.AcquireRequest:
 
 
 def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
-    """Return the arguments of each script that a plan runs, named as in the heads."""
+    """Return the arguments of each script that a plan runs, named as in the headers."""
     steps, replies = list[dict[str, Any]](), iter(answers)
     step = next(plan)
     while True:
@@ -656,7 +656,7 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
             return steps
 
 
-def test_plans_send_arguments_in_the_order_of_the_head(keys: Keys) -> None:
+def test_plans_send_arguments_in_the_order_of_the_header(keys: Keys) -> None:
     """No two values are equal, so that a value in a wrong place fails the test."""
     asking = {"verb": "acquire", "token": "T", "keep": 77, "mark": "88 6", "compact": 1}
     asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}

@@ -1,6 +1,7 @@
 """Shares in the scripts: reasons, the common share, lost keys, full memory, and constant cost.
 
-`test_protocol_history` checks both limits, turns, and idle permits in random sequences.
+`test_protocol_history` checks with random calls that both limits hold, that shares take turns, and
+that no permit stays idle.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Shared(Name):
 
     @property
     def places(self) -> str:
-        """The waiters in the queue, and those that are parked behind their share."""
+        """The waiters in the queue and, after a slash, the parked waiters."""
         parked = sorted(self.contents(self.keys, self.keys.parked))
         return (
             f"{self.state.partition('|')[2]} / {' '.join(m.split(' ')[2] for m in parked)}".strip()
@@ -48,7 +49,7 @@ def x() -> Shared:
 
 
 @pytest.mark.promise(22, 32)
-def test_reply_names_the_limit_that_rejects() -> None:
+def test_rejection_names_the_limit_that_was_reached() -> None:
     x = Shared(2)
     assert "ok" == x.request("a", 1)[:2]
     assert "no share 0  1" == x.request("a", 1, "try")
@@ -80,7 +81,7 @@ def test_request_without_a_share_waits_in_the_common_share() -> None:
     assert "t4 / t5 t2" == x.places
 
 
-def test_wait_of_a_parked_waiter_counts_from_its_arrival() -> None:
+def test_counted_wait_of_a_parked_waiter_begins_at_its_arrival() -> None:
     x = Shared(1)
     x.request("a", 1)
     x.request("b", 1)

@@ -36,7 +36,7 @@ from django_redis_sync.protocol import scripts
         "after the functions that it calls": ("weight(1)\nadd(wake_key(1))", "weight wake_key"),
     }.values(),
 )
-def test_function_is_created_where_it_is_called(text: str, order: str) -> None:
+def test_function_is_inserted_before_the_statement_that_calls_it(text: str, order: str) -> None:
     composed = scripts.with_functions(text)
     found = re.findall(r"^\s*(?:local function (\w+)|(if|for)\b)", composed, re.MULTILINE)
     assert order.split(" ") == [created or word for created, word in found]

@@ -30,7 +30,7 @@ class Counted(Name):
         return {what: n for what, n in own.items() if what != "p"}
 
     def count_before(self, what: str, value: int, *ago: int, tidied: int = 3) -> None:
-        """Store the counter `what` for the minutes `ago`, with which the next script begins one."""
+        """Store a counter for the minutes `ago`. `tidied`: minutes since a script added it up."""
         if not self.stats:
             self.hold("other")
             self.end("other")

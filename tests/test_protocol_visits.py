@@ -45,7 +45,7 @@ def x() -> Visited:
     return Visited(keep=5)
 
 
-def test_visit_grants_a_lease_that_its_release_ends_without_data(x: Visited) -> None:
+def test_release_after_a_visit_leaves_no_data_of_the_job(x: Visited) -> None:
     assert f"ok {x.micros} 5000" == x.visit("a", token="t")
     assert "t |" == x.state
     assert "ok" == x.end("t", place="a")
@@ -75,7 +75,7 @@ def test_repeated_visit_returns_the_same_reply(x: Visited) -> None:
     assert "dead" == x.visit("a", 1, token="u"), "a late copy is granted"
 
 
-def test_copy_of_a_running_job_is_postponed_then_dropped(x: Visited) -> None:
+def test_copy_of_a_job_is_postponed_while_the_job_runs_and_dropped_later(x: Visited) -> None:
     x.visit("a", token="t", lease=60_000)
     ticket = x.micros
     assert f"later 1000 0 {ticket} -1" == x.visit("a")
@@ -180,7 +180,7 @@ def test_overdue_job_loses_its_place(x: Visited) -> None:
     assert ("b c", "", 1) == (x.members("places"), x.field("a"), x.counted("x"))
 
 
-def test_job_that_runs_longer_than_place_life_is_still_known(x: Visited) -> None:
+def test_record_of_a_running_job_outlives_place_life(x: Visited) -> None:
     x.visit("a", token="t", lease=600_000, limit=2)
     x.pass_time(C["PLACE_LIFE"] + 1)
     x.visit("b", limit=2)
@@ -239,7 +239,7 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
     assert str(C["LATEST"]) == x.visit("b", 1).split(" ")[1]
 
 
-def test_name_with_places_is_never_compact(x: Visited) -> None:
+def test_name_with_jobs_that_are_away_is_not_compact(x: Visited) -> None:
     x.visit("a", token="t")
     x.away("b")
     x.end("t", place="a")

@@ -1,2 +1,2 @@
-"""What the primitives and the engine do on real servers, in sync and async code, when all is well
-and when it is not."""
+"""The primitives and the engine on real servers, in sync and async code, with faults and without
+faults."""

@@ -30,7 +30,7 @@ class Harm(NamedTuple):
 class Proxy:
     """A proxy on its own loopback port. `url`: the address for clients. `done`: the faults so far.
 
-    `deaf`: True to let clients wait for the wake-ups of others, so that they get none."""
+    `deaf`: if True, clients wait for wake-ups under wrong names, so they get none."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server, self._harms = (host, port), deque[Harm]()

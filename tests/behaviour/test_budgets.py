@@ -60,7 +60,7 @@ def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(privat
 
 
 class Old(ConnectionPool):
-    """A pool of an earlier redis-py, whose error has no class of its own."""
+    """A pool of an earlier redis-py. Its error for a full pool has no class of its own."""
 
 
 def raises_when_exhausted(pool: ConnectionPool) -> None:
@@ -204,7 +204,7 @@ def test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile(raw
 
 @pytest.mark.parametrize(("busy", "waits", "each"), [(0.1, 20, 5), (BUSY, 0.2, 10)])
 def test_busy_worker_reports_no_outage_and_keeps_the_limit(raw, busy, waits, each: int) -> None:
-    """With an outage, on_outage would admit `limit` requests in each process."""
+    """If an outage were reported, on_outage would admit `limit` requests in each process."""
     outages: list[bool] = []
 
     def note(down: bool, **_: Any) -> None:

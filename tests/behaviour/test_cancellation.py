@@ -146,7 +146,7 @@ def test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter(
     with journalling(redis_url) as journal:
         cancelled = asyncio.run(main())
         assert len(cancelled) > 1 and any(cancelled)
-        time.sleep(0.3)  # another thread would send a release again
+        time.sleep(0.3)  # time for another thread to repeat a release
         journal.check()
         replies = [(entry.argv[0], entry.reply[0]) for entry in journal if entry.verb == "release"]
         answered = Counter(token for token, reply in replies if reply == "ok")

@@ -49,7 +49,7 @@ TOO_LATE = 5 * ATTEMPT
 @pytest.mark.parametrize("harm", ["cut", "drop"])
 @both
 async def test_acquire_is_sent_again_when_its_reply_is_lost(io, bench, journal, figure, harm):
-    """One grant with one fence."""
+    """The repeated acquire gets the first grant again, with the same fence."""
     bench.proxy.harm(harm)
     watch = within()
     lease = await io.do(bench.lock(), "acquire", False)
@@ -134,7 +134,7 @@ def flush_scripts(bench: Bench) -> None:
     threading.Thread(target=flush, daemon=True).start()
 
 
-#: What happens before the holder asks, before the waiters ask, or after that.
+#: A mishap happens before the holder asks ("at first"), or before or after the waiters ask.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
     "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
@@ -148,7 +148,7 @@ MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
 
 @pytest.mark.parametrize("mishap", MISHAPS)
 @both
-async def test_waiters_keep_their_places_and_are_granted(io, bench, figure, mishap: str) -> None:
+async def test_mishap_costs_no_waiter_its_place_or_grant(io, bench, figure, mishap: str) -> None:
     """A waiter that gets no wake-up sends its request again after a heartbeat."""
 
     def happens(now: str) -> None:
@@ -248,10 +248,10 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
-    """Cleanup that could not be sent is sent later."""
+    """If the cleanup can't be sent during the fault, it is sent later."""
     fault = FAULTS[name]
     timeouts = {"socket_timeout": fault.timeout, "socket_connect_timeout": fault.timeout}
-    # Another URL: django-redis would use the pool of the first alias with the same one.
+    # A URL of its own: for an equal URL, django-redis would use the pool of the first alias.
     using = alias(bench.proxy.url.removesuffix("/0"), CONNECTION_POOL_KWARGS=timeouts)
     lock, slowest = Impatient("x", using=using), []
 
@@ -376,7 +376,7 @@ def test_renewal_thread_that_died_is_replaced(raw, settings) -> None:
     (worker,) = [thread for thread in threading.enumerate() if thread.name == name]
 
     def is_dead() -> bool:
-        # Raised again: the thread survives an exception that is raised while it handles a lease.
+        # Raise it repeatedly: the thread survives an exception while it handles a lease.
         exception = ctypes.py_object(SystemExit)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), exception)
         worker.join(0.2)
@@ -406,7 +406,7 @@ async def test_waiters_do_not_starve_releases_of_connections(io, new_server, ali
 @pytest.mark.parametrize("how", ["restart", "clear"])
 @both
 async def test_lost_data_calls_on_lost_and_fences_grow(io, private, alias, figure, how) -> None:
-    """Of a server that restarts without persistence, or whose cache is cleared."""
+    """The server restarts without persistence, or its cache is cleared."""
     name, count = alias(private.url), 10
 
     def lock(number: int, **options: Any) -> Lock:

@@ -91,7 +91,7 @@ async def grouped(semaphore: Semaphore) -> None:
 
 WAYS: list[Any] = [acquiring, entering, shielded]
 if sys.version_info >= (3, 11):
-    # asyncio has these since Python 3.11. Before, anyio takes the end of the loop for its timeout.
+    # asyncio has these since Python 3.11. Before, anyio mistakes the loop's end for a timeout.
     WAYS += [hurried, scoped, grouped]
 
 
@@ -190,7 +190,7 @@ def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: A
 def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed(
     raw: redis.Redis, settings: Any, view: Any
 ) -> None:
-    """The former connections serve the waiter, and are closed afterwards."""
+    """The connections of the former settings serve the waiter, and are closed afterwards."""
     others = of_loops()  # of a loop that another test closed
 
     def mine() -> int:
@@ -214,7 +214,7 @@ def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed
     assert view("outlived").empty and "outlived" in shown()
 
 
-# Leases without a reference
+# A lease without a reference is freed, so that it isn't renewed
 
 
 async def sleeps(lease: Lease) -> None:
@@ -288,7 +288,7 @@ before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio kee
 )
 def test_unreferenced_lease_is_freed_without_the_garbage_collector(how: Any, bench: Any) -> None:
     """A lease without a reference must not be renewed. Frames, exceptions, and futures must not
-    keep one."""
+    keep a reference to it."""
 
     async def without_a_server(lease: Lease) -> None:
         bench.server.kill()

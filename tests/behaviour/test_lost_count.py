@@ -17,7 +17,7 @@ LATE = 0.3
 
 
 @both
-async def test_lost_counts_each_lease_once_however_often_the_holder_asks(io, view) -> None:
+async def test_lost_lease_is_counted_once_however_often_the_holder_asks(io, view) -> None:
     lease = await io.do(Lock("taken"), "acquire")
     view("taken").clear()
     for _ in range(2):
@@ -52,7 +52,7 @@ async def test_calls_whose_replies_are_lost_are_counted_once(io, bench, harm: st
 
 
 @both
-async def test_lost_ignores_a_renewal_that_arrives_after_the_release(io, bench) -> None:
+async def test_renewal_that_arrives_after_the_release_counts_no_loss(io, bench) -> None:
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("hold", "renew")
     renewal = io.start(io.do(lease, "renew"))
@@ -66,7 +66,7 @@ async def test_lost_ignores_a_renewal_that_arrives_after_the_release(io, bench) 
 
 
 @both
-async def test_lost_counts_once_if_the_reply_of_the_count_is_cut(io, bench) -> None:
+async def test_lost_lease_is_counted_once_if_the_reply_to_the_count_is_lost(io, bench) -> None:
     lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
     bench.view().clear()
     bench.proxy.harm("cut", "release", 2)

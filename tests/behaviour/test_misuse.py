@@ -115,7 +115,7 @@ async def test_calls_that_cannot_succeed_raise_an_error(io, nothing_sent) -> Non
 
 @both
 async def test_blocking_timeout_can_be_zero_or_infinite(io, clean_redis) -> None:
-    """Zero tries once."""
+    """With a timeout of zero, the call tries once."""
     lock = Lock("zero", blocking_timeout=0)
     assert await io.do(lock, "acquire")
     assert await io.do(lock, "acquire") is None
@@ -163,7 +163,7 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
 
 
 def test_semaphore_options_match_the_table_of_options() -> None:
-    """Lock and other classes type their options by the table, Semaphore by its signature."""
+    """The table has the types for Lock and other classes, the signature those for Semaphore."""
     takes = inspect.signature(Semaphore).parameters
     named = {name for name, parameter in takes.items() if parameter.kind is parameter.KEYWORD_ONLY}
     table = get_type_hints(SemaphoreOptions, include_extras=True)

@@ -34,7 +34,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.parametrize(("limit", "tries"), [(1, 6), (10, 13), (11, 12)])
 @both
-async def test_limit_grants_no_more_permits_and_rejects_the_rest(io, view, limit, tries) -> None:
+async def test_semaphore_grants_its_limit_and_rejects_more_requests(io, view, limit, tries) -> None:
     async def cycle() -> None:
         await io.do(await io.do(Semaphore("x", limit), "acquire"), "release")
 
@@ -110,7 +110,7 @@ async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
 
 
 @both
-async def test_unfair_acquire_may_overtake_a_new_head_that_does_not_fit(io, view) -> None:
+async def test_unfair_acquire_may_overtake_a_new_first_waiter_that_does_not_fit(io, view) -> None:
     first = await io.do(Semaphore("unfair", 3), "acquire", permits=2)
     large = await queued(io, Semaphore("unfair", 3), view("unfair"), permits=3)
     assert await io.do(Semaphore("unfair", 3, blocking=False), "acquire") is None
@@ -294,7 +294,7 @@ async def test_blocks_nest_and_release_ends_the_newest_lease(io) -> None:
 
 @both
 async def test_release_ignores_leases_of_other_threads_and_tasks(io, view) -> None:
-    """With thread_local=False it doesn't. A lease itself can be released anywhere."""
+    """With thread_local=False, it releases them. A lease itself can be released anywhere."""
     sem, free = Semaphore("theirs", 5), Semaphore("theirs", 5, thread_local=False)
 
     async def other() -> None:
@@ -342,7 +342,7 @@ async def test_adopted_lease_is_renewed_and_released_by_its_new_owner(io, view) 
 
 
 @both
-async def test_max_hold_of_a_handle_is_less_by_the_time_before_each_detach(io) -> None:
+async def test_time_held_before_a_detach_is_subtracted_from_max_hold(io) -> None:
     lease, rest = await io.do(Lock("moving", max_hold=3600), "acquire"), 3600.0
     for _ in range(2):
         await io.sleep(0.2)
@@ -391,8 +391,8 @@ async def test_lost_lease_calls_on_lost_and_the_signal(io, view, how: str) -> No
 @pytest.mark.parametrize("kind", [Lock, RLock])
 @both
 async def test_with_block_raises_lease_lost_unless_its_body_raises(io, view, kind, caplog) -> None:
-    """With raise_on_release_error=False, it logs the loss. As in redis-py, the option doesn't apply
-    to `release()`."""
+    """With raise_on_release_error=False, the block logs the loss. As in redis-py, the option
+    doesn't apply to `release()`."""
     for error in (LeaseLost, ZeroDivisionError, None):
         lock, caught = kind("ended", raise_on_release_error=error is not None), None
         caplog.clear()

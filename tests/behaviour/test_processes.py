@@ -1,4 +1,4 @@
-"""Leases across processes: forks, handles, and a job that runs once in a fleet."""
+"""Leases across processes: forks, handles, and processes that stop or die."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def test_acquire_uses_the_callers_share_limit(io) -> None:
 
 @both
 async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
-    """Also after waiting."""
+    """A call that waits in vain gets the same reason."""
     assert await tried(io, exports("a")) and await tried(io, exports("a"))
     with pytest.raises(NotAcquired, match="all permits of the share are in use"):
         async with io.entered(exports("a", blocking=False)):

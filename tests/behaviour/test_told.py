@@ -1,7 +1,7 @@
-"""The local view of a lease is never too late.
+"""A client never treats a lease as held for longer than the server does.
 
-Holders are notified of a lost lease before it ends, by the clock of one machine. If renewals of a
-lease overlap, its local expiry is not later than its expiry on the server.
+The holder of a lost lease is notified before the lease ends, by the clock of one machine. If
+renewals of a lease overlap, its local expiry is not later than its expiry on the server.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
-    # A third is 2 s; half of it would be 3.
+    # A third of the lease is 2 s, and a half would be 3 s.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
     end = View(raw, "kept").end + 3000
     await until(io, lambda: View(raw, "kept").end > end)

@@ -127,7 +127,7 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
 
 
 class Losses:
-    """Times at which `on_lost`, which is this object, and the signal `lease_lost` were called."""
+    """Records when `on_lost` and `lease_lost` were called. Pass this object as `on_lost`."""
 
     def __init__(self) -> None:
         self.calls: dict[str, list[float]] = defaultdict(list)  # by token

@@ -1,4 +1,4 @@
-"""The tests that prove each row of the tables in RESULTS.md, which say what they prove.
+"""The tests for each row of the tables in RESULTS.md. The tables say what the tests prove.
 
 `report.py` runs these tests, and writes their outcomes and figures into the tables.
 """
@@ -21,13 +21,13 @@ OUTAGE, VIEWS, SITES = "test_requests_outage", "test_requests_views", "test_requ
 
 #: Tests with a parameter for each fault.
 FAILS = "test_calls_fail_in_time_and_leave_nothing_behind"
-QUEUE = "test_waiters_keep_their_places_and_are_granted"
+QUEUE = "test_mishap_costs_no_waiter_its_place_or_grant"
 CUT = "test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost"
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"
 PARSING, GARBAGE, THREATS = "fuzz/test_parsing", "fuzz/test_garbage", "faults/test_threats"
 POLICY, ACTIONS, ACT = "test_requests_policy", "test_admin_actions", "test_command_act"
 
-#: By the first cell of the row.
+#: Node ids of tests, by the first cell of the row.
 PROOFS: dict[str, tuple[str, ...]] = {
     "1": (
         *at(OLD, "test_acquire_is_sent_again_when_its_reply_is_lost"),
@@ -46,7 +46,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "5": at(OLD, "test_lost_data_calls_on_lost_and_fences_grow[restart]"),
     "6": at(HERE, f"{CUT}[nothing]"),
     "7": at(HERE, f"{CUT}[some bytes]", f"{CUT}[half]", f"{CUT}[all]"),
-    "8": at(SENTINEL, "test_failover_loses_uncopied_grants_and_calls_on_lost"),
+    "8": at(SENTINEL, "test_failover_loses_unreplicated_grants_and_calls_on_lost"),
     "9": at(SENTINEL, "test_all_names_are_granted_again_after_a_failover_under_load"),
     "10": (
         *at(SENTINEL, "test_client_ignores_an_old_primary_that_returns"),
@@ -70,7 +70,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "18": (
         *at("test_protocol_keys", "test_keys_of_a_name_are_in_one_slot"),
-        *at("test_protocol_keys", "test_braces_in_a_prefix_do_not_move_the_slot"),
+        *at("test_protocol_keys", "test_braces_in_a_prefix_do_not_change_the_cluster_slot"),
     ),
     "19": at(OLD, f"{QUEUE}[scripts flushed]"),
     "20": at(OLD, f"{FAILS}[endless script]"),
@@ -190,7 +190,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at(
             "test_protocol_memory",
             "test_full_memory_allows_a_waiter_to_take_free_permits",
-            "test_full_memory_allows_the_call",
+            "test_full_memory_allows_calls_of_holders_waiters_and_operators",
             "test_full_memory_allows_a_release_to_be_counted",
         ),
         *at("test_protocol_memory", "test_full_memory_denies_a_new_name_and_stores_nothing"),
@@ -390,7 +390,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "labels": (
         *at(THREATS, "test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell"),
-        *at("fuzz/test_parsing", "test_label_is_shown_as_it_was_given_up_to_its_maximum"),
+        *at("fuzz/test_parsing", "test_label_is_shown_unchanged_up_to_its_maximum_length"),
         *at("fuzz/test_garbage", "test_status_of_damaged_data_shows_what_is_readable"),
     ),
 }

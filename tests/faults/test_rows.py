@@ -13,7 +13,7 @@ import pytest
 from .report import PAGE, ROOT, Case, cells, columns, filled, read, span
 from .rows import PROOFS
 
-#: The number of faults and of bad inputs in the specification. Further faults may have gaps.
+#: The number of faults and of bad inputs in the specification. Numbers above may be missing.
 FAULT_ROWS, INPUT_ROWS = 40, 21
 
 XML = """<testsuites><testsuite>

@@ -140,7 +140,7 @@ class SemaphoreMachine(Machine):
 
     @rule(limit=st.integers(1, 5))
     def resize(self, limit: int) -> None:
-        with contextlib.suppress(CommandError):  # it was never used
+        with contextlib.suppress(CommandError):  # the name was never used
             locks("resize", self.name, str(limit))
             self.override = limit
 
@@ -152,7 +152,7 @@ class SemaphoreMachine(Machine):
 
     @rule()
     def pause(self) -> None:
-        with contextlib.suppress(CommandError):  # it was never used
+        with contextlib.suppress(CommandError):  # the name was never used
             locks("resume" if self.paused else "pause", self.name)
             self.paused = not self.paused
 

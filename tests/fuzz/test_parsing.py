@@ -96,7 +96,7 @@ def test_settings_are_used_or_raise_improperly_configured(given_: Any) -> None:
 @given(st.text(max_size=400))
 @example('{"pid": ' + "9" * 5000 + "}")
 @example("[" * 100_000)
-def test_label_is_shown_as_it_was_given_up_to_its_maximum(raw: redis.Redis, label: str) -> None:
+def test_label_is_shown_unchanged_up_to_its_maximum_length(raw: redis.Redis, label: str) -> None:
     with Lock("labelled", label=label) as lock:
         (holder,) = Lock("labelled").status().holders
         assert lock.held

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: For ticks of half a millisecond: scripts count whole ones, and local expiry must be earlier.
+#: Ticks of half a millisecond. Scripts round to whole ms, and local expiry must still be earlier.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
@@ -34,8 +34,8 @@ _READER, _TASK = _plain(limit=2, kind="w"), _plain(asynchronous=True)
 _OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
-#: Name, clients, ticks, faults, their kinds, and the minimum number of states. Cases that take long
-#: have 0 after it, or the ticks and the minimum of a shorter version. Then the operator's actions.
+#: Name, clients, number of ticks, number of faults, kinds of faults, minimum number of states. In a
+#: case that takes long, 0 follows, or (ticks, minimum) of a shorter version. Then operator actions.
 # fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     ("two clients, any one fault", (_FIRST, _NEXT), 7, 1, _ANY, 20_000),

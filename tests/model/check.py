@@ -1,5 +1,5 @@
-"""Explore all states breadth-first, check the invariants of each, and print the trace to a
-violation. A broken invariant is an AssertionError until the trace is known."""
+"""Explore all states breadth-first, and check the invariants of each state. A broken invariant
+raises AssertionError, from which `Checker` makes a `Violation` with the trace to the state."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def is_alive(facts: Facts, token: str, now: float) -> bool:
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
 
 
-#: Scripts that hand off freed permits. After other scripts, the next heartbeat does it.
+#: Scripts that hand off permits in any case. After other scripts, the next heartbeat hands off.
 _FREEING = ("release", "clear", "operate")
 #: The modes of `release` that require the fence of the lease.
 _NAMING = ("release", "share")
 
 
 def _check_error(world: World, ran: Ran) -> None:
-    """Check that a script fails only if the memory is full, and that it then rejects a new
-    acquire without any write."""
+    """Check that only a script that acquires for a new token fails, that it fails only because the
+    memory is full, and that it has then written nothing."""
     if ran.reply[0] == "ERROR":
         denied = f"{ran.verb} of {ran.token} was denied for want of memory"
         assert "OOM" in ran.reply[1], f"the script {ran.verb} stopped: {ran.reply[1]}"
@@ -106,7 +106,7 @@ def _check_shares(facts: Facts) -> None:
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
-    """Return the ticket of a waiter that left, which the next waiter of the share inherits."""
+    """Return the ticket of a waiter that left. The next waiter of its share gets this ticket."""
     gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
     return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
 
@@ -240,7 +240,7 @@ class Checker:
     def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
-        # A new holder that didn't claim its permit in time.
+        # A lease may go if its new holder didn't claim it in time.
         unclaimed = old.waiters.get(token, math.inf) <= now and token in old.wakes
         return (token, "clear") == (ran.token, ran.verb) or unclaimed
 

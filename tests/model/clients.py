@@ -1,7 +1,7 @@
 """Clients that run the real plans.
 
-A generator can't be copied, so the state of a client is the list of its inputs, which is replayed
-for each new step. States with equal stacks are merged.
+A generator can't be copied. So the state of a client is stored as the list of its inputs, and each
+new step replays them. States with equal stacks are merged.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Cancelled(BaseException):
 
 @dataclass
 class Client:
-    """The state of an engine beside its plan. Only the run of the plan changes it."""
+    """The part of a client's state that is not in its plan. Only running the client changes it."""
 
     spec: Spec
     index: int
@@ -232,7 +232,7 @@ class Client:
         self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
-        """Process the answer to the renewal thread, which is None if there was no answer."""
+        """Process the answer to the renewal thread. `answer` is None if no answer came."""
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return

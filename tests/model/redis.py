@@ -31,7 +31,7 @@ setmetatable(_G, {
 """
 
 
-#: Writes that fail when the memory is full, unless the script has written before; and all writes.
+#: `_DENIED` fail when the memory is full, unless the script has written before. `WRITES`: all.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 _EMPTY: dict[str, type[Any]] = {"h": dict, "z": dict, "l": list}
@@ -316,7 +316,7 @@ class Scripts:
 
 
 def _reply(value: Any) -> Any:
-    """Convert a script's value like Redis: to whole numbers, and lists up to the first nil."""
+    """Convert a value like Redis: numbers become whole, and a list ends at the first nil."""
     if type(value) in (str, int):
         return value
     if value is None or value is False:

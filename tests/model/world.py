@@ -40,8 +40,8 @@ class Setting:
 class Client(NamedTuple):
     """The state of a client. `mode`: live, paused, or dead.
 
-    `lanes`: what its plan does, and what its renewal thread does: ("sent", at, slow) | ("reply",
-    at, reply) | ("wait", at, due) | ("sleep", at, due), or None if there is nothing to wait for.
+    `lanes`: the current action of the plan, and of the renewal thread. An action is ("sent", at,
+    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None.
     `early`: messages that arrived before the client waited for them. `debts`: pending undos."""
 
     node: int = 0
@@ -84,7 +84,7 @@ class Record(NamedTuple):
 class Facts(NamedTuple):
     """The state of a server for the invariants, with times in ms of the server.
 
-    `parked`: the arrival of each waiter behind the first of its share."""
+    `parked`: the time of arrival of each parked waiter."""
 
     leases: dict[str, float]
     queue: dict[str, float]
@@ -222,7 +222,7 @@ class World:
         return state, Ran(verb, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
-        """Give the element of a token to the oldest BLPOP: an abandoned one before a client's."""
+        """Give the element of a token to the oldest BLPOP. An abandoned one comes first."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self._pop(state, token)
@@ -468,8 +468,8 @@ class World:
             yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
 
     def _adrift(self, state: State, index: int, lane: int) -> State:
-        """Keep the request of a lane on the network, or its BLPOP on the server. The client no
-        longer waits for it."""
+        """Leave the request of a lane on the network, or its BLPOP on the server. The client no
+        longer waits for the reply."""
         client, spec = state.clients[index], self.setting.clients[index]
         step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
         if kind == "sent":
@@ -517,7 +517,7 @@ def _put(state: State, index: int, client: Client) -> State:
 
 
 def _lane(state: State, index: int, lane: int, doing: Any) -> State:
-    """Return the state with what a client does in a lane."""
+    """Return the state after a client changed its action in a lane."""
     client = state.clients[index]
     lanes = (client.lanes[0], doing) if lane else (doing, client.lanes[1])
     return _put(state, index, client._replace(lanes=lanes))

@@ -249,7 +249,7 @@ class Chaos:
         return "database flushed"
 
     def clock(self, side: Side) -> str | None:
-        """Move the clock ahead, so that most leases expire. It never goes back, as fences can't."""
+        """Move the clock ahead, so that most leases expire. If it went back, fences could fall."""
         if side.clock is None:
             return None
         side.ahead += self.chance.uniform(0.1, 3.0)
@@ -297,7 +297,7 @@ def soak(seconds: float, seed: int) -> Outcome:
 def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
-    clock = None if reason() else Clock(folder)  # it can't be moved without a compiler
+    clock = None if reason() else Clock(folder)  # without a compiler, the clock can't be moved
     moved = {} if clock is None else {"environment": clock.environment}
     kept = stack.enter_context(RedisServer(config=file))
     forgetful = stack.enter_context(RedisServer(**moved))

@@ -47,8 +47,8 @@ EXPECTED = (LeaseLost, NotAcquired, Unavailable)
 
 
 class Kind(NamedTuple):
-    """A primitive. `alone`: exclusive. `portable`: its leases may be detached: if a handle is lost,
-    the lease expires within seconds. `mortal`: also used in processes that are killed."""
+    """A primitive. `alone`: exclusive. `portable`: its leases may be detached, because they expire
+    soon if a handle is lost. `mortal`: also used in processes that are killed."""
 
     make: Callable[[str], Any]
     permits: tuple[int, ...] = (1,)

@@ -9,7 +9,7 @@ OTHER: dict[str, Any] = {"using": "other"}
 
 
 def under_prefixes(settings: Any, **prefixes: str) -> None:
-    """Replace the caches by one for each alias and prefix."""
+    """Replace CACHES by one cache for each alias, with the given key prefix."""
     like = settings.CACHES["default"]
     settings.REDIS_SYNC = {}
     settings.CACHES = {alias: {**like, "KEY_PREFIX": prefix} for alias, prefix in prefixes.items()}

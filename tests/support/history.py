@@ -1,4 +1,4 @@
-"""Check a journal by a linear replay, because one server runs its scripts one after the other.
+"""Check a journal by replaying it entry by entry, because a server runs one script at a time.
 
 The checker has its own implementation of the rules. It compares arguments (ARGV), writes, and
 replies, and ignores the records that the scripts store.
@@ -97,7 +97,7 @@ class _Name:
         self.fence = self.us = 0
         self.override: int | None = None
         self.paused = self.seen = False
-        #: Why the state is unknown, for example until the first entry after a restart.
+        #: Why the state is unknown, for example after a restart. Empty if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
         self.open: list[Violation] = []
@@ -111,7 +111,7 @@ class _Name:
         self.channels: set[str] = set()  # event loops whose heartbeats are among the deadlines
         self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs of its arrival
         self.parked: set[str] = set()
-        self.arrived: dict[str, int] = {}  # the waiters of a name with shares -> a number
+        self.arrived: dict[str, int] = {}  # waiters of a name with shares -> their order
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
         # The expiry of each key; None if it is unknown or the key doesn't exist.
@@ -132,7 +132,7 @@ class _Name:
             self.loose(token)
 
     def members(self, key: str) -> Any:
-        """Return the contents of a key, or True if it always exists while the name is in use."""
+        """Return the contents of a key, or True for a key that exists while the name is in use."""
         contents = {"leases": self.leases, "waiters": self.deadlines}
         return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
 
@@ -163,7 +163,7 @@ class History:
 def judge(
     entries: Iterable[Entry], constants: Mapping[str, int] = CONSTANTS, most: int = 50
 ) -> History:
-    """Replay `entries`, up to `most` violations."""
+    """Replay `entries` until there are `most` violations, and return the history."""
     replay = Replay(constants)
     for entry in entries:
         replay.take(entry)
@@ -231,7 +231,7 @@ class Replay:
         return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
 
     def waiting(self, but: str = "") -> Iterator[str]:
-        """Yield the live waiters that don't exceed the limit by themselves, in their order."""
+        """Yield the live waiters in their order, except those that need more than the limit."""
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
@@ -298,10 +298,10 @@ class Replay:
         for at in self.names.values():
             at.unsure = "restarted"
             if entry.us < self.us:
-                at.fence = 0  # if the clock went back, fences may go back too
+                at.fence = 0  # fences are times, so they may be lower
 
     def compare(self) -> None:
-        """Let time pass, and compare the expected state with the one that the script found."""
+        """Expire what has ended. Then compare the expected state with the one before the script."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
             # The clock went back: expired leases that were not removed count again.
@@ -317,8 +317,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # All keys of a name expire together. `check_expiry` has checked that this is not too
-            # early. Within the same millisecond, the keys may still exist with expired contents.
+            # The keys of a name expire at the same time, and `check_expiry` has checked this time.
+            # In the millisecond of this time, the server may still have the expired keys.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
@@ -335,7 +335,7 @@ class Replay:
         at.seen, at.packed, at.expanding = True, packed, None
 
     def read_request(self) -> None:
-        """Read the request."""
+        """Read the arguments of the script, and prepare the replay of its writes."""
         verb, said, at = self.entry.verb, self.entry.said, self.at
         self.me, self.how = said["token"], said.get("how", "")
         self.mine = mine = self.token(self.me)
@@ -388,7 +388,7 @@ class Replay:
             self.bad("keys", f"{command} on {key}")
 
     def on_hset_leases(self, field: str, text: str) -> None:
-        """Read a new compact state as if it were written to the keys of the expanded one."""
+        """Read a new compact state as if the script had written the keys of the expanded state."""
         old, new = self.at.packed, unpack(text.encode("utf-8", "surrogateescape"))
         self.at.packed = new
         if old and old.holder and old.holder != new.holder:
@@ -461,7 +461,7 @@ class Replay:
                 self.emptied("queue")
 
     def on_zadd_parked(self, score: str, member: str) -> None:
-        """Record a waiter that waits for its share, outside of the queue."""
+        """Record a parked waiter, which is not in the queue."""
         token = member.split(" ")[-1]
         self.appears("parked")
         self.at.parked.add(token)
@@ -567,8 +567,8 @@ class Replay:
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
-            # An unfair request may overtake a head that is younger than a heartbeat. One ms is for
-            # rounding.
+            # An unfair request may overtake a first waiter that came less than a heartbeat ago. The
+            # age is 1 ms less because times are rounded.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -583,7 +583,7 @@ class Replay:
         mine.fence = 0
         self.granted[token] = end
 
-    # What follows from them
+    # Checks after the writes
 
     def check_grants(self) -> None:
         """Check each grant of this script: its fence, its duration, and the notification."""
@@ -766,5 +766,5 @@ class Replay:
                 self.bad("expiry", f"{key} never expires")
 
 
-#: Writes that don't change what the rules are about.
+#: Writes that change nothing that the rules check.
 _WITHOUT_EFFECT = {("DEL", "wake"), ("DEL", "never"), ("DEL", "info"), ("HDEL", "info")}

@@ -1,8 +1,8 @@
-"""Write an entry to a Redis list for each run of a script, which `history.py` checks.
+"""Write an entry for each run of a script to a Redis list, the journal. `history.py` checks it.
 
-The composed source of a script is wrapped: a local `redis` shadows the real one and records the
+The source of each script is wrapped. In it, a local `redis` shadows the real one and records the
 writes, so the checker doesn't rely on the script's reply. A wrapped script takes two to three times
-as long. The journal's key is not declared, so this works only with a single server.
+as long. A script doesn't declare the journal's key, so a journal needs a single server.
 
     with journalling(redis_url) as journal:
         ...
@@ -101,7 +101,7 @@ return journal_reply
 
 
 class Entry(NamedTuple):
-    """One run of a script, or a note of a test, whose verb starts with `!`."""
+    """One run of a script, or a note of a test. The verb of a note starts with `!`."""
 
     seq: int
     epoch: str

@@ -8,7 +8,7 @@ import pytest
 
 
 class NoThreads:
-    """Let threads of the library fail to start during the block. `tried`: number of attempts."""
+    """In the `with` block, no thread of the library can start. `tried`: number of attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self.tried = monkeypatch, 0

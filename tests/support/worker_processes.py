@@ -52,7 +52,7 @@ READ = (
 
 
 class Process:
-    """A Python process with the arguments `words`, like the used part of `subprocess.Popen`.
+    """A Python process with the arguments `words`, used like a `subprocess.Popen`.
 
     With `log`, all output goes to that file, and stdin is empty. Otherwise stdin and stdout are
     pipes, and stderr is one too if `errors` is true.

@@ -74,7 +74,7 @@ class Call(NamedTuple):
 
     @property
     def argv(self) -> list[Any]:
-        """The arguments in the order of the script's head."""
+        """The arguments in the order of the header of the script."""
         return argv_of(self.verb, {**DEFAULTS, **self.said}, self.said)
 
     @property
@@ -120,13 +120,13 @@ class Recording(Store):
 
 
 def utf8(text: str) -> str:
-    """Return a text of the model's Redis, whose characters are bytes, as in a journal."""
+    """Convert a text of the Redis in Python, a character for each byte, to that of a journal."""
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 class ModelServer:
-    """The model's Redis, whose clock the tests move. `entries`: the journal of its scripts. `lua`:
-    texts of the scripts to replace. `said`: arguments of all calls."""
+    """The Redis in Python. Tests move its clock. `entries`: the journal of its scripts. `lua`:
+    replacements of texts of the scripts. `said`: arguments that are added to each call."""
 
     store: Any = Recording
 
@@ -233,7 +233,7 @@ class Client:
     state: str = "idle"  # asking, waiting, holding, ending
     fence: str = "0"
     nth: int = 0
-    known: int | None = None  # number of the newest renewal in the handle, if it was adopted
+    known: int | None = None  # number of the newest renewal in the handle, if it was used
     unanswered: bool = False
     belief: LocalExpiry | None = None  # None: unknown
     sent: float = 0.0
@@ -259,7 +259,7 @@ class Client:
         return [one for one in steps[self.state]() if one is not None]
 
     def _seldom(self, chance: float) -> bool:
-        """Return True for something that would expand a compact name, seldom on a calm name."""
+        """Return True with this chance, or a tenth of it on a calm name, which stays compact."""
         return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
@@ -334,7 +334,7 @@ class Client:
         if roll > 0.9 and self.known is not None:
             return [self._adopt(self.known + rng.randint(1, 1000))]  # a second use of the handle
         if roll > 0.93:
-            # A copy of the last renewal but one. If there is none, the script applies this one.
+            # A copy of the renewal before the last. If there was none, the script applies this one.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
@@ -351,7 +351,7 @@ class Client:
         return self.call("release", **self.ending)
 
     def take(self, done: Call, reply: Any) -> None:
-        """Process the words of the reply, which is None if it was lost."""
+        """Process the words of a reply. `reply` is None if the reply was lost."""
         if done.said["token"] != self.token or (done.verb == "pop" and not reply):
             return
         if reply is None:
@@ -382,7 +382,7 @@ class Client:
         if word == "lost" and said["fence"] == self.fence:
             self._end("undo")
         elif word == "adopted" and said["nth"] == self.nth:
-            self.state = "idle"  # adopted by another client, which lets it expire
+            self.state = "idle"  # another client adopted the lease and lets it expire
 
     def _take_release(self, done: Call, word: str, *rest: str) -> None:
         if done.said["how"] == "giveup" and word == "ok":
@@ -396,7 +396,7 @@ class Client:
 
 
 class Workload:
-    """Random clients on a server: a ModelServer, or something like one. `faults`: a factor for the
+    """Random clients on a ModelServer, or on an object with its methods. `faults`: a factor for the
     probability of faults and operator actions."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Settings for child processes of borrowed tests: the locks are on a topology."""
+"""Settings for child processes of borrowed tests (see conftest.py). The locks are on a topology."""
 
 import json
 import os

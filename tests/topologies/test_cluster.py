@@ -1,4 +1,4 @@
-"""A Cluster whose slots move, whose shards stop, and whose replicas take over."""
+"""Locks on a Cluster while its slots move, its shards stop, and its replicas take over."""
 
 from __future__ import annotations
 

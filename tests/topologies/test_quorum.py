@@ -159,7 +159,7 @@ async def test_quorum_lease_is_renewed_extended_and_expires(io, five) -> None:
     for method, seconds, most in (("extend", 200, 203), ("renew", 50, 50), ("renew", 20, 20)):
         await io.do(kept, method, seconds)
         assert seconds * 0.8 < kept.remaining <= most
-        # Clocks may run at different rates: the server's lease is longer, by a part and by 2 ms.
+        # Clocks may run at different rates, so the lease is longer on the server than locally.
         now, ends = time.time(), [*five.ends("kept")[0].values()]
         assert ends[0] / 1000 - now > kept.remaining * 1.01
 
@@ -332,7 +332,7 @@ def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, 
     assert acquire(five.lock("x"), False) is None
     shim.shift(60)
     assert acquire(five.lock("x")) and is_split(five, "x")
-    # At the first renewal after the jump: the second would be 2/3 of the duration later.
+    # The first renewal after the jump has to notice the loss, not the second one.
     eventually(lambda: losses.of(held), 18 / 3 + 4)
     assert not held.held
 

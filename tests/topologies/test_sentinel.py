@@ -1,4 +1,4 @@
-"""Failovers by Sentinel under load: who continues, which leases are lost, who is notified."""
+"""Failovers by Sentinel: leases and waiters continue, and lost leases are reported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, h
     await io.do(second, "release")
 
 
-def test_failover_loses_uncopied_grants_and_calls_on_lost(sentinels, using, figure) -> None:
+def test_failover_loses_unreplicated_grants_and_calls_on_lost(sentinels, using, figure) -> None:
     """Replication is asynchronous, so the new primary may lack grants of the old one."""
     old, replica = sentinels.primary, sentinels.replicas[0]
     with Losses() as losses, client(replica) as mine, client(old) as primary:

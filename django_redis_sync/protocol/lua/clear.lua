@@ -1,8 +1,8 @@
--- clear: an operator removes a lease, a waiter, or a job that is away. Its token is never granted again.
+-- clear: remove a lease, a waiter, or a job that is away, for an operator. The token never gets permits again.
 -- KEYS leases never
 -- ARGV token mark keep
---   token: or the ID of a job
--- Returns ok | gone (the token has nothing: it ended before)
+--   token: the token of the lease or waiter, or the ID of the job
+-- Returns ok | gone (nothing to remove: the lease, waiter or job has ended before)
 local token, mark, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then
@@ -19,7 +19,7 @@ if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', toke
   local due = math.max(name.now, tonumber(redis.call('ZSCORE', base .. 'due', token)))
   redis.call('DEL', NEVER)
   remove_place(base, token)
-  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- its next delivery is dropped
+  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- c: drops the next delivery
   finish(name)
   return 'ok'
 end

@@ -1,12 +1,12 @@
 -- inspect: return the state of a name, without changes.
 -- KEYS leases never
 -- ARGV token max_rows
---   token: empty; max_rows: limits the rows of holders, and those of waiters
+--   token: empty; max_rows: the most rows of holders, and the most rows of waiters
 -- Returns now fence limit paused seen clash used holding waiting holders waiters, and for a name with shares:
 --   number of shares, number of shares with waiters, and the heaviest shares (share, permits, waiters)
 --   holders: token, end, record of each unexpired lease, by end
 --   waiters: token, ticket, deadline, record, in waiting order: the queue, parked waiters by share, then jobs that
---   are away (their deadline is when they are due)
+--   are away (the deadline of a job is the time when it is due)
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then

@@ -1,10 +1,10 @@
--- operate: set or remove an operator's override of a name. It lasts until it is removed, or until the pause
--- ends. While an override lasts, the keys of the name don't expire.
+-- operate: set or remove an operator's override of a name. An override lasts until it is removed, or until
+-- the pause ends. While an override lasts, the keys of the name don't expire.
 -- KEYS leases never
 -- ARGV token how value mark keep
 --   token: empty
 --   how: pause (value: see pause_ends; empty: from now on) | resume | resize (value: the limit that replaces the
---   callers') | reset (removes that limit) | poke (grants free permits after the policy's override changed)
+--   limit of the callers) | reset (removes that limit) | poke (grants free permits after the policy's override changed)
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)
 local packed, us = compact_state(string.sub(LEASES, 1, -7))

@@ -1,12 +1,12 @@
 -- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
 -- ARGV token fence keep how tombstone hold mark place
---   how: release (the lease with this fence) | undo (whatever the token has) | giveup (removes a waiter; if it was
---   granted a lease meanwhile, claims the lease) | share (a writer becomes a reader, with the same lease) |
+--   how: release (the lease with this fence) | undo (any lease or waiter of the token) | giveup (removes a waiter; if
+--   it was granted a lease meanwhile, claims the lease) | share (a writer becomes a reader, with the same lease) |
 --   lost (counts a lease that was lost)
 --   tombstone: 1 if an acquire of this token was not answered
 --   hold: ms after the grant for which the permits stay taken; 0: none
---   place: ID of the job that its holder has finished
+--   place: ID of the job that the holder has finished
 -- Returns ok [fence lease, if giveup found a lease] | no reason waiting mean_hold limit (the waiter was removed) | lost (the token holds no lease with this fence: nothing changed) | gone
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
@@ -24,7 +24,7 @@ local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- before the lease goes: else a copy would assume that the worker died
+if place then -- before the lease is removed: otherwise a copy would assume that the worker died
   end_run(name, place, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end

@@ -4,7 +4,7 @@
 --   how: set (the lease ends in `ms`; inf: never) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)
 --   nth: number of this renewal of the lease; a lower number than the last one changes nothing
---   known: highest nth of the owner that detached the lease; if the lease has a higher one, it is adopted already
+--   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
 local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))

@@ -1,5 +1,5 @@
--- statistics: add the counts of a process for a group of names, and store how many permits it holds. A repetition
--- after a lost reply may count twice: the statistics accept that error.
+-- statistics: add the counts of a process for a group of names, and store how many permits it holds. If the
+-- reply is lost, the process repeats the call, and the counts may be added twice. The statistics accept this error.
 -- KEYS shares sketch stats
 -- ARGV process entry life counts durations rejected rest keep peak
 --   process: a random name; entry: its gauge, empty for none; life: ms until the gauge expires

@@ -1,6 +1,6 @@
 -- visit: one delivery of a job by its task queue asks for a permit. The reply is a lease, or says when to send the
 -- job again; until then the job is "away" and keeps its place. Live waiters come before jobs. Each delivery has its
--- own token, which becomes that of the lease. A repetition with the same token gets the same reply.
+-- own token, which becomes the token of the lease. If a call is repeated with its token, the reply is the same.
 -- KEYS leases never
 -- ARGV token lease place nth ticket wants terms keep mark max_waiters job
 --   place: ID of the job, a digest; nth: how many times it was sent again; ticket: time of its first delivery, from

@@ -1,12 +1,13 @@
--- Grant a lease to a newcomer. `free`: its permits are free; otherwise shadow mode grants and counts it. `alone`: the
--- caller allows the compact state. The name then becomes compact if it has nothing else: no holder, override, tombstone,
--- job that is away, or note of callers with different limits. Its text has the caller's own terms: no share.
+-- Grant a lease to a newcomer. `free`: true if enough permits are free; if not, shadow mode grants the lease and counts
+-- a rejection. `alone`: true if the caller allows the compact state. The name then becomes compact if it has no holder,
+-- override, tombstone, job that is away, or note of callers with different limits. The packed text has the terms that
+-- the caller sent: no share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
   if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end
   if alone and redis.call('ZCARD', WAITERS) == 0 and not redis.call('HGET', INFO, '#clash') then
     local reply = take_compact(name.us, name.keep, base, token, lease, permits, ARGV[5], name.fence, name.expiry, wants, name.peak or '', '', true)
-    redis.call('DEL', INFO) -- last: if the script stops before, `open` expands the packed text
+    redis.call('DEL', INFO) -- last: if the script stops before this write, `open` expands the packed text
     name.puts, name.dropped = {}, false -- nothing is left for `finish`
     return reply
   end

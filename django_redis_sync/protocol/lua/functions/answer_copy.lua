@@ -1,6 +1,7 @@
--- Return the reply to a delivery that is a copy of its job, or nil if it is the job itself. If the job runs, the copy
--- has to come again later. If the job has ended, the copy is dropped. An earlier delivery is dropped if a later one
--- was seen; but if the later one is not back TURN after it is due, the earlier one counts as the job.
+-- Return the reply to a delivery that is a copy, or nil if the delivery counts as the job itself. While the job runs, a
+-- copy has to come again later. After the job has ended, a copy is dropped. While the job is away, a copy of its last
+-- visit has to come again later, and an older copy is dropped. If the next delivery is overdue by TURN, it seems lost,
+-- and a copy of the last visit counts as the job.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)

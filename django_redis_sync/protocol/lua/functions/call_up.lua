@@ -1,5 +1,5 @@
--- Move the first parked waiter of a share into the queue if the share may have its permits. `held`: permits of
--- the share; `ticket`: see enter_queue. Return the waiter's token, or ''.
+-- Move the first parked waiter of a share into the queue, if the limit of the share allows the waiter's permits.
+-- `held`: permits that the share holds; `ticket`: see enter_queue. Return the waiter's token, or '' if none was moved.
 local function call_up(name, share, held, ticket)
   for _ = 1, BOUND do
     local member = redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', '1')[1]

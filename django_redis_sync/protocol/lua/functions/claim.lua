@@ -1,4 +1,4 @@
--- The new holder has answered: remove the deadline of its handoff, and its wake-up message.
+-- Confirm a handoff, because the new holder has answered. Remove the deadline of the handoff, and the wake-up message.
 local function claim(token)
   redis.call('ZREM', WAITERS, token)
   redis.call('DEL', WAKE)

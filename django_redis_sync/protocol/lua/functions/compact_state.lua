@@ -1,6 +1,6 @@
--- Read the compact state: a name with at most one lease and no waiters is one packed field of LEASES, which is then
--- a hash; its only other key is that of the counters. Return the packed text ('' for an unused name, false for an
--- expanded one), the clock in microseconds (not if expanded), then the COMPACT fields: fence, expiry of the key,
+-- Read the compact state. In it, a name with at most one lease and no waiters is one packed field of LEASES, which is
+-- a hash; the only other key has the counters. Return the packed text ('' for an unused name, false for an expanded
+-- one), the clock in microseconds (not if expanded), then the COMPACT fields: fence, expiry of the key,
 -- end of the lease (0: none), seen, peak, holder, and the position of the record.
 -- A name that has INFO is expanded, whatever its other keys are.
 local function compact_state(base)

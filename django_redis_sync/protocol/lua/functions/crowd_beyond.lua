@@ -1,4 +1,4 @@
--- Return the number of waiters and jobs if no further job may wait and no permit is free for it. Return nil otherwise.
+-- If max_waiters is reached and no permit is free for the job, return the number of waiters and jobs. Else return nil.
 local function crowd_beyond(name, base, max_waiters, terms, limit)
   local crowd = redis.call('ZCARD', base .. 'places') + waiting_of(name)
   if crowd < max_waiters then return nil end

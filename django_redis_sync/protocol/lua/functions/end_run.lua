@@ -1,4 +1,4 @@
--- The holder of `token` has finished its job. Remove the record of the job; keep it if a copy was seen.
+-- Remove the record of the job that the holder of `token` finished. If a copy was seen, keep the record as ended.
 local function end_run(name, place, token, own)
   local base = string.sub(LEASES, 1, -7)
   local state, nth, owner, ticket, vain, seen, share, job = string.match(redis.call('HGET', INFO, place) or '', PLACE)

@@ -1,4 +1,5 @@
--- Remove and count what a token has. Then write its tombstone, and keep its permits taken, if the caller wants that.
+-- Remove and count the lease or waiter of a token. If the caller asks for a tombstone, write it. If the caller gives
+-- `hold`, keep the permits of a released lease taken.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then

@@ -1,6 +1,6 @@
--- Expand the compact state into the keys that all other functions use. INFO is written first, with the packed text
--- in '#lone', which is removed last: if a script stops before that, the next one expands the name again. If the
--- memory is full, the first write is denied, unless the caller has run DEL before.
+-- Expand the compact state into the keys that all other functions use. Write INFO first, with the packed text in
+-- '#lone', and remove '#lone' last. If a script stops in between, the next script expands the name again. If the memory
+-- is full, the first write is denied, unless the caller has run DEL before.
 local function expand(packed)
   set_key_names(string.sub(LEASES, 1, -7))
   local _, fence, expiry, ends, seen, peak, holder, at = struct.unpack(COMPACT, packed)

@@ -1,4 +1,4 @@
--- Let keys of the name expire at `expiry`: all of them if `later`, else those that this script created.
+-- Set the expiry of keys to `expiry`: of all keys of the name if `later`, otherwise of those that this script created.
 local function extend(name, later, expiry)
   local keys = {nil, nil, nil, nil} -- preallocated
   if later then keys[1] = INFO end

@@ -1,5 +1,5 @@
--- Update the share of `t`, which is being removed. `ends`: set if `t` has a lease; otherwise it waits. If the share
--- then has no waiter in the queue, call up the next one, to the place (`ticket`) that `t` had.
+-- Update the share of `t`, which is being removed. `ends`: set if `t` has a lease; otherwise `t` waits. If the share
+-- then has no waiter in the queue, its next parked waiter enters the queue, at the place (`ticket`) that `t` had.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

@@ -1,6 +1,6 @@
 -- Return the reply if the permits or the kind of a newcomer don't match the name, else nil. '#seen' is the kind and the
 -- limit of the last caller. Another kind is rejected while the name is in use. Another limit is noted for operators:
--- '#clash' has the time, and what '#seen' was.
+-- '#clash' has the time and the former '#seen'.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)

@@ -37,10 +37,10 @@ local function open(token, keep, us, mark)
   local new_leases, new_queue, new_waiters = false, false, false -- the script may have created these keys: they need an expiry
   local recount, dropped = false, false -- recount: something without an end was removed; dropped: anything was
   local more = false -- more has expired than one script may remove
-  local head, head_ends = false, false -- channel of the queue's first waiter, and when that counts as dead
+  local head, head_ends = false, false -- channel of the queue's first waiter, and when this waiter counts as dead
   local visitor = false -- place of the job that visits
   local asker = false -- channel of the calling event loop, which is alive
-  local shared = meta[10] -- of a name with shares: fence of the first grant after it had no leases
+  local shared = meta[10] -- for a name with shares: fence of the first grant after the name had no leases
   local name = {FIELDS}
   if mark and mark ~= '-' then
     apply_override(name, mark)

@@ -1,5 +1,5 @@
 -- Do what place_newcomer does, for a name with shares. A newcomer gets permits at once only if the queue is empty, its
--- share has no waiter, and both limits allow it. A caller without a share belongs to the common share.
+-- share has no waiter, and the limits of name and share allow it. A caller without a share belongs to the common share.
 local function place_in_share(name, base, permits, limit, waiting)
   local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
   local bound, share = share_of(terms)
@@ -29,7 +29,7 @@ local function place_in_share(name, base, permits, limit, waiting)
       enqueue(name, token, lease, terms, string.format(name.format, name.us))
       return nil, queued
     end
-    -- It arrives after the last parked waiter of its share, or after its share's waiter in the queue.
+    -- It arrives after the last parked waiter of its share or, if none is parked, after the share's queued waiter.
     local before = last and string.match(last, ' (%d+) %S+$')
     before = before or string.match(first ~= '' and redis.call('HGET', INFO, first) or '', '^w (%d+)')
     local arrival = string.format(name.format, math.max(name.us, (before or 0) + 1))

@@ -1,5 +1,5 @@
--- Remove the dead ones of these waiters: with a process, thousands can die. `key`: QUEUE, or PARKED: then stop at the
--- first live one. `me`: the token whose heartbeat this is. Return how many were removed.
+-- Remove the dead waiters among `members` of `key` at once: if a process dies, thousands of waiters can die with it. If
+-- `key` is PARKED, stop at the first live waiter. `me`, the token of this heartbeat, stays. Return the number removed.
 local function remove_dead(name, key, members, me)
   local dead, tokens, lists = {}, {}, {}
   for _, member in ipairs(members) do

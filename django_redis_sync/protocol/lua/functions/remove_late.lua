@@ -1,5 +1,6 @@
--- Remove the tokens in `late`, whose deadline has passed: a waiter without heartbeats, a new holder that did not
--- answer, or a tombstone. A new holder that has popped its message loses only the deadline. `me` stays.
+-- Remove what the tokens in `late` have, because their deadlines have passed. Such a token is a waiter that sent no
+-- heartbeat, a new holder that did not claim its lease, a tombstone, or a channel. A new holder that has popped its
+-- wake-up message loses only the deadline. `me`, the token of this heartbeat, stays.
 local function remove_late(name, late, me)
   for i = 1, #late do
     local t = late[i]

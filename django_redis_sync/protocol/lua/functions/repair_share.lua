@@ -1,4 +1,4 @@
--- If a share has no waiter in the queue, call one up. The queue may have been lost.
+-- If a share has no waiter in the queue, call up its first parked waiter. This happens if the queue was lost.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end

@@ -12,7 +12,7 @@ local function serve_others(name, base, place, terms)
     local state, _, token = string.match(redis.call('HGET', INFO, one) or '', PLACE)
     if state == 'r' and tonumber(redis.call('ZSCORE', LEASES, token) or 0) > name.now then
       redis.call('ZADD', base .. 'due', name.at, one) -- keep the record of a running job
-    else -- it did not come back, or its record is old
+    else -- the job did not come back, or its record is old
       remove_place(base, one)
       if state == 'a' then
         count(name, 'x', 1)
@@ -23,7 +23,7 @@ local function serve_others(name, base, place, terms)
     hand_off(name, nil)
   end
   name.visitor = place -- from here on, a permit that is kept for this job counts as free
-  if not name.places or string.match(name.places, '%S*$') == place then -- this job came for it
+  if not name.places or string.match(name.places, '%S*$') == place then -- this job came for the kept permit
     name.places = ''
     put(name, '#places', '')
   end

@@ -1,5 +1,6 @@
--- Set when a waiter counts as dead, or the channel of an event loop with all its waiters. If a process with thousands of
--- waiters dies, the deadline of its channel passes long before the waiters deep in the queue are due.
+-- Set when a waiter counts as dead, or when an event loop (`member`: its channel) counts as dead with all its waiters.
+-- If a process with thousands of waiters dies, the deadline of its channel passes long before those of the waiters deep
+-- in the queue.
 local function set_deadline(name, member, ends)
   local text = string.format(name.format, ends)
   local added = tonumber(redis.pcall('ZADD', WAITERS, text, member))

@@ -1,5 +1,5 @@
--- Return the number of permits of a share, and its waiter in the queue ('' for none). A number that was stored before
--- the leases were lost is invalid.
+-- Return the number of permits that a share holds, and its one waiter in the queue ('' for none). The number counts as
+-- 0 if it was stored before the name last had no leases.
 local function share_use(name, share)
   local since, held, first = string.match(redis.call('HGET', INFO, '/' .. share) or '', '^(%d+) (%d+) (.*)$')
   return name.card > 0 and since == name.shared and tonumber(held) or 0, first or ''

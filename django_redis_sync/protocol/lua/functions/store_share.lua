@@ -1,4 +1,4 @@
--- Store permits and waiter of a share. Write at once, because the same script may read them again. Remove an idle share.
+-- Store the permits of a share and its waiter in the queue. Write at once: this script may read them again.
 local function store_share(name, share, held, first)
   if held == 0 and first == '' then
     redis.call('HDEL', INFO, '/' .. share)

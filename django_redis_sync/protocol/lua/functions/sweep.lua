@@ -1,4 +1,4 @@
--- Remove expired leases and dead waiters, up to a bound per script. `me`: the token whose heartbeat this is: it is
+-- Remove expired leases and dead waiters, up to a bound per script. `me`: the token whose heartbeat this is. It is
 -- alive, even if its deadline has passed.
 local function sweep(name, me)
   if name.us < name.fence then -- fences are times, so the clock went back: shorten what ends too late

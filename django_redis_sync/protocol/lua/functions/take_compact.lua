@@ -11,7 +11,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
       top = highest_use(stats, minute, peak, permits == 0 and 1 or permits)
     end
   end
-  if expired ~= '' then redis.call('DEL', NEVER) end -- if the memory is full, it may use what the expired lease frees
+  if expired ~= '' then redis.call('DEL', NEVER) end -- if the memory is full, reuse what the expired lease frees
   local ends = now + lease
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end

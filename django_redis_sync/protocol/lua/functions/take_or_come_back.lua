@@ -1,4 +1,4 @@
--- Grant a permit to a job with a place, or store when it comes back. Return the reply.
+-- Grant a permit to a job that has a place, or store when the job has to come back. Return the reply.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)
@@ -9,7 +9,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
       terms = string.gsub(terms, '^(%d+ %d+ %S+ )', '%1/0/ ')
     end
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
-    -- Shares take turns, so its rank is about the jobs of its share before it, times the number of shares with jobs.
+    -- Shares take turns. So its rank is about the number of earlier jobs of its share, times the shares with jobs.
     local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. place
     redis.call('ZADD', placed, '0', own)
     rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
@@ -25,7 +25,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
     return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
   end
-  -- It comes back a little before its turn. If the last grant is long ago, it waits a quarter of the time since then.
+  -- The job comes back a little before its turn, but not before a quarter of the time since the last grant has passed.
   local ms = math.max((rank + 1) * mean / limit * 0.9, name.fence > 0 and (name.now - name.fence / 1000) / 4 or 0)
   if name.paused then
     ms = math.min(ms, pause_ends(name.paused) - name.now + 1)

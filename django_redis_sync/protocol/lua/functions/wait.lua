@@ -1,4 +1,4 @@
--- Return the reply to a waiter: in how many ms it has to repeat its acquire. PATIENCE later it counts as dead.
+-- Return the reply to a waiter: the ms until it repeats its acquire. A waiter that is PATIENCE late counts as dead.
 local function wait(name, token, rank, channel)
   -- The waiter at rank N watches the lease that expires N-th, so one waiter wakes up per expiring lease.
   local delay = math.min(HEARTBEAT + math.max(0, rank - NEAR) * 10, ASLEEP - PATIENCE)

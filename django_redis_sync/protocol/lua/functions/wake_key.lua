@@ -1,4 +1,4 @@
--- Return the key of the wake-up list of a token. WAKE is that of this script's token.
+-- Return the key of the wake-up list of a token. WAKE is the key for the token of this script.
 local function wake_key(token)
   return string.sub(WAKE, 1, -1 - #ARGV[1]) .. token
 end

@@ -1,4 +1,4 @@
--- Format a whole number that may be inf. Where it can't be inf, use string.format: a function call costs more.
+-- Format `n`, a whole number or inf. Where `n` is never inf, call string.format instead, because it is cheaper.
 local function whole(name, n)
   return n < 2 ^ 53 and string.format(name.format, n) or 'inf'
 end
