@@ -1,9 +1,9 @@
-"""The matrix: `make matrix`, or a line of it, named as `python -m nox -l` names it:
-`python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
+"""Run the tests on a matrix of versions with `make matrix`. `python -m nox -l` lists its lines.
+To run one line: `python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
 
-`-s ends` runs all tests on the oldest versions that setup.cfg admits, and on the newest.
-`-s between` runs the behavior suite on versions between them. An interpreter that is neither on
-PATH nor among pyenv's is skipped, and the output says so.
+`-s ends` runs all tests on the oldest versions that setup.cfg admits, and on the newest versions.
+`-s between` runs the behavior suite on versions between these. If an interpreter is neither on PATH
+nor in pyenv, nox skips its lines and prints that.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ nox.options.sessions = ["tests"]
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 DJANGO_REDIS = ("6", "7")
-#: Django, and the oldest Python that it runs on.
+#: Each version of Django, and the oldest version of Python that supports it.
 DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
-#: The folder of a newer `redis-server` for the newest end. Debian's redis-tools has one.
+#: Variable with the folder of a newer `redis-server`, such as that of Debian's redis-tools.
 NEWER_REDIS = "DJANGO_REDIS_SYNC_NEWER_REDIS"
 
-#: Where pyenv keeps its interpreters. The one that runs this file may be one of them.
+#: Folders with pyenv's interpreters. The interpreter that runs this file may be one of them.
 _PYENVS = (
     Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions",
     Path(sys.base_prefix).parent,
 )
 for _version in PYTHONS:
     for _found in sorted({bin for root in _PYENVS for bin in root.glob(f"{_version}.*/bin")}):
-        # Before pyenv's shims, which also answer for versions that are not enabled.
+        # Put interpreters before pyenv's shims. A shim exists even if its version is not enabled.
         os.environ["PATH"] = f"{_found}{os.pathsep}{os.environ['PATH']}"
 
 
-# The environments have no server of their own: they use the one that `make test` would use.
+# The environments have no server of their own, so they use the server of `make test`.
 _server = find_server()
 if _server is not None:
     os.environ["PATH"] += f"{os.pathsep}{_server.parent}"
@@ -70,7 +70,7 @@ def _here(python: str) -> bool:
 
 
 def _lowest() -> list[str]:
-    """Return what setup.cfg requires, each pinned to the oldest release that it admits."""
+    """Return the requirements of setup.cfg, each pinned to the oldest release that it admits."""
     found = configparser.ConfigParser()
     found.read(Path(__file__).with_name("setup.cfg"), encoding="utf-8")
     required = found["options"]["install_requires"].split()
@@ -79,7 +79,7 @@ def _lowest() -> list[str]:
 
 def _test(session: nox.Session, versions: list[str], *words: str) -> None:
     session.install("-q", "-e", ".[test]", *versions)
-    # A server that others use too must not be asked by several workers at once.
+    # With REDIS_URL, other programs may use the server, so run only one worker.
     workers = () if os.environ.get("REDIS_URL") else ("-n", "4", "--dist", "worksteal")
     session.run("python", "-m", "pytest", "-q", *workers, *words, *session.posargs)
 
@@ -91,7 +91,7 @@ def _versions(django: str, django_redis: str) -> list[str]:
 @nox.session
 @nox.parametrize("python,django,django_redis", list(_lines()))
 def tests(session: nox.Session, django: str, django_redis: str) -> None:
-    """Run all tests but the browser's on one line of the matrix."""
+    """Run the tests on one line of the matrix, without browser, deep, and tools tests."""
     _test(session, _versions(django, django_redis), "-m", "not browser and not deep and not tools")
 
 
@@ -105,7 +105,7 @@ if _HERE:
 @nox.session
 @nox.parametrize("python,end", [(python, end) for end, (python, _) in _ENDS.items()])
 def ends(session: nox.Session, end: str) -> None:
-    """Run what `make test` runs, on the oldest versions and on the newest."""
+    """Run the tests of `make test` on the oldest and on the newest versions."""
     session.log(f"Pythons found here: {', '.join(_HERE)}; looked for {', '.join(PYTHONS)}")
     newer = os.environ.get(NEWER_REDIS)
     if end == "newest" and newer:

@@ -1,1 +1,1 @@
-"""Benchmarks: this project and its peers, side by side. `python -m benchmarks --help`."""
+"""Benchmarks that compare this project with its peers: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run all benchmarks, in which contenders take turns, and print ratios."""
+"""`python -m benchmarks`: run all benchmarks and print ratios. The contenders take turns."""
 
 from __future__ import annotations
 

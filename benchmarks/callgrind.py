@@ -22,8 +22,8 @@ def installed() -> bool:
 def command(dumps: str, *, at_start: bool = True) -> list[str]:
     """Return the words before a command that count its instructions.
 
-    `dumps`: prefix of the output files. `at_start`: count from the first instruction, which makes
-    the start fifty times slower."""
+    `dumps`: prefix of the output files. `at_start`: count from the first instruction. The start of
+    the process is then fifty times slower."""
     counted = f"--instr-atstart={'yes' if at_start else 'no'}"
     words = [shutil.which("valgrind") or "", "--tool=callgrind", "--quiet", counted]
     return [*words, "--separate-threads=yes", f"--callgrind-out-file={dumps}"]

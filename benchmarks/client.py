@@ -1,9 +1,9 @@
-"""Count what a cycle, such as one acquire and release, costs the client: Python bytecodes, and
-processor instructions if valgrind is installed.
+"""Count the client's Python bytecodes and processor instructions per cycle, such as one acquire and
+release. Unlike times, these counts don't depend on other load.
 
-Unlike times, these counts don't depend on other load. Bytecodes are counted in the process of the
-benchmark. Instructions are counted in a child process under valgrind, `python -m benchmarks.client
-URL`, which reads from stdin which cycle to run.
+Bytecodes are counted in the process of the benchmark. Instructions are counted only if valgrind is
+installed, in a child process, `python -m benchmarks.client URL`, which reads the names of cycles
+from stdin.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Cycle = Callable[[], Any]
 FRESH, REUSED, NAMED = "a new Lock", "a reused Lock", "a new Lock with a new name"
 WITH = "a reused Lock, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
-#: Number of cycles before a count, of counted cycles, and of rounds. There are several rounds
-#: because statistics are written at the start of a minute.
+#: Number of cycles before a count, number of counted cycles, and number of rounds. One round may
+#: include the writing of statistics at the start of a minute.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 
 def client(url: str, quick: bool) -> Table:
-    """Count bytecodes, and instructions if valgrind is installed, which takes a minute."""
+    """Count bytecodes. If valgrind is installed, also count instructions, which takes a minute."""
     table = Table(
         "Counted costs of a cycle for the client",
         f"{FRESH} ≤ 242,000 instructions; {REQUEST} ≤ 1,000 bytecodes beyond the two scripts",
@@ -96,7 +96,7 @@ def _request() -> Cycle:
 
 
 def bytecodes(cycle: Cycle) -> tuple[int, int]:
-    """Return the bytecodes of a cycle, and those of sending scripts and reading replies."""
+    """Return the bytecodes of a cycle, and how many of them send scripts and read replies."""
     from django_redis_sync.engine.server import Server
 
     for _ in range(_WARM):
@@ -127,7 +127,7 @@ def _traced(cycle: Cycle, script: Any) -> tuple[int, int]:
 
 
 def instructions(url: str, names: list[str]) -> Iterator[int]:
-    """Yield the instructions of each of the named cycles in a separate process."""
+    """Yield the number of instructions of each named cycle, counted in a separate process."""
     with contextlib.ExitStack() as stack:
         dumps = f"{stack.enter_context(tempfile.TemporaryDirectory())}/client"
         words = callgrind.command(dumps, at_start=False)

@@ -10,14 +10,14 @@ from typing import Any
 
 import redis
 
-#: Commands that set up a connection, which don't count for a cycle.
+#: Commands that set up a connection. They are not counted.
 _GREETINGS = {"CLIENT", "HELLO", "SELECT", "AUTH", "PING", "INFO", "SUBSCRIBE", "CLUSTER"}
 
 
 @contextlib.contextmanager
 def counted(url: str) -> Iterator[dict[str, int]]:
-    """Count the commands in the block, without those that scripts call. The result is complete
-    after the block."""
+    """Count the commands that clients send during the block, without the commands of scripts. The
+    counts are complete after the block."""
     counts: dict[str, int] = {}
     client = redis.Redis.from_url(url)
     marker = b"the end of this count"

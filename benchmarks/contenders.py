@@ -2,8 +2,8 @@
 
 A sync contender is a function (url, name, limit) -> () -> context manager, called once per thread.
 An async contender returns async context managers, and is called once per process. Contenders that
-aren't installed are left out. Each is used as its own documentation shows first, with one client
-per process.
+aren't installed are left out. Each contender is used as in the first example of its documentation,
+with one client per process.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads or tasks in each of `processes` for `seconds`. Each holds for `hold` s."""
+    """`workers` threads or tasks in each of `processes`. In a visit, each holds for `hold` s."""
 
     limit: int
     hold: float
@@ -37,8 +37,8 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """The measurements of one process. A visit is (requested, acquired, released), in seconds of
-    the machine's clock."""
+    """The measurements of one process. A visit is the times of (request, acquire, release), in
+    seconds of the machine's clock."""
 
     visits: list[list[tuple[float, float, float]]]
     cpu: float
@@ -66,7 +66,7 @@ class Failed(Exception):
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
     """Run a contender in new processes that start at the same time."""
-    others = _connections(url)  # of this process, from earlier benchmarks
+    others = _connections(url)  # connections of this process from earlier benchmarks
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
     key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"
@@ -175,10 +175,10 @@ def _watch_connections(url: str, seconds: float) -> int:
 
 
 def _connections(url: str) -> int:
-    """Return the number of connections except the own one.
+    """Return the number of connections, without the connection that counts them.
 
-    A new client is used, because the end of the `with` closes the connections of a client, and
-    contenders share one."""
+    This function needs a client of its own, because the end of the `with` closes all connections
+    of the client."""
     with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 
@@ -203,7 +203,7 @@ def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     async def everybody() -> Seen:
         visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
         enter = make(url, key, crowd.limit)
-        await asyncio.gather(*(once(enter) for _ in visits))  # as the threads do
+        await asyncio.gather(*(once(enter) for _ in visits))  # connect, and load scripts
         await asyncio.to_thread(ready.wait)
         cpu, end = time.process_time(), time.monotonic() + crowd.seconds
         connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))

@@ -12,7 +12,7 @@ from .report import Row, Table, median, ratios
 
 
 def limit_1(url: str, quick: bool) -> Table:
-    """Measure the cost of handoffs: holders release at once."""
+    """Measure the cost of handoffs, with holders that release at once."""
     return _race(
         Table(
             "Limit 1, hold 0, 2 processes × 8 threads",
@@ -114,7 +114,7 @@ def _race(
 
 
 def _commands(name: str, of: Crowd, url: str) -> float:
-    """Return the commands per cycle, counted in a separate run, because MONITOR costs time."""
+    """Return the commands per cycle, counted in a separate run because MONITOR slows the server."""
     short = replace(of, seconds=0.3)
     with counted(url) as counts:
         outcome = crowd.run(name, short, url)

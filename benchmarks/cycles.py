@@ -39,7 +39,7 @@ def uncontended(url: str, quick: bool) -> Table:
 def alternate(
     cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
 ) -> dict[str, list[float]]:
-    """Return the seconds per cycle and round of each. They take turns, so that noise is equal."""
+    """Return the seconds per cycle in each round. The cycles take turns, so that noise is equal."""
     found: dict[str, list[float]] = {name: [] for name in cycles}
     for cycle in cycles.values():
         for _ in range(20):

@@ -16,7 +16,7 @@ from devtools.servers import free_port
 
 from .report import Row, Table, median
 
-#: The command of each server, without its last word, the port.
+#: The command of each server, without the port, which is the last word.
 SERVERS = {
     "gunicorn": "gunicorn --no-control-socket -k gthread --threads 8 benchmarks.ends_site:wsgi -b",
     "uvicorn": "uvicorn --lifespan off --log-level critical benchmarks.ends_site:asgi --port",
@@ -24,7 +24,7 @@ SERVERS = {
     "daphne": "daphne -v 0 benchmarks.ends_site:asgi -p",
     "granian": "granian --interface asginl benchmarks.ends_site:asgi --port",
 }
-#: The ways in which a response is dropped, each a path of the site.
+#: Ways to drop a response, and the path of the site for each.
 WAYS = {
     "a template fails": "broken",
     "an outer middleware fails": "outer",

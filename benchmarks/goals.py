@@ -13,8 +13,8 @@ Figure = Callable[[Table], float]
 
 
 class Goal(NamedTuple):
-    """A goal. `of`: the benchmark; `figure`: its result; `bound`: the maximum of the result, or the
-    minimum if `least`; a function if it depends on the server."""
+    """A goal. `of`: the benchmark. `figure`: reads the result. `bound`: the maximum of the result,
+    or its minimum if `least`. `bound` is a function if it depends on the server."""
 
     what: str
     of: str
@@ -100,14 +100,14 @@ GOALS = [
 
 def reached(tables: Mapping[str, Table]) -> Table:
     """Return the goals of the benchmarks that were run. A goal is reached if its ratio is at least
-    1, also if it is a maximum."""
+    1, for a maximum as well as for a minimum."""
     table = Table("Goals")
     for what, of, figure, bound, least in GOALS:
         if of not in tables:
             continue
         try:
             found = figure(tables[of])
-        except (KeyError, StopIteration, ValueError):  # if a peer or a tool is not installed
+        except (KeyError, StopIteration, ValueError):  # a peer or a tool is not installed
             table.notes.append(f"not measured: {what}")
             continue
         aim = bound(tables[of]) if callable(bound) else bound

@@ -22,12 +22,12 @@ from . import callgrind
 from .report import Table
 from .server import KEEP
 
-#: Number of names for which a call is counted at once, because reading the counter takes long.
+#: Number of names per count. Reading the counter takes long, so it is read once for many calls.
 NAMES = 100
 ROUNDS = 3
 #: The calls of an uncontended cycle.
 CYCLE = "acquire, no holder", "release, no waiter"
-# The server is slow under callgrind, so no deadline may pass.
+# Under callgrind, the server is so slow that usual deadlines would pass.
 _HOUR = 3_600_000
 _CONSTANTS = {
     **scripts.CONSTANTS,
@@ -49,7 +49,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def arguments(verb: str, **named: Any) -> list[Any]:
-    """Return ARGV in the order of the script's head, without the optional arguments not given."""
+    """Return ARGV in the order that the script declares. Leave out arguments without a value."""
     given = _DEFAULTS | named
     return [given[name] for name in scripts.script(verb).argv if name in given]
 
@@ -66,7 +66,7 @@ class _Watched(RedisServer):
 
 
 class _Name:
-    """A name, and the tokens that hold it (the first) and wait for it."""
+    """A name, with the token of its holder, which is the first, and the tokens of its waiters."""
 
     def __init__(self, name: str) -> None:
         self.keys: Keys = keys_of("bench", name, None, KEEP)
@@ -80,7 +80,7 @@ class _Name:
 
 
 class Counter:
-    """The instructions of a server for each kind of call, on `NAMES` names at once."""
+    """Counts the instructions of a server for each kind of call. A count covers `NAMES` names."""
 
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
@@ -125,7 +125,7 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 
 
 def _round(counter: Counter) -> None:
-    """Count calls from a free name to one with three waiters, and back."""
+    """Count calls until each name has three waiters, then until each name is free again."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
     _keep(names, count("acquire, after waiters", lambda n: acquire(n, n.token(), "try")))
@@ -167,7 +167,7 @@ def count(rounds: int) -> Table:
             _round(counter)
         empty = min(counter.taken["an empty script"])
         for what, taken in counter.taken.items():
-            # Use the minimum, because statistics are written at the start of a minute.
+            # Use the minimum, because some rounds also write statistics at the start of a minute.
             row = {"": what, "instructions": min(taken), "beyond empty": min(taken) - empty}
             table.rows.append(row)
         table.notes.append(f"Redis {counter.client.info('server')['redis_version']}")

@@ -1,4 +1,4 @@
-"""The cost of on_full="retry" for Celery tasks, which sends a rejected task again.
+"""The cost of on_full="retry", with which Celery sends a rejected task again.
 
 `python -m benchmarks.jobs` prints a line for each duration and prefetch: 200 limited jobs and 200
 free jobs of 20 ms, 8 processes, limit 4. `--broker amqp://…` uses that broker instead of a private
@@ -40,7 +40,7 @@ def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
 
 
 def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Return the effects, the deliveries per limited job, and the maximum of jobs at once."""
+    """Return the effects, the deliveries per limited job, and the max number of jobs at once."""
     os.environ |= {
         "CELERY_SITE_LIMIT": str(LIMIT),
         "CELERY_SITE_PREFETCH": str(prefetch),
@@ -53,7 +53,7 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
         raw.flushall()
         try:
             site.start(PROCESSES)
-            site.send("free.delay(-1, 0).get(timeout=120)")  # the worker is up
+            site.send("free.delay(-1, 0).get(timeout=120)")  # wait for the worker
             site.send(sent(jobs, seconds, **kinds))
             if kinds["limited"]:
                 site.ended(range(jobs), 600)
@@ -69,7 +69,7 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
 
 
 def waits(effects: Any) -> float:
-    """Return the median of the seconds from the first effect to the start of a free job."""
+    """Return the median time from the first effect to the start of a free job, in seconds."""
     begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
     return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
 

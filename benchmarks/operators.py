@@ -2,8 +2,8 @@
 
     python -m benchmarks.operators
 
-It starts a private server. For each page or command it prints the number of scripts, the server's
-CPU time for all commands, the average of the slowest kind of command, and the response time.
+The benchmark starts a private server. For each page or command, it prints the number of scripts,
+the server's CPU time, the mean time of the slowest kind of command, and the response time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def measured(client: redis.Redis, name: str) -> Iterator[None]:
     yield
     spent = time.perf_counter() - start
     stats: dict[str, Any] = client.info("commandstats")
-    # The time of a script includes the commands that it calls.
+    # Redis counts the time of a command in a script also as time of the script.
     own = {n: s for n, s in stats.items() if n not in ("cmdstat_hget", "cmdstat_hmget")}
     scripts = sum(s["calls"] for n, s in own.items() if n in ("cmdstat_evalsha", "cmdstat_eval"))
     cpu = sum(s["usec"] for s in own.values()) / 1000

@@ -56,7 +56,7 @@ def asgi(url: str, quick: bool) -> Table:
     async def measure() -> dict[str, list[float]]:
         clock = time.perf_counter
         found: dict[str, list[float]] = {"no middleware": [], "middleware, unlimited": []}
-        # Alternate after each request, because threads make the time of a request noisy.
+        # Alternate after each request, so that the noise of threads affects both handlers equally.
         for _ in range(500 if quick else 2500):
             for name, handler in zip(found, (bare, ours), strict=True):
                 start = clock()

@@ -1,4 +1,4 @@
-"""Time and memory of the server by number of holders and waiters, with direct script calls."""
+"""Time and memory of the server, by number of holders and waiters. Scripts are called directly."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _by_size(table: Table, what: str, found: dict[int, list[tuple[float, float]]
 
 
 def statistics(url: str, quick: bool) -> Table:
-    """Measure the scripts with statistics and without, and an empty script."""
+    """Measure the scripts with and without statistics, compared with an empty script."""
     table = Table("Server µs with statistics and without", "on ≤ 1.3 × off")
     client = _client(url)
     on, off = Name(client, "stats-on", 1), Name(client, "stats-off", 1, keep=0)

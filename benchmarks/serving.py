@@ -1,7 +1,7 @@
 """Requests per second of a real server, with keep-alive connections from another process.
 
-`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process. It prints the number of
-responses. It only looks for their end, and so leaves the CPU to the server.
+`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process, which prints the number of
+responses. To leave the CPU to the server, it does not parse responses, and only finds their ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
         return table
     sites = dict(SITES)
     if kind == "asgi":
-        del sites[FLOOR]  # its client blocks
+        del sites[FLOOR]  # FLOOR uses a sync client, which would block the event loop
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
     rates: dict[str, list[float]] = {name: [] for name in sites}
@@ -99,7 +99,7 @@ def _cpu(pid: int) -> float:
 
 @contextlib.contextmanager
 def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
-    """Start a server with the benchmarks' site. The value is its port and its process id."""
+    """Start a server with the benchmarks' site. Yield the port and the process id."""
     port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}

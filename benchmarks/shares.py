@@ -1,4 +1,4 @@
-"""Many callers of one share and a single caller of another, with shares and without."""
+"""A single caller beside many others, with a share of its own and without shares."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """Return the median and 99th percentile of the single caller's waits, in holds, and all
-    grants."""
+    """Return the median and the 99th percentile of the single caller's waits, as multiples of a
+    hold, and the number of all grants."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))

@@ -26,7 +26,7 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 
 def even_out(sdist: Path, epoch: int) -> None:
     """Rewrite an sdist: sort the members by name, set their time to `epoch`, remove their owners,
-    and keep of their modes only whether they are executable."""
+    and normalize their modes to those of executable and other files."""
     plain = io.BytesIO()
     with tarfile.open(sdist) as old, tarfile.open(fileobj=plain, mode="w") as new:
         for member in sorted(old.getmembers(), key=lambda member: member.name):

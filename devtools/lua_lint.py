@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def mistakes(path: Path, text: str) -> list[str]:
-    """Return the mistakes in the file of a script or function."""
+    """Return the mistakes in `text`, the contents of a file with a script or function."""
     try:
         body = ast.parse(text).body.body
     except ast.SyntaxException as error:
@@ -73,7 +73,7 @@ _ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
 
 def _layout(text: str) -> Iterator[str]:
     """Yield a mistake for each line that the composer would not read as Lua does."""
-    blocks, within = list[str](), False  # the open blocks; True in further lines of a statement
+    blocks, within = list[str](), False  # open blocks; True after the first line of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
         made = code.strip().removeprefix("-- make ").split() if "-- make " in code else []
@@ -122,20 +122,20 @@ def _called() -> set[str]:
 
 @cache
 def _capitals() -> set[str]:
-    """Return the words that the composer replaces by numbers, keys, or patterns."""
+    """Return the upper-case words that the composer replaces by numbers, keys, or patterns."""
     keys = {key.upper() for verb in _SCRIPTS for key in scripts.keys_of(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
 def _takes(function: str, given: int) -> str:
-    """Return the number of arguments that a function takes, or "" if `given` fits."""
+    """Return "" if a function takes `given` arguments, or else the number that it takes."""
     arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
 
 class _Reader:
-    """Reads the scopes of a file. `scopes`: the local names; for each, True if it was read."""
+    """Reads a file scope by scope. `scopes`: for each local name, True if the name was read."""
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []
@@ -207,13 +207,13 @@ class _Reader:
                     f"{word} is a constant: in a string, it would be replaced by its value"
                 )
 
-    # What has a scope
+    # Statements with a scope
 
     def read_assign(self, node: Any) -> None:
         for target in node.targets:
             if isinstance(target, Name):
                 local = any(target.id in scope for scope in self.scopes)
-                if not local and target.id not in self.capitals:  # a place in KEYS
+                if not local and target.id not in self.capitals:  # an item of KEYS
                     self.mistakes.append(f"nothing here is called {target.id}")
             else:
                 self.read(target)

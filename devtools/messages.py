@@ -24,7 +24,7 @@ EMPTY = re.compile(r'^msgid ((?:".*"\n)+)(?:msgid_plural .*\n)?msgstr(?:\[0\])? 
 
 
 class Extract(makemessages.Command):
-    # No translations guessed from similar texts. Sorted by text, so that the catalog doesn't change
+    # Don't guess translations from similar texts. Sort by text, so that the catalog doesn't change
     # if code is moved.
     msgmerge_options = [
         *makemessages.Command.msgmerge_options, "--no-fuzzy-matching", "--sort-output"

@@ -19,8 +19,8 @@ START_SECONDS = 30
 
 
 def binaries() -> Path | None:
-    """Return the folder with the binaries of PostgreSQL, or None. On Debian, they are not on PATH;
-    then return that of the newest version."""
+    """Return the folder with the binaries of PostgreSQL, or None. If they are not on PATH, as on
+    Debian, return the folder of the newest version."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -28,7 +28,7 @@ def binaries() -> Path | None:
 
 
 def reason() -> str:
-    """Return why no server can be started, or ""."""
+    """Return the reason why no server can be started, or "" if one can."""
     return "" if binaries() else "PostgreSQL is not installed"
 
 

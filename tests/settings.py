@@ -1,14 +1,14 @@
 """Django settings for the tests.
 
-`conftest.py` finds or starts the Redis server and puts its URL into the environment, so that
-processes started by a test, with these same settings, meet the same server and the same keys. With
-DJANGO_REDIS_SYNC_TEST_ACL, they are a user there who may do the least that is documented.
+`conftest.py` finds or starts the Redis server and puts its URL into the environment, so that the
+processes of a test use the same server and the same keys. With DJANGO_REDIS_SYNC_TEST_ACL, tests
+log in to the server as a user with the documented minimum of permissions.
 """
 
 import os
 import secrets
 
-# Unique per run: a server that others use (REDIS_URL) keeps its own keys.
+# Unique per run, because a server at REDIS_URL may contain keys of other programs.
 PREFIX = os.environ.setdefault("DJANGO_REDIS_SYNC_TEST_PREFIX", f"test-sync-{secrets.token_hex(4)}")
 
 SECRET_KEY = "only for tests"
@@ -16,7 +16,7 @@ ALLOWED_HOSTS = ["*"]
 USE_TZ = True
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "static/"
-# Hashing slowly shows nothing here.
+# A fast hash, because these tests need no secure passwords.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 CACHES = {
@@ -32,7 +32,7 @@ REDIS_SYNC = {"KEY_PREFIX": PREFIX}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
-        # Threads and processes that share data need a file.
+        # A test whose threads or processes share data sets a file.
         "NAME": os.environ.get("DJANGO_REDIS_SYNC_TEST_DB", ":memory:"),
     },
     "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},

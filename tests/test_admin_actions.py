@@ -47,7 +47,7 @@ def manager() -> Client:
 
 @pytest.fixture
 def lease() -> Iterator[Lease]:
-    """The permanent lease of one of two permits."""
+    """A permanent lease of one permit of `exports`, whose limit is 2."""
     taken = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
     assert taken is not None
     yield taken
@@ -70,7 +70,7 @@ def unchanged(lease: Lease) -> bool:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_action_is_not_carried_out_by_get(manager: Client, lease: Lease, action: str) -> None:
+def test_get_does_not_carry_out_an_action(manager: Client, lease: Lease, action: str) -> None:
     page = get(manager, f"exports/act/{action}/?fence={lease.fence}&limit=5")
     assert "confirm" in page.ids and (action in ("resume", "reset")) == ("sync-main" in page.html)
     assert unchanged(lease)
@@ -100,8 +100,8 @@ def test_action_on_an_unknown_name_is_not_found(manager: Client, name: str) -> N
 
 
 @pytest.mark.parametrize("in_session", [False, True], ids=["csrf-cookie", "csrf-session"])
-def test_confirm_page_returns_with_its_input_after_a_login(lease: Lease, in_session: bool) -> None:
-    """The session ends before the form is sent."""
+def test_form_keeps_its_input_through_a_new_login(lease: Lease, in_session: bool) -> None:
+    """The user's session ends after the form was shown and before it is sent."""
     with override_settings(CSRF_USE_SESSIONS=in_session):
         manager = client_of("manage_locks", enforce_csrf_checks=True)
         form = get(manager, "exports/act/resize/").html.partition("sync-confirm")[2]
@@ -140,7 +140,7 @@ def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Leas
 
 
 @pytest.mark.parametrize("action", ["release", "clear"])
-def test_later_holder_keeps_its_lease(manager: Client, lease: Lease, action: str) -> None:
+def test_old_fence_releases_no_later_holder(manager: Client, lease: Lease, action: str) -> None:
     lease.release()
     with Semaphore("exports", 2) as newcomer:
         for fence in (lease.fence, "", "x", "-1", "1e9"):

@@ -1,4 +1,4 @@
-"""The admin's pages: what they show, and whom they let in."""
+"""The admin's pages: their contents, and the permissions that they need."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def held() -> Iterator[Held]:
 
 
 def one_minute_left() -> None:
-    """Wait while the current minute is about to end, because charts have a step per minute."""
+    """Wait for the next minute if this one is about to end. Charts have a step per minute."""
     while time.time() % 60 > 45:
         time.sleep(0.1)
 
 
 def lines_of(page: Page) -> list[str]:
-    """Return the lines of a page, without the findings about this server."""
+    """Return the normalized lines of a page, without the findings about the Redis server."""
     text = "\n".join(page.lines).partition("## This Redis server")[0]
     for pattern, word in CHANGING.items():
         text = re.sub(pattern, word, text)
@@ -85,7 +85,7 @@ def lines_of(page: Page) -> list[str]:
 
 
 def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keeper: None) -> None:  # noqa: F811
-    """Names with a permanent holder, a waiter, and each event; a policy; a name with overrides."""
+    """The pages show a permanent holder, a waiter, each event, a policy, and overrides."""
     one_minute_left()
     waiting = threading.Thread(target=lambda: Semaphore("exports", 2, label="<b>").acquire())
     waiting.name = "waiter"
@@ -366,7 +366,7 @@ def test_bar_is_full_only_with_waiters(shown: Shown, bar: str, state: dict[str, 
 
 @pytest.fixture
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
-    """Return a function that gives the name `exports` a history of counters by minutes ago."""
+    """Return a function that writes the counters of `exports`, by the number of minutes ago."""
 
     def write(minutes: dict[int, dict[str, int]]) -> None:
         Semaphore("exports", 4).acquire().release()
@@ -429,7 +429,7 @@ def test_name_page_links_to_history_of_more_than_an_hour(
     assert ("The last 6 hours" if link else "The last hour") == whole.parts["past-title"]
 
 
-def test_data_has_what_the_pages_show(viewer: Client, held: Held) -> None:
+def test_json_data_has_the_figures_of_the_pages(viewer: Client, held: Held) -> None:
     for key in ("2", "10"):
         held("data-api", 3, key=key)
     held("data-solo", 2)
@@ -520,7 +520,7 @@ own_site.register(Name, NameAdmin)
 urlpatterns = [path("ops/", own_site.urls), path("admin/", admin.site.urls)]
 
 
-def test_custom_admin_site_keeps_its_own_addresses(held: Held) -> None:
+def test_links_in_a_custom_admin_site_stay_in_that_site(held: Held) -> None:
     held("elsewhere", 2)
     here = "/ops/django_redis_sync/name/"
     with override_settings(ROOT_URLCONF=__name__):

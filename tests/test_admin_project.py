@@ -1,4 +1,4 @@
-"""The admin's entry in a project: no migration, no table, and a catalog of translations."""
+"""The app in a project: the admin's model has no table, and the catalog is up to date."""
 
 import json
 import os
@@ -26,8 +26,8 @@ BARE = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = 
 
 @pytest.fixture
 def manage(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that runs a command of a project with `more` settings, which must succeed,
-    and returns its output."""
+    """Return a function that runs a management command of a project with `more` settings. The
+    function checks that the command succeeds, and returns its output."""
 
     def run(*words: str, more: str = "") -> str:
         text = SETTINGS.format(database=str(tmp_path / "db.sqlite3"), more=more)
@@ -52,7 +52,7 @@ def test_project_migrates_dumps_and_needs_no_migrations(manage: Callable[..., st
         assert not any(model.startswith("django_redis_sync") for model in models)
 
 
-def test_project_without_an_admin_works(manage: Callable[..., str]) -> None:
+def test_project_without_the_admin_passes_checks_and_migrates(manage: Callable[..., str]) -> None:
     for words in (["check", "--fail-level=WARNING"], ["migrate", "--verbosity=0"], ["dumpdata"]):
         manage(*words, more=BARE)
 
@@ -68,8 +68,8 @@ def test_model_sends_no_queries_and_has_two_permissions(django_assert_num_querie
 
 
 @pytest.mark.promise(25)
-def test_make_messages_writes_this_catalog(tmp_path: Path) -> None:
-    """In a copy, the command changes nothing, and reports a new text without a translation."""
+def test_make_messages_keeps_an_up_to_date_catalog_and_reports_new_texts(tmp_path: Path) -> None:
+    """The command runs in a copy of the package, before and after a text is added."""
     if not all(map(shutil.which, ("xgettext", "msgfmt"))):
         pytest.skip("no GNU gettext: Debian has it as gettext")
     copied, folder = tmp_path / PACKAGE.name, "locale/zh_Hans/LC_MESSAGES"

@@ -60,7 +60,7 @@ def test_list_begins_with_names_that_have_problems(
 ) -> None:
     def problem_first() -> bool:
         hour_ago = (large.time()[0] - 3600) * 1000
-        large.zadd(f"{settings.PREFIX}:names", {TROUBLE: hour_ago})  # it is not used last
+        large.zadd(f"{settings.PREFIX}:names", {TROUBLE: hour_ago})  # other names were used later
         page = get(admin_client)
         return [f"row-{TROUBLE}"] == [*page.cells][:1] and f"{NAMES + 1} names" in page.text
 
@@ -102,8 +102,8 @@ def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> N
 def test_page_sends_a_bounded_number_of_commands(
     admin_client: Client, page: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # each list examines the server
-    get(admin_client, page)  # fills caches that live for half a minute
+    monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # examine the server for each list
+    get(admin_client, page)  # fill the caches, which last for half a minute
     with sent() as commands:
         get(admin_client, page)
     assert sum(commands.by_name.values()) <= limit, commands.by_name

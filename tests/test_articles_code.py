@@ -1,6 +1,6 @@
-"""The articles' variants, as docs/articles.md shows them, and this library under the same faults.
+"""The locks of the articles in docs/articles.md, and this library under the same faults.
 
-Each variant is the articles' code, shortened.
+Each test first runs the shortened code of an article, then the library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_page_names_a_test_for_each_row_of_the_articles_own_code() -> None:
 
 @both
 async def test_key_of_a_creator_that_died_before_expire_stays_locked(io, raw) -> None:
-    """To repair the key, the articles call EXPIRE if `not ttl`. But TTL is -1, which is true."""
+    """The articles call EXPIRE if `not ttl`. Without an expiry, TTL is -1, so the test is false."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -61,11 +61,11 @@ async def test_key_of_a_creator_that_died_before_expire_stays_locked(io, raw) ->
 
 
 @both
-async def test_release_needs_a_check_of_the_owner_that_works(io, raw) -> None:
+async def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(io, raw) -> None:
     raw.set(KEY, "first", nx=True, px=20)
     await io.sleep(0.04)
     assert raw.set(KEY, "second", nx=True, px=10_000)
-    raw.delete(KEY)  # the release by "first", without a check
+    raw.delete(KEY)  # "first" releases without a check of the owner
     assert raw.set(KEY, "third", nx=True)  # while "second" holds the lock
     assert raw.get(KEY) != "third"  # on Python 3, a check that compares bytes with str always fails
     with raw.pipeline() as pipe:  # WATCH is safe, but takes four commands and a loop
@@ -91,7 +91,7 @@ async def test_release_needs_a_check_of_the_owner_that_works(io, raw) -> None:
 
 @both
 async def test_failed_attempts_and_early_returns_leave_nothing_behind(io, raw) -> None:
-    # INCR, where 1 is the owner: one DECR after several INCR leaves the counter above 0.
+    # With INCR, the caller that gets 1 is the owner. One DECR after three INCR leaves 2.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
     raw.decr(KEY)  # the holder's release
     assert [False] * 3 == [raw.incr(KEY) == 1 for _ in range(3)]
@@ -122,9 +122,9 @@ async def test_failed_attempts_and_early_returns_leave_nothing_behind(io, raw) -
 @both
 async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
     raw.set(KEY, "first", nx=True, px=10_000)
-    assert not raw.set(KEY, "second", nx=True)  # tries again after 100 ms
+    assert not raw.set(KEY, "second", nx=True)  # the caller sleeps before it tries again
     raw.delete(KEY)
-    assert raw.set(KEY, "third", nx=True)  # arrived last, admitted first
+    assert raw.set(KEY, "third", nx=True)  # the last caller is admitted first
 
     entered, waiting = list[tuple[int, int]](), []
 
@@ -141,7 +141,7 @@ async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
     assert [0, 1, 2] == [number for number, _ in entered]
     assert sorted({fence for _, fence in entered}) == [fence for _, fence in entered]
 
-    # A majority of servers, as in Redlock, does not stop the late write of a paused holder either.
+    # A storage needs the fence to reject the late write of a paused holder. Redlock has no fence.
     first = await io.do(Lock("library", timeout=0.05), "acquire")
     await io.sleep(0.1)
     second = await io.do(Lock("library"), "acquire")
@@ -149,7 +149,7 @@ async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
 
 
 def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=False):
-    """Acquire in a sorted set of arrivals, or of ends of leases, by the client's clock."""
+    """Acquire in a sorted set. Scores are arrivals or ends of leases, by the client's clock."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -166,11 +166,11 @@ async def test_sorted_set_trusts_clocks_and_timeouts_of_its_callers(io, raw, mon
     def acquire(key: str, *words: Any) -> bool:
         return zset_acquire(raw, f"{KEY}:{key}", *words) is not None
 
-    # A client whose clock is 0.2 s behind ranks before the holders: the third at a limit of two.
+    # A client whose clock is behind ranks before the holders, so a limit of 2 has a third holder.
     behind = [acquire("behind", 2, 10, now) for now in (1000.0, 1000.0, 1000.1, 999.9)]
     assert [True, True, False, True] == behind
     assert 3 == raw.zcard(f"{KEY}:behind")
-    # One that is 11 s ahead removes a holder as too old, as does one with a shorter timeout.
+    # A client whose clock is 11 s ahead, or whose timeout is shorter, removes a holder as too old.
     assert [True, True] == [acquire("ahead", 1, 10, now) for now in (1000.0, 1011.0)]
     assert [True, True] == [acquire("lease", 1, *each) for each in ((60, 1000.0), (1, 1002.0))]
     assert [1, 1] == [raw.zcard(f"{KEY}:{key}") for key in ("ahead", "lease")]
@@ -192,9 +192,9 @@ async def test_sorted_set_trusts_clocks_and_timeouts_of_its_callers(io, raw, mon
 
 @both
 async def test_renewal_by_zadd_restores_or_misses_a_lost_holder(io, raw) -> None:
-    """The client removes the member if ZADD returns 1, but a crash before that leaves it."""
+    """The client removes a restored member when ZADD returns 1, unless the client crashes first."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
-    assert 1 == raw.zadd(KEY, {holder: 1012.0})  # it was removed, and is a member again
+    assert 1 == raw.zadd(KEY, {holder: 1012.0})  # the removed holder is a member again
     assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}
     # ZADD counts the members added, and XX never adds any. With CH, the replies differ unless the
     # score stays the same.
@@ -212,7 +212,7 @@ async def test_renewal_by_zadd_restores_or_misses_a_lost_holder(io, raw) -> None
 
 @both
 async def test_rank_in_a_misspelled_key_admits_all_callers(io, raw) -> None:
-    """The rank in a missing set is nil, which is less than any limit in the articles' languages."""
+    """The rank in a missing set is nil. In the articles' languages, nil is less than any limit."""
 
     def acquire(limit: int) -> bool:
         me = uuid.uuid4().hex
@@ -234,7 +234,7 @@ async def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(io, raw) -
         raw.incr(KEY)
 
     lease = await io.do(Lock("library"), "acquire")
-    assert abs(time.time() * 1e6 - lease.fence) < 60e6  # a time in µs: below 2^53 until 2255
+    assert abs(time.time() * 1e6 - lease.fence) < 60e6  # a time in µs, below 2^53 until 2255
 
 
 @both
@@ -247,7 +247,7 @@ async def test_set_counter_and_list_never_free_the_permit_of_a_crashed_holder(io
     assert 0 == raw.llen(f"{KEY}:list")
     assert -1 == raw.pttl(f"{KEY}:set") == raw.pttl(f"{KEY}:count")
 
-    # A lease of this library is permanent only with timeout=math.inf, and its status says so.
+    # A lease of this library is permanent only with timeout=math.inf. Then its status is permanent.
     await io.do(Semaphore("library", 1, timeout=0.05), "acquire")
     assert await io.do(Semaphore("library", 1, timeout=math.inf), "acquire", blocking_timeout=20)
     (row,) = (await io.do(Semaphore("library", 1), "status")).holders
@@ -259,7 +259,7 @@ async def test_counter_has_no_owners_and_one_expiry(io, raw) -> None:
     raw.incr(KEY)
     raw.decr(KEY)
     raw.decr(KEY)  # a second release
-    assert -1 == int(raw.get(KEY))  # from now on, one caller too many is admitted
+    assert -1 == int(raw.get(KEY))  # the counter is too low, so it admits too many callers
     raw.set(KEY, 1, px=20)
     await io.sleep(0.04)
     assert 1 == raw.incr(KEY)  # the second holder at a limit of 1
@@ -278,7 +278,7 @@ async def test_counter_has_no_owners_and_one_expiry(io, raw) -> None:
 
 
 @both
-async def test_key_per_permit_needs_one_command_per_permit(io, raw) -> None:
+async def test_one_key_per_permit_takes_a_command_for_each_key_until_one_is_free(io, raw) -> None:
     """Each permit has its own expiry, but a caller has to try all keys to find a free permit."""
     for number in range(9):
         raw.set(f"{KEY}:{number}", "held", nx=True, px=10_000)
@@ -294,7 +294,7 @@ async def test_key_per_permit_needs_one_command_per_permit(io, raw) -> None:
 
 @both
 async def test_semaphore_reentrant_lock_and_pool_limit_different_things(io) -> None:
-    """A pool limits the workers of one process only."""
+    """A pool limits its own process, a semaphore all processes, a reentrant lock other callers."""
     assert [True, True, False] == await granted(io, *[Semaphore("permits", 2)] * 3, blocking=False)
     assert [True] * 3 == await granted(io, *[RLock("owner", blocking=False)] * 3)
 

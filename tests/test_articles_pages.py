@@ -24,7 +24,7 @@ from tests.support import worker_processes
 
 pytestmark = pytest.mark.tools
 
-#: The same pages in sync and in async code.
+#: Prefixes of the same pages in sync and in async code.
 PREFIXES = pytest.mark.parametrize("prefix", ["/", "/async/"], ids=["sync", "async"])
 
 
@@ -100,7 +100,7 @@ async def parts(response: Any) -> list[bytes]:
 
 
 def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, str]]) -> list[Any]:
-    """Send POST requests, or GET requests without data, each when its function returns True."""
+    """Send each request when its function returns True: a POST request, or GET without data."""
 
     async def visit(is_time: Callable[[], bool], data: dict[str, str]) -> Any:
         await until(io, is_time)
@@ -131,7 +131,7 @@ def stand_in_line(io: Any, prefix: str) -> dict[str, Any]:
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def is_turn(number: int) -> bool:
-        """Let customers arrive one by one, the second 0.3 s after the first is served."""
+        """Return True when the previous customer is in line, or for the second, 0.3 s served."""
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])

@@ -55,7 +55,7 @@ def test_lock_sells_each_ticket_once_to_buyers_in_several_processes(raw, mode: s
 
 @both
 async def test_update_with_an_older_fence_changes_nothing_after_a_pause(io, raw) -> None:
-    """The lease of another process expires while the process is stopped."""
+    """The lease of a stopped process expires, and then this process gets the lock."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.execute("CREATE TABLE account (owner, fence)")
     database.execute("INSERT INTO account VALUES ('nobody', 0)")
@@ -91,9 +91,9 @@ async def test_handle_lets_another_process_adopt_and_release_a_permit(io, raw) -
         assert await io.do(sem, "acquire") is None
         worker.send_line()
         assert ["released"] == worker.line()
-    with pytest.raises(LeaseLost):  # a queue may deliver a message twice
+    with pytest.raises(LeaseLost):  # a task queue delivers the handle twice
         await io.do(Lease, "from_handle", handle)
-    await io.do(await io.do(sem, "acquire"), "detach", timeout=0.3)  # nobody adopts this one
+    await io.do(await io.do(sem, "acquire"), "detach", timeout=0.3)  # this handle is never adopted
     assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
 
 

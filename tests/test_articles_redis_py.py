@@ -1,7 +1,7 @@
-"""Code that is migrated from `cache.lock(...)` to `Lock(...)`.
+"""Migrate code from `cache.lock(...)` to `Lock(...)`.
 
 The first part runs the same code with both. The second part asserts each difference that
-docs/migrating.md lists. tests/test_articles_code.py shows the order of grants.
+docs/migrating.md lists. tests/test_articles_code.py tests the order of grants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 
 def redis_py(name: str, **options: Any) -> Any:
-    """Return the lock of `cache.lock()`, which accepts fewer options."""
+    """Return the lock of `cache.lock()`, without the options that only `Lock` has."""
     return cache.client.get_client(write=True).lock(name, **options)
 
 

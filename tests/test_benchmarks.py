@@ -1,4 +1,4 @@
-"""The benchmarks run, and a cycle sends the expected number of commands. Nothing is timed."""
+"""The benchmarks run, and a cycle sends the expected number of commands. No test checks a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
-def test_benchmarks_run_only_the_one_asked_for(tmp_path: Path) -> None:
+def test_option_only_runs_one_benchmark_and_its_goals(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
     words = ("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found)
     own = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
@@ -44,7 +44,7 @@ def test_benchmarks_run_only_the_one_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
-def test_instruction_count_passes_every_argument_of_the_script(verb: str) -> None:
+def test_counted_script_calls_have_all_required_arguments(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
@@ -112,14 +112,14 @@ def test_bytecodes_are_counted_in_total_and_for_scripts() -> None:
     assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_figures_are_medians_within_a_round_and_visits_at_the_same_time() -> None:
+def test_ratios_are_medians_of_rounds_and_overlapping_visits_are_counted() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
     assert {"ours": 1.0, "base": 1.0} == found
     assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_contenders_begin_with_this_library_and_have_locks_at_limit_1(limit: int) -> None:
+def test_contenders_begin_with_this_library_and_include_locks_only_at_limit_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)

@@ -67,7 +67,7 @@ def sdist(built: Path) -> Path:
 
 
 def test_builds_of_the_same_source_are_identical(built: Path, sdist: Path, tmp_path: Path) -> None:
-    """The second build is a later one, of the unpacked sdist, with other times and modes."""
+    """The second build runs later, from the unpacked sdist with other times and modes of files."""
     run(sys.executable, "-m", "tarfile", "-e", sdist, tmp_path, cwd=tmp_path)
     (source,) = tmp_path.iterdir()
     for path in source.rglob("*"):
@@ -90,7 +90,7 @@ def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_has_the_files_to_test_and_build_it_and_no_users(sdist: Path) -> None:
+def test_sdist_has_the_files_for_tests_and_builds_and_no_owners(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
     names = {one.name.partition("/")[2] for one in members}
@@ -108,7 +108,7 @@ def test_twine_accepts_sdist_and_wheel(built: Path) -> None:
 
 
 def files(package: Path) -> set[str]:
-    """Return the files that belong into the wheel: of catalogs, only the compiled ones."""
+    """Return the files that belong into the wheel: all but the sources of catalogs."""
     return {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")
@@ -155,14 +155,14 @@ def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     (target,) = environment.glob("lib/python*/site-packages")
     zipfile.ZipFile(wheel).extractall(target)
-    # The wheel's dependencies, but not the checkout.
+    # Add the installed dependencies of the wheel, without the checkout.
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     shutil.copytree(ROOT / "tests" / "typed_use", folder / "typed_use", ignore=IGNORED)
     return folder, environment / "bin" / "python"
 
 
 def check_types(module: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a type checker, which `make lint` or pip installs."""
+    """Run a type checker in `cwd`, or skip the test if the type checker is not installed."""
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"no {module}")
     return subprocess.run(
@@ -179,7 +179,7 @@ def wrong_lines() -> list[int]:
 def test_mypy_strict_accepts_right_uses_and_rejects_wrong_options(
     typed_project: tuple[Path, Path],
 ) -> None:
-    """typed_use has a project, decorated functions, and wrong options in refused.py."""
+    """In typed_use, mypy reports exactly the lines that are marked in refused.py."""
     pytest.importorskip("mypy_django_plugin")
     folder, python = typed_project
     words = ("--config-file", "typed_use/mypy.ini", "--python-executable", str(python))

@@ -59,19 +59,19 @@ def limited(name: str = "here", number: Any = 3, view: Any = view, **options):
 
 
 def both(first: str, second: str):
-    """Return a view with two limits and another decorator in between."""
+    """Return a view with two limits and a decorator of Django between them."""
     return limited(first, view=never_cache(limited(second)))
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return a view with the mixin after `bases`, or with these bases if the mixin is one."""
+    """Return a view of a class with `bases` and the mixin. `bases` may contain the mixin."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
 
 
 def on_get(decorator: Any):
-    """Return a view of a class with a decorated handler."""
+    """Return a class-based view whose method `get` is decorated."""
     return type("OnGet", (Plain,), {"get": decorator(Plain.get)}).as_view()
 
 
@@ -94,12 +94,12 @@ AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 
 
 class Case(NamedTuple):
-    """A project: its views, REDIS_SYNC, its middleware, and other settings. `says`: the ids of the
-    messages and texts that they contain; a text with `!` is not contained."""
+    """A project, and the messages that the checks must report. `says`: the ids of the messages,
+    then texts that the messages must contain, or must not contain if a text begins with `!`."""
 
     says: str = ""
     views: Any = ()
-    sync: dict[str, Any] = {}  # trusts one proxy unless it has REQUESTS
+    sync: dict[str, Any] = {}  # the project trusts one proxy unless REQUESTS is in `sync`
     middleware: Any = (AUTHENTICATION, OURS)
     atomic: bool = False
     caches: dict[str, Any] = {}
@@ -204,7 +204,7 @@ MISTAKES = [
     Case("W015|here|trusted_proxies", [limited(key="ip")], NO_PROXY),
     Case("W015|here", [limited(share="ip")], NO_PROXY),
     Case("W021|here|max_waiting_threads", [limited(blocking_timeout=2)]),
-    # The other limits of a view are checked, and all mistakes of a project are reported.
+    # After a mistake in one limit, the checks also report mistakes in other limits and settings.
     Case(
         "E013 W015|limit must be an int|here",
         [limited(key="ip", view=mixed(limit="3"))],
@@ -242,10 +242,10 @@ CORRECT = [
     Case("", [limited(), AFTER_COMMIT], atomic=True),
     Case("", [transaction.non_atomic_requests(lambda r: RACES(view)(r))], atomic=True),
     Case("", [], {}, (OURS, "django.middleware.common.CommonMiddleware")),
-    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django reports these
+    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django itself reports these
     Case("", [DRF], {}, (OURS,)),
     Case("", **with_cache(x=LARGE)),
-    Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),  # no signatures
+    Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),  # int has no signature
     Case("", [limited(number=lambda r: 3, when=lambda r: True, response=lambda r, why: None)]),
     Case("", [limited(share=lambda r: "x", share_limit=lambda r: 2)]),
     Case("", [limited(share="user", share_limit=3), limited(share="user", view=aview)]),
@@ -266,7 +266,7 @@ DEPLOYMENTS = {"W011", "W015", "W021"}
 
 @pytest.fixture
 def messages(settings, monkeypatch):
-    """Return a function that returns the messages for a project. A connection is an error."""
+    """Return a function that returns the messages for a project. No check may open a connection."""
     own, connect, checking = settings.CACHES, socket.socket.connect, threading.current_thread()
 
     def refuse(*args):
@@ -323,7 +323,7 @@ def test_endpoints_name_a_view_by_its_namespaces_or_its_path(messages) -> None:
 
 
 @pytest.mark.parametrize("urlconf", [None, "no.such.module", "without_patterns"])
-def test_project_without_urls_is_correct(urlconf: str | None, settings, monkeypatch) -> None:
+def test_checks_accept_a_project_without_urls(urlconf: str | None, settings, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
     settings.ROOT_URLCONF = urlconf
     assert [] == run_checks(tags=["redis_sync"])
@@ -333,11 +333,11 @@ def test_each_check_id_is_documented() -> None:
     page = (ROOT / "docs/checks.md").read_text()
     documented = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page, re.MULTILINE)
     tested = {id for case in MISTAKES for id in case.says.partition("|")[0].split()}
-    celery = {"W026"}  # tested with Celery's tasks
+    celery = {"W026"}  # tests with Celery cover this id
     assert sorted(tested | celery) == documented
 
 
-def test_installed_app_does_not_import_the_checks_before_they_run() -> None:
+def test_django_setup_does_not_import_the_check_modules() -> None:
     loaded = "[name for name in sys.modules if name.startswith('django_redis_sync.checks.')]"
     words = [sys.executable, "-c", f"import sys, django; django.setup(); print({loaded})"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -346,7 +346,7 @@ def test_installed_app_does_not_import_the_checks_before_they_run() -> None:
 
 def test_process_without_the_app_installed_logs_one_warning(settings, caplog) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # read anew
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # have the library read the settings again
     for _ in range(3):
         assert not Lock("not installed").locked()
     (record,) = caplog.records

@@ -69,7 +69,7 @@ def test_history_shows_the_period_asked_for_and_a_suggestion(night: int) -> None
     assert "Last 90 min: granted 1" in locks("history", "exports", "--since", "90m")
 
 
-def test_history_of_a_policy_includes_all_keys_as_far_back_as_that_of_a_name(
+def test_history_of_a_policy_includes_all_keys_and_earlier_hours(
     raw: redis.Redis,
 ) -> None:
     minute = int(raw.time()[0]) // 60

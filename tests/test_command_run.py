@@ -1,4 +1,4 @@
-"""`manage.py locks run`, which is flock(1) for several hosts, in processes of its own."""
+"""`manage.py locks run`: run a command while holding a permit. Each test starts processes."""
 
 import os
 import signal
@@ -119,7 +119,7 @@ def test_run_without_a_permit_does_not_start_the_command(
     assert time.monotonic() - start >= (0.5 if "0.5" in words else 0)
 
 
-def test_min_hold_keeps_the_name_taken_for_the_period(run: Run) -> None:
+def test_min_hold_keeps_the_name_locked_after_the_command_ends(run: Run) -> None:
     period = ["job", "--skip", "--min-hold", "60", "--", "echo", "ran"]
     assert [(0, "ran\n"), (0, "")] == [ended(run(*period))[:2] for _ in range(2)]
     assert status_of("job").holders[0].state == "kept"
@@ -170,7 +170,7 @@ def test_run_forwards_signals_to_the_command(run: Run, number: signal.Signals) -
 def test_ctrl_z_does_not_suspend_the_process_that_renews(run: Run) -> None:
     process = run("job", "--", "sh", "-c", "echo up; read line; exit 3")
     assert process.line() == "up\n"
-    # The kernel would ignore SIGTSTP if it were not caught: this process group is orphaned.
+    # This process group is orphaned, so the kernel ignores SIGTSTP unless the process catches it.
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     assert int(caught.split()[1], 16) >> (signal.SIGTSTP - 1) & 1

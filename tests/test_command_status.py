@@ -133,12 +133,12 @@ def test_page_shows_silent_waiters_and_permits_that_were_handed_off(
         assert "a" == rows(locks("status", "--sort", "waiting"))[0]["NAME"]
 
         def is_silent() -> bool:
-            raw.zadd(waiters, {waiter.token: 1})  # as if its last heartbeat was long ago
+            raw.zadd(waiters, {waiter.token: 1})  # make its last heartbeat old
             return "(silent) a waiter" in locks("status", "a")
 
         eventually(is_silent)
         held = raw.hget(info, lease.token)
-        raw.hset(info, lease.token, b"g" + held[1:])  # as if it has not answered yet
+        raw.hset(info, lease.token, b"g" + held[1:])  # g: granted by a handoff, and not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
     assert "\n* It waited, and was granted its permit" in page
@@ -298,7 +298,7 @@ def test_output_fits_the_width_of_a_terminal(
     for words in ([], ["exports"], ["clash"], ["报表导出-" + "很" * 20], ["api"]):
         lines = on_terminal("status", *words).splitlines()
         assert [] == [line for line in lines if columns(line) > width]
-        # Numbers are below each other, also after wide letters.
+        # Numbers are aligned, also in rows with letters of double width.
         ends = [columns(line[: line.index("1/1") + 3]) for line in lines if "1/1" in line]
         assert len({*ends}) <= 1
     assert width != 80 or "…" in on_terminal("status", "exports"), "the label is cut"
@@ -316,7 +316,7 @@ def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """Functions that are called at the pauses of `--watch 0.1`. After the last one comes Ctrl-C."""
+    """Functions to call, one in each pause of `--watch 0.1`. After these, a pause sends Ctrl-C."""
     calls: list[Callable[[], object]] = []
     sleep = time.sleep
 
@@ -335,7 +335,7 @@ def frames_of(*words: str, **options: Any) -> list[list[str]]:
     head, *frames = shown.split("\x1b[H")
     assert "\x1b[?1049h\x1b[?25l\x1b[?7l" == head, "the alternate screen cuts long lines"
     assert shown.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
-    # The screen is never cleared as a whole: lines are overwritten, then cleared to their right.
+    # No frame clears the whole screen. Each overwrites the lines, and clears what is below once.
     assert "\x1b[2J" not in shown and all(1 == frame.count("\x1b[J") for frame in frames)
     return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\n") for frame in frames]
 

@@ -26,7 +26,7 @@ def help_of(*words: str) -> str:
 
 
 def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snapshot has no line breaks of Python's, which differ between versions."""
+    """The test joins spaces and breaks of lines, because they differ between versions of Python."""
     monkeypatch.setenv("COLUMNS", "200")
     lines = [" ".join(line.split()) for name in ACTIONS for line in help_of(name).splitlines()]
     general = help_of()
@@ -44,7 +44,7 @@ def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         "resize e many --create", "run e --limit 0", "run e --wait -1", "run e --wait nan",
         "run e --min-hold 1e9", "pause e --for 0 --create", "pause e --for ten --create",
         "pause e --for 1.5h --create", "history e --since -1h", "clear", "pause", "stat", "",
-        # Errors of combinations have an exit code of their own.
+        # Wrong combinations of valid arguments have the exit code 2.
         "status --key 7", "resize e --create", "resize e 3 --reset", "run e",
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ OTHER = {
 
 @pytest.fixture
 def configure(settings):
-    """Return a function that changes keys of REDIS_SYNC, and then reads the settings."""
+    """Return a function that changes keys of REDIS_SYNC and has the library read the settings."""
 
     def change(**keys):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, **keys}
@@ -108,7 +108,7 @@ def test_semaphore_reads_each_named_option_from_the_settings(option: str, config
         Semaphore("x").acquire()
 
 
-#: Options of code whose values are checked. The others are flags, callbacks, or ignored.
+#: Options of Semaphore whose values are checked. The others are flags, callbacks, or ignored.
 CHECKED = SEMAPHORE.keys() - {
     *("blocking", "renew", "fair", "on_lost", "thread_local", "raise_on_release_error", "sleep"),
 }

@@ -1,4 +1,4 @@
-"""The demo fails without locks, and leaves no process behind. CI runs it with locks, too."""
+"""The demo fails without locks, and leaves no process behind. CI also runs the demo with locks."""
 
 import fcntl
 import hashlib
@@ -57,7 +57,7 @@ class Demo:
             time.sleep(0.05)
 
     def ended(self) -> int:
-        """Return the exit code. Check that all processes of the demo have ended."""
+        """Wait for the end, and return the exit code. Check that all processes have ended."""
         code = self.process.wait(SECONDS)
         assert [] == processes_of(self.folder)
         assert [] == [port for port in self.ports if answers(port)]
@@ -73,7 +73,7 @@ def demo(folder: Path, redis_url: str, *flags: str) -> Iterator[Demo]:
         if running.process.poll() is None:
             running.process.terminate()
             running.process.wait(30)
-        if redis_url:  # the counters that a demo leaves would expire only after hours
+        if redis_url:  # the counters of a demo expire only after hours
             prefix = "shop-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
             with redis.Redis.from_url(neighbour_database(redis_url)) as client:
                 for key in client.scan_iter(match=f"{prefix}:*", count=1000):

@@ -1,9 +1,9 @@
 """The Python blocks in docs/ and in the README run, and their shell commands and links are valid.
 
 The blocks of a page run in order and share a namespace. A hidden block (`<!-- python`) prepares
-the next block or checks the result of the last. A block after `<!-- needs: module -->` runs only in
-a second run of the page, which is skipped if the module isn't installed. Blocks may `await`. A
-`REDIS_SYNC` that a block assigns applies from there on.
+the next block or checks the previous block. A block after `<!-- needs: module -->` runs only in a
+second run of the page, and this run is skipped if the module isn't installed. Blocks may `await`.
+If a block assigns `REDIS_SYNC`, the following blocks use this setting.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_python_blocks_of_a_page_run(
         immediate = "django.tasks.backends.immediate.ImmediateBackend"
         settings.TASKS = {"default": {"BACKEND": immediate}}
     module.__dict__["create_table"] = create_table
-    sys.modules[module.__name__] = module  # for code that looks up a function's module
+    sys.modules[module.__name__] = module  # some code looks up the module of a function
     try:
         for block in blocks(page):
             if block.language == "python" and block.needs in (None, needs):
@@ -147,7 +147,7 @@ def check_pre_commit(words: list[str]) -> None:
     assert ["install"] == words and (ROOT / ".pre-commit-config.yaml").is_file()
 
 
-#: The functions that check a command, by its beginning.
+#: Functions that check a shell command, by the beginning of the command.
 CHECKS = {
     "make ": check_make,
     "python manage.py ": check_manage,

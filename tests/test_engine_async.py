@@ -30,7 +30,7 @@ class Impatient(Lock):
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return an async test as a function. It fails if it takes longer than MAX_WAIT seconds."""
+    """Return an async test as a sync function, which fails if the test exceeds MAX_WAIT seconds."""
 
     @functools.wraps(test)
     def in_sync(**fixtures: Any) -> None:
@@ -38,7 +38,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
     async def main(fixtures: dict[str, Any]) -> None:
         task = asyncio.ensure_future(test(**fixtures))
-        # Not wait_for(), whose cancellation could end the test as if it had not hung.
+        # Not wait_for(): it cancels a test that hangs, and the test could then pass.
         done, _ = await asyncio.wait([task], timeout=MAX_WAIT)
         assert done, "it hangs"
         task.result()
@@ -47,7 +47,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def connected(front: Front) -> str:
-    """Connect, load the scripts, and subscribe. Return the alias."""
+    """Use a lock once, so that the loop has connected, loaded the scripts, and subscribed."""
     async with Lock("warm", using=front.alias) as lease:
         await lease.arenew()
     front.received.clear()
@@ -55,7 +55,7 @@ async def connected(front: Front) -> str:
 
 
 async def waiting(front: Front, *names: str) -> list[asyncio.Task[Any]]:
-    """Start an acquire for each name, and return its task when it waits in the queue."""
+    """Start an acquire for each name, and return the tasks when all wait in the queues."""
     tasks = [asyncio.create_task(Lock(one, using=front.alias).aacquire()) for one in names]
     await until(Async(), lambda: all(front.view(one).waiting == names.count(one) for one in names))
     return tasks
@@ -114,7 +114,7 @@ async def test_reply_to_a_cancelled_call_goes_to_no_other_call(front: Front) -> 
 
 
 @on_loop
-async def test_call_that_is_cancelled_while_its_script_is_unknown_leaves_nothing(
+async def test_acquire_that_is_cancelled_before_its_script_is_loaded_is_undone(
     front: Front,
 ) -> None:
     alias, go = await connected(front), threading.Event()
@@ -130,7 +130,7 @@ async def test_call_that_is_cancelled_while_its_script_is_unknown_leaves_nothing
 
 
 @on_loop
-async def test_push_message_of_the_server_is_no_reply(fronts: Any) -> None:
+async def test_push_message_of_the_server_is_not_taken_for_a_reply(fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={"protocol": 3})
     alias = await connected(front)
     front.answer("acquire", lambda _, forward: b">2\r\n+MOVING\r\n:7\r\n" + forward())
@@ -139,12 +139,12 @@ async def test_push_message_of_the_server_is_no_reply(fronts: Any) -> None:
 
 
 @on_loop
-async def test_shorter_socket_timeout_of_the_project_applies(fronts: Any) -> None:
+async def test_async_code_uses_a_socket_timeout_below_that_of_the_library(fronts: Any) -> None:
     (front,) = fronts(SOCKET_TIMEOUT=0.3)
     alias = await connected(front)
     front.answer("acquire", SILENCE)
     task = asyncio.create_task(Lock("x", using=alias).aacquire(blocking=False))
-    # With the library's own timeout, the second try would be sent after 5 s.
+    # With the library's own timeout of 5 s, the third try would be sent after more than 9 s.
     await until(Async(), lambda: len(front.verbs("acquire")) > 2, 9)
     task.cancel()
     await asyncio.wait([task])
@@ -193,7 +193,7 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(connected(front), loop).result(MAX_WAIT)
-    settings.CACHES = {"default": settings.CACHES["default"]}  # threads can't connect again
+    settings.CACHES = {"default": settings.CACHES["default"]}  # so no thread connects again
     eventually(lambda: front.connections == 0)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(MAX_WAIT)
@@ -209,7 +209,7 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
 async def test_call_that_is_cancelled_again_and_again_ends_in_time(
     front: Front, method: str
 ) -> None:
-    """A second cancellation doesn't extend the time that the undo of the first one has."""
+    """The first cancellation sets a time limit for the undo. Later ones don't extend the limit."""
     alias = await connected(front)
     lock = Lock("x", using=alias)
     thing = lock if method == "aacquire" else await lock.aacquire()
@@ -231,7 +231,7 @@ async def test_call_that_is_cancelled_again_and_again_ends_in_time(
 
 @pytest.fixture
 def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have waiters ask again only when a message or their time wakes them."""
+    """Send no heartbeats. A waiter then asks again only after a message or when its delay ends."""
     monkeypatch.setattr(f"{HUB}.HEARTBEAT_INTERVAL", 1e6)
 
 
@@ -250,7 +250,7 @@ async def test_messages_that_arrive_together_wake_all_their_waiters(front: Front
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_message_that_arrives_before_its_waiter_waits_is_kept(front: Front) -> None:
+async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Front) -> None:
     alias, go = await connected(front), threading.Event()
     first = await Lock("x", using=alias).aacquire()
 
@@ -262,7 +262,7 @@ async def test_message_that_arrives_before_its_waiter_waits_is_kept(front: Front
     front.answer("acquire", answer, times=1)
     task = asyncio.create_task(Lock("x", using=alias).aacquire())
     await until(Async(), lambda: front.view().waiting == 1)
-    await asyncio.to_thread(first.release)  # the connection of the loop waits for its reply
+    await asyncio.to_thread(first.release)  # the connection of the loop still waits for a reply
     await asyncio.sleep(0.1)
     go.set()
     assert (await task).held
@@ -271,7 +271,7 @@ async def test_message_that_arrives_before_its_waiter_waits_is_kept(front: Front
 
 @on_loop
 async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) -> None:
-    """Deep in the queue, a waiter asks again later than its event loop counts as dead."""
+    """Redis tells each waiter to ask again after 60 s. Their loop must send heartbeats earlier."""
 
     def deep(command: Any, forward: Any) -> Any:
         words = forward().split(b"\r\n")[1].decode().split(" ")
@@ -295,7 +295,7 @@ async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) ->
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
-async def test_waiter_is_granted_and_subscribed_later_when_the_hub_cannot_subscribe(
+async def test_waiter_is_granted_and_hub_subscribes_later_when_subscribing_fails(
     front: Front, reply: Any
 ) -> None:
     front.answer("subscribe", reply)
@@ -311,7 +311,7 @@ async def test_waiter_is_granted_and_subscribed_later_when_the_hub_cannot_subscr
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_waiters_ask_again_when_the_lost_subscription_is_back(front: Front) -> None:
+async def test_waiters_ask_again_after_a_lost_subscription_is_restored(front: Front) -> None:
     alias = await connected(front)
     lease = await Lock("x", using=alias).aacquire()
     (task,) = await waiting(front, "x")
@@ -383,7 +383,7 @@ async def test_loop_timeout_that_expired_outside_its_block_ends_the_next_block()
 @on_loop
 async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
     limit, task = LoopTimeout(0.0), asyncio.current_task()
-    await seconds_until_timeout(0.1)  # so `limit` has expired too
+    await seconds_until_timeout(0.1)  # meanwhile `limit` expires
     assert task is not None
     task.cancel()
     with pytest.raises(asyncio.CancelledError), limit:
@@ -391,7 +391,7 @@ async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
 
 
 @on_loop
-async def test_stopped_loop_timeout_cancels_nothing() -> None:
+async def test_stopped_loop_timeout_does_not_end_its_block() -> None:
     limit = LoopTimeout(0.02)
     limit.stop()
     with limit:

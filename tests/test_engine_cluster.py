@@ -33,7 +33,7 @@ class Nodes(list[Front]):
     alias = "cluster-of-fronts"
 
     def share(self, *owners: Front) -> None:
-        """Give each of these nodes a range of slots of the same size, as all nodes say."""
+        """Have all nodes report that each of `owners` has a range of slots of the same size."""
         size = 16384 // len(owners) + 1
         rows = "".join(
             f"*3\r\n:{n * size}\r\n:{min(16383, (n + 1) * size - 1)}\r\n"
@@ -46,7 +46,7 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return a name on a node, by the first `share`."""
+        """Return the `nth` name whose slot is on node `owner` while all nodes share the slots."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -82,8 +82,8 @@ def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
 @both
 async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str) -> None:
-    """After an ASK redirection, each command has to follow ASKING, and the next call asks the old
-    node again. A redirection without a host means another port of the same host."""
+    """After ASK, the client sends ASKING before the command, and the next call asks the old node
+    again. A redirection without a host means another port of the same host."""
     name, (old, new, _) = nodes.name(0), nodes
     for verb in SCRIPTS:
         old.answer(verb, nodes.redirect(kind, name, host))
@@ -101,7 +101,7 @@ async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str)
 
 
 @both
-async def test_source_of_an_unknown_script_is_sent_after_asking_too(io, nodes: Nodes) -> None:
+async def test_asking_precedes_evalsha_and_the_eval_of_an_unknown_script(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-NOSCRIPT none", times=1)
@@ -111,7 +111,7 @@ async def test_source_of_an_unknown_script_is_sent_after_asking_too(io, nodes: N
 
 
 @both
-async def test_circular_redirections_are_unavailable(io, nodes: Nodes) -> None:
+async def test_call_is_unavailable_when_nodes_redirect_in_a_circle(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("MOVED", name, to=1))
     new.answer("acquire", nodes.redirect("MOVED", name, to=0))
@@ -180,7 +180,7 @@ def test_reads_of_operators_follow_redirections(nodes: Nodes, kind: str) -> None
 async def test_call_is_served_by_the_new_owner_when_a_node_is_down(io, nodes: Nodes) -> None:
     name = nodes.name(0)
     async with io.entered(Lock(nodes.name(1), using=nodes.alias)):
-        await io.sleep(0.6)  # the slots are known now, and may be read again
+        await io.sleep(0.6)  # the slots are known, and old enough to be read again
     nodes[0].down()
     nodes.share(*nodes[1:])
     async with io.entered(Lock(name, using=nodes.alias)) as lease:
@@ -213,7 +213,7 @@ async def test_calls_are_unavailable_when_no_node_knows_the_slots(io, nodes: Nod
 
 
 def test_names_are_registered_while_a_node_hangs(nodes: Nodes) -> None:
-    """Commands without a key are sent to another node after the first one was silent."""
+    """A command without a key is sent to another node if the first node does not answer."""
     nodes[0].answer("time", SILENCE)
     Lock("x", using=nodes.alias).acquire().release()
     registry = f"{nodes[0].view().keys.prefix}:names"
@@ -224,8 +224,8 @@ def test_names_are_registered_while_a_node_hangs(nodes: Nodes) -> None:
         locks("history", nodes.name(0), using=nodes.alias)
 
 
-def test_renewals_of_one_node_are_not_held_up_by_another(nodes: Nodes) -> None:
-    """A renewal on the node that hangs lasts a second."""
+def test_renewals_are_sent_while_a_renewal_on_another_node_hangs(nodes: Nodes) -> None:
+    """While a renewal waits for the node that hangs, leases on another node are renewed."""
     hung, renewed = list[float](), list[float]()
 
     def hang(command: Any, forward: Any) -> Any:

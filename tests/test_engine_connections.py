@@ -1,4 +1,4 @@
-"""Connections: of the project's pool and private ones, cached, lost, forked, and errors on them."""
+"""Connections of the project's pool: errors, lost and cached connections, waiters, and forks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply:
     front.answer("acquire", reply, times=1)
     lease = await io.do(Lock("x", using=front.alias), "acquire", False)
     assert lease and lease.held
-    assert 2 <= len(front.verbs("acquire")) <= 3  # and once more if the script was unknown
+    assert 2 <= len(front.verbs("acquire")) <= 3  # 3: the server did not know the script
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_async_code_rejects_options_for_sync_code_by_name(option: str, fronts: A
         asyncio.run(Lock("x", using=front.alias).aacquire())
 
 
-# Connections that are kept, lost, and returned
+# Connections that are cached, lost, and returned
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_call_works_after_the_server_closed_idle_connections(
 
 
 def free_connections(alias: str) -> int:
-    """Return how many connections of the project's pool other code could have now."""
+    """Return the number of connections that other code can still get from the project's pool."""
     pool, taken = caches[alias].client.get_client().connection_pool, []
     with pytest.raises(redis.ConnectionError, match="Too many connections"):
         while True:
@@ -146,7 +146,7 @@ def free_connections(alias: str) -> int:
 
 
 def use_ten_connections(front: Front) -> None:
-    """Send ten commands at the same time."""
+    """Acquire in ten threads at the same time, which takes ten connections."""
     Lock("warm", using=front.alias).acquire().release()
     together = threading.Barrier(10)
     front.answer("acquire", lambda _, forward: together.wait(MAX_WAIT) >= 0 and forward())
@@ -160,13 +160,13 @@ def use_ten_connections(front: Front) -> None:
 
 
 @pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
-def test_at_most_a_sixteenth_of_the_pool_is_kept(most: int, kept: int, fronts: Any) -> None:
+def test_library_caches_at_most_a_sixteenth_of_the_pool(most: int, kept: int, fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": most})
     use_ten_connections(front)
     assert most - kept == free_connections(front.alias)
 
 
-def test_kept_connections_are_returned_after_a_second_and_when_settings_change(
+def test_cached_connections_are_returned_after_a_second_and_when_settings_change(
     fronts: Any, settings: Any
 ) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": 64})
@@ -178,14 +178,14 @@ def test_kept_connections_are_returned_after_a_second_and_when_settings_change(
     assert 64 == free_connections(front.alias)
 
 
-def test_calls_use_one_connection_while_the_pool_is_free(front: Front) -> None:
+def test_calls_one_after_the_other_use_the_same_connection(front: Front) -> None:
     for n in range(20):
         Lock(f"x{n}", using=front.alias).acquire().release()
     assert 1 == front.connections_of("acquire") == front.connections_of("release")
 
 
 class Strict(redis.Connection):
-    """A connection class of the project, which does not know newer arguments of redis-py's."""
+    """A connection class of a project, without the arguments of newer versions of redis-py."""
 
     def __init__(self, **given: Any) -> None:
         if "driver_info" in given:
@@ -196,7 +196,7 @@ class Strict(redis.Connection):
         return super().read_response(disable_decoding)
 
 
-def test_connection_class_of_the_project_is_used_with_its_own_arguments(fronts: Any) -> None:
+def test_connection_class_of_the_project_gets_only_arguments_that_it_accepts(fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={"connection_class": Strict})
     lease = Lock("x", using=front.alias).acquire()
     for delay, message in ((100, "*-1"), (600, SILENCE)):
@@ -216,7 +216,7 @@ def test_connection_class_of_the_project_is_used_with_its_own_arguments(fronts: 
     ("socket_timeout", "delay", "asked"),
     [(5.0, 300, "0.300"), (5.0, 20_000, "4.000"), (1.0, 20_000, "0.500")],
 )
-def test_wait_ends_before_the_socket_timeout(
+def test_waiter_asks_for_a_message_for_less_than_the_socket_timeout(
     fronts: Any, socket_timeout: float, delay: int, asked: str
 ) -> None:
     (front,) = fronts(SOCKET_TIMEOUT=socket_timeout)

@@ -57,13 +57,13 @@ def test_name_is_registered_once_a_minute(front: Front) -> None:
 def test_names_that_could_not_be_registered_are_registered_a_second_later(
     front: Front, reply: Any
 ) -> None:
-    """The reply is awaited for a second only, because other jobs wait meanwhile."""
+    """The thread waits at most a second for the reply, because its other jobs wait meanwhile."""
     front.answer("zadd", reply, times=1)
     use(front, "x")
     eventually(lambda: front.raw.zscore(NAMES, "x"), 5)
 
 
-def test_rejected_registration_is_logged(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_registration_is_logged(front: Front, caplog: pytest.LogCaptureFixture) -> None:
     front.answer("zadd", "-WRONGTYPE no")
     use(front, "x")
     message = f"housekeeping of {front.alias!r} could not write: WRONGTYPE no"
@@ -93,7 +93,7 @@ def test_release_that_failed_is_repeated_in_the_background(front: Front, reply: 
     assert sent == len(front.verbs("release")), "a release that succeeded is repeated"
 
 
-def test_release_that_fails_for_long_is_logged_and_repeated_no_more(
+def test_release_that_fails_too_long_is_logged_and_no_longer_repeated(
     front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
@@ -128,8 +128,8 @@ def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
 
 # At exit
 
-#: Python 3.12 and later start no thread while the interpreter shuts down. The handler has the same
-#: effect on earlier versions.
+#: From Python 3.12 on, no thread can start while the interpreter shuts down. On earlier versions,
+#: the handler makes thread starts fail, too.
 PROGRAM = """if True:
     import atexit, sys, threading, time
     import django
@@ -161,7 +161,7 @@ PROGRAM = """if True:
 
 
 def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> str:
-    """Return the standard error of a process that runs `body`, and `at_exit` in an exit handler."""
+    """Run `body`, then `at_exit` in an exit handler, in a process. Return its standard error."""
     program = PROGRAM.format(body=body or "pass", at_exit=at_exit or "pass", urls=urls)
     done = worker_processes.run("-c", program)
     assert 0 == done.returncode, done.stderr

@@ -1,4 +1,4 @@
-"""Votes of a quorum: what its servers get, and what their replies mean. They are five fronts."""
+"""Votes of a quorum of five servers: the commands that they get, and the results of replies."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Impatient(Lock):
 
 
 class Five(list[Front]):
-    """The fronts of the servers. `lock()` makes a lock on all of them."""
+    """The fronts of five servers. `lock()` makes a lock on all of them."""
 
     def lock(self, name: str = "x", kind: type[Lock] = Lock, **options: Any) -> Lock:
         return kind(name, using=[one.alias for one in self], **options)
 
     def answer(self, verb: str, *replies: Any) -> None:
-        """Have each server reply this to a script, or run it where the reply is None."""
+        """Have each server send its reply to a script, or run the script if the reply is None."""
         for one, reply in zip(self, replies, strict=True):
             if reply is not None:
                 one.answer(verb, reply)
@@ -51,14 +51,14 @@ class Five(list[Front]):
         return [one.view().holding for one in self]
 
     def counts(self, verb: str) -> list[int]:
-        """Return how many times each server got a script."""
+        """Return how many times each server received the script `verb`."""
         return [len(one.verbs(verb)) for one in self]
 
 
 @pytest.fixture
 def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) -> Five:
-    """Five servers. A vote waits for all that answer within 3 s, so that a busy machine doesn't
-    change what the servers get."""
+    """Five servers. A vote waits for slow replies for up to 3 s, so that each reply also counts on
+    a busy machine."""
     monkeypatch.setattr(voting, "LATE", 1e6)
     monkeypatch.setattr(voting, "PATIENCE", 3.0)
     return Five(fronts(5))
@@ -84,7 +84,7 @@ async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Fi
 async def test_lease_expires_when_fewer_than_a_majority_of_its_leases_remain(
     io, five: Five
 ) -> None:
-    """The servers get a longer lease than the holder, because clocks run at different rates."""
+    """Clocks run at different rates, so the servers get a longer lease than the holder."""
     grants = [["ok", str(7 + n), ms] for n, ms in enumerate((40402, 30302, 20202, 10102))]
     five.answer("acquire", *grants, FULL)
     lease = await io.do(five.lock(), "acquire", False)
@@ -116,7 +116,7 @@ async def test_lease_expires_when_fewer_than_a_majority_of_its_leases_remain(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @both
-async def test_vote_of_the_majority_decides_and_its_other_grants_are_undone(
+async def test_majority_decides_a_vote_and_grants_of_a_failed_vote_are_undone(
     io, five: Five, replies: list[Any], outcome: str, undone: list[int]
 ) -> None:
     five.answer("acquire", *replies)
@@ -135,7 +135,7 @@ async def test_vote_of_the_majority_decides_and_its_other_grants_are_undone(
             assert " of 5 servers" in str(caught.value)
             assert outcome == "final" or caught.value.maybe_executed
     assert time.monotonic() - began < 9
-    # More servers get an undo if they were too late.
+    # If a server replied too late, it also gets an undo.
     await until(io, lambda: all(map(ge, undone_on(five), undone)), 15)
     five.calm()
     await stack.aclose()
@@ -143,7 +143,7 @@ async def test_vote_of_the_majority_decides_and_its_other_grants_are_undone(
 
 
 def undone_on(five: Five) -> list[int]:
-    """Return how many undos each server got."""
+    """Return the number of undos that each server received."""
     return [sum(each["how"] == "undo" for each in one.arguments("release")) for one in five]
 
 
@@ -163,7 +163,7 @@ async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
 
 @both
 async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
-    """A server that answered late may have a tombstone of the last token."""
+    """The undo of an attempt can leave a tombstone, and then the server rejects the same token."""
     for one in five[:3]:
         one.answer("acquire", FULL, times=3)
     lease = await io.do(five.lock(), "acquire")
@@ -241,12 +241,12 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
         await io.do(lease, "renew")
     assert lease.held
     five.calm()
-    await io.do(lease, "renew")  # three servers are enough
+    await io.do(lease, "renew")  # the other three servers are a majority
     five.answer("renew", ["lost"], ["lost"], ["lost"], None, None)
     with pytest.raises(LeaseLost):
         await io.do(lease, "renew")
     assert not lease.held
-    await until(io, lambda: [0, 0] == five.holding[3:])  # the rest is released
+    await until(io, lambda: [0, 0] == five.holding[3:])  # the leases that remain are released
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
         assert all(n == 1 for n, done in zip(counts, released, strict=True) if done)
 
 
-def test_lease_is_kept_while_many_others_are_recorded(
+def test_lease_can_be_renewed_after_the_quorum_forgets_other_leases(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)
@@ -366,7 +366,7 @@ def test_forked_child_has_its_own_quorum_loop(five: Five) -> None:
     ],
     ids=["two", "twice", "permanent", "fair", "semaphore", "same", "same, async"],
 )
-def test_unsafe_quorum_is_rejected(five: Five, settings: Any, make: Any, reason: str) -> None:
+def test_quorum_rejects_unsafe_options(five: Five, settings: Any, make: Any, reason: str) -> None:
     settings.CACHES = {**settings.CACHES, "same": settings.CACHES[five[0].alias]}
     with pytest.raises(ImproperlyConfigured, match=reason):
         make([one.alias for one in five])

@@ -33,7 +33,7 @@ def test_thousands_of_leases_are_renewed_in_time_and_in_batches(
         time.sleep(5)
         took, now = time.monotonic() - began, commands_and_reads(client)
         sent = now[0] - commands
-        # Each lease is renewed every 2 s, or up to an eighth of that earlier together with others.
+        # A lease is renewed every 2 s, or up to 0.25 s earlier in a batch with other leases.
         assert 2000 * (took / 2 - 1) <= sent <= 2000 * (took / 1.75 + 1)
         assert now[1] - reads <= sent / 8, "renewals were not sent in batches"
         assert all(lease and lease.held for lease in leases)
@@ -113,5 +113,5 @@ def test_released_leases_leave_nothing_in_memory(front: Front) -> None:
     gc.collect()
     before = sys.getallocatedblocks()
     cycles(4000)
-    # The statistics of the last acquires are in memory until they are written, after 2 s.
+    # The statistics of the last acquires are in memory for up to 2 s, until they are written.
     eventually(lambda: gc.collect() >= 0 and sys.getallocatedblocks() < before + 2000, 15)

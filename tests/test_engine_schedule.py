@@ -11,7 +11,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
     return list(schedule.take(now))
 
 
-def test_take_returns_due_tokens_and_those_that_may_be_early_most_urgent_first() -> None:
+def test_take_returns_tokens_that_are_due_or_may_be_early_sorted_by_due_time() -> None:
     schedule = Schedule()
     for token, at, early in [("c", 3.0, 3.0), ("a", 1.0, 0.9), ("d", 3.1, 2.9), ("b", 2.0, 2.0)]:
         schedule.put(token, at, early)
@@ -23,7 +23,7 @@ def test_take_returns_due_tokens_and_those_that_may_be_early_most_urgent_first()
 
 def test_stale_entries_do_not_pile_up_in_memory() -> None:
     schedule = Schedule()
-    schedule.put("live", 1.0, 1.0)  # at the top of the heap
+    schedule.put("live", 1.0, 1.0)  # stays at the top of the heap, so stale entries are below it
     before = sys.getallocatedblocks()
     for number in range(10_000):
         schedule.put(str(number), 1e9, 1e9)

@@ -1,4 +1,4 @@
-"""Threads of the library: how they start and end, and what interrupts or lacks them."""
+"""Threads of the library: how they start and end, interruptions, and processes without threads."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from tests.support.no_threads import NoThreads
 
 @pytest.fixture(autouse=True)
 def short_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have threads end soon after a test."""
+    """Have idle threads end soon, so that none outlives its test for long."""
     monkeypatch.setattr(threads, "IDLE_TIMEOUT", 0.5)
 
 
 class Desk:
-    """A worker, and the work that its thread moves from `todo` to `done`."""
+    """A worker whose thread moves each item of work from `todo` to `done`."""
 
     def __init__(self, name: str = "redis-sync-test") -> None:
         self.todo, self.done = deque[Any](), list[Any]()
@@ -112,7 +112,7 @@ def test_worker_replaces_a_thread_that_died(error: BaseException) -> None:
     desk = Desk()
     desk.put(error)
     eventually(lambda: desk.by)
-    desk.by[0].join(30)  # so that the warning about its exception falls into this test
+    desk.by[0].join(30)  # so that pytest warns about the exception during this test
     desk.put("on")
     eventually(lambda: desk.done == ["on"])
 
@@ -146,7 +146,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
             run_callbacks(lambda: desk.done.append(mine))
 
     for _ in interruptions(lambda: put("mine"), "engine/threads.py", where=at_any_step):
-        # Wherever the caller was interrupted, the work of another caller is done.
+        # After each interruption, the worker still does the work of another caller.
         put("other's")
         eventually(lambda: "other's" in desks[-1].done, 5)
         desks.append(Desk())
@@ -155,7 +155,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
 
 
 def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
-    """The garbage collector may run a destructor at any bytecode, also inside the same call."""
+    """The garbage collector can run a destructor, which submits work, at any bytecode of submit."""
     desk, ran, inside = Desk(), list[str](), list[str]()
 
     def submit(whose: str) -> None:
@@ -195,7 +195,7 @@ def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
 def test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Afterwards, the database connections of their thread are closed."""
+    """After the callbacks, their thread closes its database connections."""
     ran: list[tuple[str, int]] = []
 
     def note(what: str) -> None:
@@ -231,7 +231,7 @@ def test_callback_that_got_no_thread_runs_later(
 ) -> None:
     monkeypatch.setattr(threads, "_executor", None)
     ran: list[int] = []
-    with Lock("x", timeout=3, renew=True):  # its renewal thread starts the thread
+    with Lock("x", timeout=3, renew=True):  # the renewal thread starts the callback thread later
         with NoThreads(monkeypatch):
             run_callbacks(lambda: ran.append(1))
         assert not ran
@@ -241,9 +241,9 @@ def test_callback_that_got_no_thread_runs_later(
 
 
 def child_returns_true(body: Callable[[], bool]) -> bool:
-    """Run `body` in a forked child. Return True if it returned True within 20 seconds."""
+    """Run `body` in a forked child. Return True if `body` returned True within 20 seconds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads run (Python 3.12)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads (3.12)
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -261,7 +261,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
         run_callbacks(ran.set)
         return ran.wait(20)
 
-    assert runs_a_callback()  # from now on there is an idle thread, which no child has
+    assert runs_a_callback()  # an idle thread remains, which a child does not inherit
     assert child_returns_true(runs_a_callback)
 
 
@@ -278,14 +278,14 @@ def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
         assert lease
         eventually(lambda: not lease.held, 3)
         assert lost == []
-    # The next acquire starts the thread, which then calls `on_lost`.
+    # The next acquire starts a thread, which calls the pending `on_lost`.
     assert Lock("other", timeout=5).acquire()
     eventually(lambda: lost == [lease])
 
 
 @pytest.mark.usefixtures("fresh_keeper")
 @pytest.mark.parametrize("when", ["acquired", "renewed"])
-def test_lease_is_renewed_although_a_thread_could_not_start(
+def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """`check()` starts the renewer. If only the thread of the node's queue is missing, the renewer
@@ -307,7 +307,7 @@ def test_lease_is_renewed_although_a_thread_could_not_start(
     lease.release()
 
 
-#: A process in which a thread can't start at first, because memory for its stack is limited.
+#: A process whose memory limit is too low for the stack of a thread until the limit is lifted.
 SQUEEZED = """if True:
     import resource, threading, time
     import django
@@ -334,7 +334,7 @@ SQUEEZED = """if True:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's")
-def test_next_use_starts_the_renewer_when_memory_for_threads_was_short(
+def test_next_acquire_starts_the_renewer_that_lacked_memory_for_a_thread(
     raw: redis.Redis,
 ) -> None:
     done = worker_processes.run("-c", SQUEEZED)
@@ -353,7 +353,7 @@ def test_waiter_interrupted_at_any_line_does_not_block_others(
     raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A soft time limit or Ctrl-C can interrupt a waiter at any line. The next waiter gets the lock
-    in time, at the latest when the lease of the interrupted caller has expired."""
+    when the lease of the interrupted caller has expired, or earlier."""
     package = Path(django_redis_sync.__file__).parent.as_posix()
 
     def contend() -> None:
@@ -361,10 +361,10 @@ def test_waiter_interrupted_at_any_line_does_not_block_others(
         assert held is not None
         lock = Lock("x", timeout=0.3, renew=True)
         assert lock.acquire(blocking_timeout=15) is not None
-        with contextlib.suppress(LeaseLost):  # its short lease may expire on a busy machine
+        with contextlib.suppress(LeaseLost):  # the short lease may expire on a busy machine
             lock.release()
 
-    # All lines would take thousands of runs, so each run of this test draws 40 of them.
+    # Interrupting at each of hundreds of lines takes too long, so each test run picks 40 at random.
     chance = random.Random()
     for _ in range(40):
         left = [chance.randrange(1, 900)]
@@ -479,11 +479,11 @@ STORM = """if True:
 """
 
 
-def test_storm_of_signals_blocks_no_thread(raw: Any) -> None:
+def test_exceptions_of_many_signals_block_no_thread(raw: Any) -> None:
     done = worker_processes.run("-c", STORM, timeout=90)
     line = done.stdout.split("\n")[0]
     assert ("True True 0 []", 0) == (line, done.returncode), done.stderr
-    # A permit of an interrupted caller becomes available when its lease expires.
+    # If an interrupted caller kept a permit, the permit becomes free when its lease expires.
     assert Lock("y").acquire(blocking_timeout=20)
     lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
     assert lease
@@ -493,7 +493,7 @@ def test_storm_of_signals_blocks_no_thread(raw: Any) -> None:
 # Warnings about this process
 
 
-def test_process_that_cannot_run_threads_is_logged_once(
+def test_process_in_which_threads_cannot_run_logs_one_warning_per_cause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "_warned", set())

@@ -43,7 +43,7 @@ def test_configuration_error_is_found_among_chained_exceptions() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "n\xe4me \u2603"])
 @pytest.mark.parametrize("label", ["", "l\xe4bel \U0001f512"])
-def test_server_receives_the_words_of_a_call(front: Front, name: str, label: str) -> None:
+def test_server_receives_the_arguments_of_a_call(front: Front, name: str, label: str) -> None:
     lease = Lock(name, using=front.alias, label=label, timeout=7, blocking=False).acquire()
     assert lease
     lease.renew()
@@ -71,7 +71,7 @@ def test_whole_returns_the_default_for_invalid_and_too_large_numbers() -> None:
     assert 5 == wire.whole("x", 5)
 
 
-def test_labels_are_cut_when_written_and_when_read() -> None:
+def test_labels_are_shortened_when_written_and_when_read() -> None:
     long = "x" * 1000
     for written in (write_label(label=long), write_label(label=long, request="GET /")):
         assert wire.MAX_LABEL == len(read_label(written)["label"])
@@ -80,7 +80,7 @@ def test_labels_are_cut_when_written_and_when_read() -> None:
     assert {} == read_label("[" * 10**5)
 
 
-def test_clock_goes_on_while_the_machine_sleeps() -> None:
+def test_clock_includes_the_time_in_which_the_machine_sleeps() -> None:
     clock: Any = wire.clock
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     assert boot is None or (time.clock_gettime, (boot,)) == (clock.func, clock.args)

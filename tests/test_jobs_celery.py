@@ -37,13 +37,13 @@ def site(both: tuple[Site, RedisServer]) -> Site:
 
 
 def kill_child(worker: Any) -> None:
-    """Kill a process of a worker's pool."""
+    """Kill the first process in the pool of a worker."""
     path = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
     os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
 
 
 def wait_for(site: Site, word: str, count: int, seconds: float = 60) -> None:
-    """Wait until `count` jobs have begun or ended."""
+    """Wait until `count` jobs have begun (word "begin") or ended (word "end")."""
     site.until(lambda: len(site.effects.jobs(word)) >= count, seconds)
 
 
@@ -55,18 +55,18 @@ def check_order(site: Site, jobs: int, displacement: int) -> None:
     assert moved <= displacement, begun
 
 
-def test_full_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
+def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
     site.start()
     site.ended(range(16))
     check_order(site, 16, displacement=6)
     assert 2 == site.effects.most_at_once()
-    # The tasks without a limit ran beside the first limited tasks, although they were sent later.
+    # Unlimited tasks, which were sent last, ran beside the first limited tasks.
     begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
     assert begins.index("begin free") < 8
 
 
-#: Code that sends tasks and waits for their results, and the results.
+#: Code that sends tasks and waits for results, with the expected results.
 RESULTS = [
     ("[r.get() for r in [limited.delay(n) for n in range(4)]]", [0, 1, 2, 3]),
     ("chain(limited.s(10), limited.s(0.1)).apply_async().get()", 10),

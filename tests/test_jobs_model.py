@@ -1,7 +1,7 @@
 """Random jobs on the model's Redis, with a broker that delivers late, twice, or after a kill.
 
-As with Celery's late acknowledgement, a job may run again after it ended, unless a copy was
-delivered while it ran. A job never runs beside itself and is never lost, and the limit holds.
+As with Celery's late acknowledgement, a job may run again after its end, unless a copy of the job
+was delivered during the run. No job is lost or runs twice at a time, and the limit is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.test_protocol_equivalence import KEYS, START
 pytestmark = pytest.mark.promise(33)
 
 LEASE, SECOND = 4000, 1_000_000
-#: How long a place outlives the time at which its job is due, and when all keys have expired.
+#: How long Redis keeps a place after its job is due, and after which time no key remains.
 PLACE_LIFE, LIFETIME = 90 * SECOND, 170 * SECOND
 
 
@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A job that runs. Without a message, a lease of another caller. `dies`: before its end."""
+    """A running job, or another lease if `message` is None. `dies`: its worker will be killed."""
 
     until: int
     lease_ends: int
@@ -46,7 +46,7 @@ class Running(NamedTuple):
 
 
 class World:
-    """The queue of a broker, the jobs that run, and the state of Redis. Times are microseconds."""
+    """The queue of a broker, the running jobs, and the state of Redis. Times are in µs."""
 
     def __init__(self, chance: random.Random, lua: Mapping[str, str], faults: bool) -> None:
         self.scripts, self.chance, self.faults = compiled(tuple(lua.items())), chance, faults
@@ -55,8 +55,8 @@ class World:
         self.tokens = map("t{}".format, itertools.count(1))
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
-        self.seen: set[int] = set()  # running jobs of which a copy was delivered meanwhile
-        self.done: dict[int, int] = {}  # ended jobs of `seen`: time of the end
+        self.seen: set[int] = set()  # running jobs with a copy that was delivered
+        self.done: dict[int, int] = {}  # times at which jobs of `seen` ended
         self.log: list[Any] = []
 
     def run(self, script: str, **arguments: Any) -> list[Any]:
@@ -72,11 +72,11 @@ class World:
         assert condition, "\n".join([message, *map(str, self.log[-15:])])
 
     def happens(self, part: float) -> bool:
-        """Return True with probability `part`, but never in a world without faults."""
+        """Return True with probability `part`, or always False in a world without faults."""
         return self.faults and self.chance.random() < part
 
     def live(self, job: int | None = None) -> list[Running]:
-        """Return the jobs that run and whose lease has not expired: all, or the copies of one."""
+        """Return the running jobs, or only runs of `job`, with a lease that has not expired."""
         live = [r for r in self.running if r.message and r.lease_ends > self.micros]
         return [r for r in live if job in (None, r.message.job)]
 
@@ -133,7 +133,7 @@ class World:
             self.check(self.ended[job] or job in {m.job for m in known}, f"{job} is lost")
 
     def redeliver(self, message: Message) -> None:
-        """Put a message back into the queue, for a delivery at once or later."""
+        """Put a message back into the queue, for a delivery at once or some seconds later."""
         delay = self.chance.choice([0, 1, 3, 10]) * SECOND
         self.queue.append(message._replace(due=self.micros + delay))
 
@@ -166,7 +166,7 @@ class World:
             self.check(reply == ["ok"], "the lease of a job was lost")
 
     def interfere(self) -> None:
-        """Acquire a lease of the name without a job, or change the limit as an operator."""
+        """Acquire a permit that is not for a job, or change the limit as an operator."""
         if self.chance.random() < 0.8:
             token = next(self.tokens)
             reply = self.run("acquire", token=token, how="try")
@@ -186,7 +186,7 @@ def walk(seeds: range, lua: Mapping[str, str] = {}, faults: bool = True) -> Iter
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_job_runs_beside_itself_and_no_job_is_lost(part: int) -> None:
+def test_no_job_runs_twice_at_a_time_and_no_job_is_lost(part: int) -> None:
     assert 40 == len([*walk(range(part * 40, part * 40 + 40))])
 
 
@@ -205,8 +205,8 @@ def test_all_keys_but_the_statistics_expire_after_all_jobs_have_ended() -> None:
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("if state == 'r' then\n", "if false then\n"),  # a copy runs beside its job
-        # An older message is dropped before a later one was seen.
+        ("if state == 'r' then\n", "if false then\n"),  # two copies of a job run at the same time
+        # A message is dropped as a copy although no newer message was delivered.
         ("elseif nth < tonumber(next_one) - 1 then", "elseif true then"),
         # A job whose worker died is never run again.
         ("if ends <= name.now then return nil end", "ends = 0"),

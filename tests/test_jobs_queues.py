@@ -1,4 +1,4 @@
-"""on_full="retry" in one process: its errors, its check, what operators see, and other queues."""
+"""on_full="retry" in one process: errors, the check, commands of operators, and other queues."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: A
 
 
 def shown(*words: str) -> Any:
-    """Return what `locks status` shows of the only name, as JSON."""
+    """Return the entry of the only name in `locks status --format json`."""
     (name,) = json.loads(locks("status", *words, "--format", "json"))["names"]
     return name
 
@@ -64,7 +64,7 @@ def shown(*words: str) -> Any:
         ({}, TypeError, r'task is async: on_full="retry" is for sync tasks'),
     ],
 )
-def test_on_full_retry_rejects_what_it_cannot_do(options: Any, error: Any, message: str) -> None:
+def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, message: str) -> None:
     async def task() -> None: ...
 
     with pytest.raises(error, match=message):
@@ -78,7 +78,7 @@ def test_celery_tasks_that_can_be_lost_and_other_functions_are_reported() -> Non
     def body() -> None: ...
 
     for name, safe in (("safe", True), ("unsafe", False)):
-        # shared=False: otherwise later apps have the task, too
+        # shared=False, because otherwise Celery adds the task to later apps, too
         task = app.task(shared=False, name=name, acks_late=True, reject_on_worker_lost=safe)
         app.tasks.register(task(synchronized("x", on_full="retry")(body)))
     (found,) = check_tasks()
@@ -98,7 +98,7 @@ def test_celery_is_imported_only_for_on_full_retry() -> None:
     assert "[]\n" == worker_processes.run("-c", code).stdout
 
 
-# What operators see and do
+# Commands of operators
 
 
 def test_waiting_job_is_shown_and_dropped_by_clear(jobs: Queue) -> None:
@@ -157,8 +157,8 @@ def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redi
     assert "ran" == task()
 
 
-def test_dramatiq_recipe(raw: redis.Redis) -> None:
-    """As in docs/task-queues.md."""
+def test_job_queue_of_the_docs_defers_dramatiq_tasks_while_full(raw: redis.Redis) -> None:
+    """The code is that of docs/task-queues.md."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker
     from dramatiq.middleware import CurrentMessage

@@ -18,17 +18,17 @@ LAYERS = [
     {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
     {"engine"},
-    {"operators"},  # what operators read and do
-    {"locks"},  # what Python code takes
-    {"limits"},  # what requests meet
+    {"operators"},  # for operators: status, statistics, and actions
+    {"locks"},  # for Python code: locks, semaphores, and leases
+    {"limits"},  # for requests: policies, admission, and rejection
     {"middleware", "metrics", "memory"},
     {"console", "models", "migrations"},
     {"admin", "checks", "management", "testing"},
-    {"__init__", "apps"},  # wiring: the public names, and what happens when Django starts
+    {"__init__", "apps"},  # the public names, and the start of Django
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# Libraries that a package must not import, and the only packages that it may import from.
+# PURE: libraries that a package must not import. PURE_IMPORTS: the only packages it may import.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
@@ -47,7 +47,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Yield each name that a module imports, absolute and dotted, also inside functions."""
+    """Yield the absolute dotted name of each import of a module, also of imports in functions."""
     here = f"{PACKAGE.name}.{module}".split(".")
     for node in ast.walk(tree(MODULES[module])):
         if isinstance(node, ast.Import):
@@ -101,7 +101,7 @@ def test_modules_import_only_the_libraries_allowed_for_them() -> None:
 
 @pytest.mark.parametrize("folder", OTHER_FOLDERS)
 def test_imports_inside_functions_name_existing_modules(folder: str) -> None:
-    """An import in a branch that seldom runs would otherwise fail long after a module was moved."""
+    """Such an import fails only when its branch runs, perhaps long after a module was moved."""
     missing = []
     for path in (ROOT / folder).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -131,7 +131,7 @@ def test_threads_of_the_package_are_daemons() -> None:
 
 
 def takers_of_using(path: Path) -> set[str]:
-    """Return the names of the functions, and of the classes with a method, that take `using`."""
+    """Return the names of functions that take `using`, and of classes with such a method."""
     classes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
     return {
         owner.name if isinstance(owner, ast.ClassDef) else node.name
@@ -161,7 +161,7 @@ def test_operators_pass_using_to_every_call_that_takes_it() -> None:
     assert [] == [call for call in calls if not call[3] & {"using", None}]
 
 
-def test_scripts_have_at_most_50_lines_below_their_heads() -> None:
+def test_each_lua_file_has_at_most_50_lines_without_comments() -> None:
     for path in PACKAGE.rglob("*.lua"):
         lines = path.read_text(encoding="utf-8").splitlines()
         code = [line for line in lines if not line.startswith("--")]

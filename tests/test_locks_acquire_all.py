@@ -61,7 +61,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
-    # The last two are free after the timeout, but before it would end if it began anew with each.
+    # "c" and "d" become free after the timeout. A timeout for each name would not have ended then.
     for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):
         await io.sleep(pause)
         await io.do(lease, "release")
@@ -74,7 +74,7 @@ async def test_error_for_one_name_releases_the_others(io, view) -> None:
         with pytest.raises(WrongKind):
             await io.do(acquire_all([Lock("a"), Lock("b"), Lock("rw")]), "acquire")
     await io.do(Lock("slow", timeout=0.4), "acquire")
-    with pytest.raises(LeaseLost, match="'quick'"):  # it expires while "slow" is awaited
+    with pytest.raises(LeaseLost, match="'quick'"):  # "quick" expires during the wait for "slow"
         await io.do(acquire_all([Lock("quick", timeout=0.1), Lock("slow")]), "acquire")
     assert all(view(name).empty for name in ("a", "b", "slow"))
 

@@ -28,7 +28,7 @@ from .behaviour.both import Async, Sync, eventually
 from .behaviour.watching import View
 from .support.interrupting import before_returns, inside_ours, interruptions
 
-#: Every kind of context manager, and the number of its names: x and y.
+#: Each kind of context manager, and how many of the names x and y it acquires.
 KINDS: dict[str, tuple[Callable[[], Any], int]] = {
     "lock": (lambda: Lock("x"), 1),
     "semaphore": (lambda: Semaphore("x", 9), 1),
@@ -43,7 +43,7 @@ each_shared = pytest.mark.parametrize("kind", ("semaphore", "for all threads", "
 
 @pytest.fixture
 def held(raw: Any) -> Callable[..., list[int]]:
-    """Return a function that returns the numbers of leases of the names x and y."""
+    """Return a function that counts the leases of each of the names x and y."""
     return lambda names=1: [View(raw, name).holding for name in "xy"[:names]]
 
 
@@ -62,7 +62,7 @@ async def async_generator(manager: Any) -> AsyncIterator[Any]:
         yield entered
 
 
-# Ways to begin and end a block. They call `inside` in it.
+# Ways to begin and end a block. Each calls `inside` in the block.
 
 
 def finished_by_another_thread(manager: Any, inside: Any) -> None:
@@ -129,7 +129,7 @@ def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, h
 
 
 @each_shared
-def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
+def test_block_that_ends_in_another_thread_releases_nothing_if_ambiguous(
     kind: str, held: Any, caplog: Any
 ) -> None:
     manager = KINDS[kind][0]()
@@ -196,7 +196,7 @@ def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
         assert again is not lease
 
 
-# References: the lease renewer would renew a lease that is referenced forever
+# References to leases: the lease renewer renews a lease until its last reference is gone
 
 
 def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any]:
@@ -227,7 +227,7 @@ def test_lease_is_collected_when_its_object_thread_or_task_ends(held: Any) -> No
 
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
-    """For example, a dispatcher acquires the leases, and its workers release them."""
+    """The semaphore keeps references to leases, but it must drop those of ended leases."""
     semaphore = Semaphore("x", 10_000, thread_local=thread_local)
     leases: list[Any] = [semaphore.acquire() for _ in range(350)]
     released = [reference_to(semaphore, release=True) for _ in range(1000)]
@@ -276,7 +276,7 @@ def test_leases_of_tasks_of_a_closed_loop_are_not_renewed_without_gc(raw: Any) -
     finally:
         gc.enable()
     kept.release()
-    # The next loop drops the resources of a closed loop, and asyncio warns about their sockets.
+    # The next loop drops the sockets of the closed loop here, where the warnings are ignored.
     asyncio.run(Lock("x").alocked())
     gc.collect()
 
@@ -295,13 +295,13 @@ async def enter_block(io: Any, semaphore: Any, inside: list[str]) -> None:
 
 
 FOLDER = Path(django_redis_sync.__file__).parent / "locks"
-#: The files with the code of an acquire, except the one that prepares the request.
+#: The files of locks/ in which an acquire is interrupted. options.py only prepares the request.
 FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "options.py"]
 
 
 @pytest.fixture
 def run_async() -> Iterator[Callable[..., None]]:
-    """Return a function that runs coroutines on one event loop. A new one for each takes long."""
+    """Return a function that runs coroutines on one event loop, because new loops take time."""
     loop = asyncio.new_event_loop()
     yield loop.run_until_complete
     for task in asyncio.all_tasks(loop):
@@ -312,8 +312,8 @@ def run_async() -> Iterator[Callable[..., None]]:
 
 
 def all_released() -> bool:
-    """Return True if no lease exists that was not released. Such a lease would be renewed."""
-    for generation in (1, 2):  # a full collection is slow, and seldom needed
+    """Return True if each lease that still exists has ended. Other leases would be renewed."""
+    for generation in (1, 2):  # generation 1 is faster, and mostly suffices
         gc.collect(generation)
         if all(each.ended for each in gc.get_objects() if issubclass(type(each), Lease)):
             return True
@@ -334,10 +334,10 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
         where=before_returns if kind == "several" else inside_ours,
-        after=("__init__",),  # of the lease
+        after=("__init__",),  # the __init__ of the lease
     )
     for where in attempts:
-        if inside:  # the acquire has ended; interrupted releases have another test
+        if inside:  # the acquire has ended, so only the release could be interrupted
             break
         count += 1
         print(where)
@@ -345,5 +345,5 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         with pytest.raises(NotAcquired):
             semaphore.release()
             pytest.fail(f"a lease is stored after {where}")
-        raw.flushdb()  # a lease that was granted but not stored would end only when it expires
+        raw.flushdb()  # an interrupted caller may leave a lease until it expires
     assert count > 10, "too few interruptions"

@@ -1,4 +1,4 @@
-"""Options of locks and leases, handles, errors, and what a lost lease does."""
+"""Options of locks and leases, wrong calls, handles, and lost leases."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def contents(handle: str) -> Any:
 def options_of(semaphore: Semaphore) -> dict[str, Any]:
     lease = semaphore.acquire()
     assert lease is not None
-    # Before `detach`, which makes the lease last for `timeout` again.
+    # Read `remaining` before `detach`, because `detach` renews the lease for `timeout`.
     remaining, values = lease.remaining, contents(lease.detach())
     assert values[6] - 2 < remaining <= values[6], "the lease has another duration than its handle"
-    values[8] = round(values[8], -1)  # what is left of max_hold
+    values[8] = round(values[8], -1)  # the rest of max_hold, which shrinks with time
     return dict(zip(("timeout", "renew", "max_hold", "min_hold"), values[6:10], strict=True))
 
 
@@ -75,11 +75,12 @@ NAMED = {"timeout": 50, "max_hold": 500, "min_hold": 5}
         ({"renew": False}, {}, {"timeout": 40, "renew": False}),
         ({"timeout": 10}, {}, {"timeout": 10, "renew": False}),
         ({"timeout": 10, "renew": True}, {}, {"timeout": 10, "renew": True}),
-        ({"max_hold": 10}, {}, {"timeout": 10, "max_hold": 10, "renew": True}),  # it ends then
+        # A default timeout above max_hold is shortened to max_hold.
+        ({"max_hold": 10}, {}, {"timeout": 10, "max_hold": 10, "renew": True}),
     ],
     ids=str,
 )
-def test_argument_overrides_semaphores_which_override_the_defaults(
+def test_arguments_override_the_semaphores_setting_and_it_overrides_the_defaults(
     settings: Any, given: Any, entry: Any, expected: Any
 ) -> None:
     entry, general = {"limit": 5, **entry}, {"TIMEOUT": 40, "MAX_HOLD": 400}
@@ -96,7 +97,7 @@ def test_argument_overrides_semaphores_which_override_the_defaults(
 async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
     io, settings, view, seconds: float
 ) -> None:
-    """A caller that waits too long blocks the test, and one that does not wait gets nothing."""
+    """With the wrong timeout, a caller would wait for days, or would not wait for the release."""
     other = 0 if seconds else 1e6
     entries = {"x": {"blocking_timeout": other}, "y": {"blocking_timeout": seconds}}
     general = {"BLOCKING_TIMEOUT": other, "SEMAPHORES": entries}
@@ -140,7 +141,7 @@ def test_changed_attribute_of_an_object_changes_no_other_object() -> None:
     assert 7 == options_of(used)["timeout"]
 
 
-def test_callback_is_collected_with_its_object() -> None:
+def test_on_lost_callback_is_garbage_collected_with_its_lock() -> None:
     lock = Lock("a", on_lost=lambda lease: None)
     reference = weakref.ref(lock.on_lost)
     with lock:
@@ -150,9 +151,9 @@ def test_callback_is_collected_with_its_object() -> None:
     assert reference() is None
 
 
-def test_objects_with_ever_new_names_use_bounded_memory() -> None:
+def test_objects_with_thousands_of_names_use_bounded_memory() -> None:
     class Name(str):
-        """A str that can be referred to weakly."""
+        """A str that supports weak references."""
 
     references = [weakref.ref(Lock(Name(f"name {number}")).name) for number in range(2000)]
     assert sum(ref() is not None for ref in references) <= 600
@@ -178,7 +179,7 @@ KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
         ("Lock('x').acquire(timeout=5)", "Lock.acquire() .* timeout (write blocking_timeout)"),
         ("Lock('x').aacquire(block=5).send(None)", "Lock.aacquire() .* block (write blocking)"),
         ("ReadWriteLock('x').read.acquire(block=5)", "ReadWriteLock.acquire() .* block (write"),
-        # Equal to values that are right:
+        # These wrong values are equal to valid ones, for example True == 1.
         ("Semaphore('x', True)", "limit must be an int, not bool"),
         ("Semaphore('x', 1.0)", "limit must be an int, not float"),
         ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not bool"),
@@ -232,7 +233,7 @@ def test_repr_is_the_constructor_expression(code: str) -> None:
 
 
 @both
-async def test_lease_shows_its_time_and_how_it_ended(io) -> None:
+async def test_repr_of_a_lease_shows_the_time_left_or_how_it_ended(io) -> None:
     lease = await io.do(Lock("a", timeout=12), "acquire")
     head = f"<Lease 'a' {lease.token[:8]}"
     assert re.fullmatch(rf"{head} 1[0-2]\.\d s left>", repr(lease)), lease
@@ -267,7 +268,7 @@ async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, view, ca
 
 
 @both
-async def test_downgrade_can_be_retried_and_its_lease_is_adopted_as_a_readers(io, view) -> None:
+async def test_failed_downgrade_can_be_repeated_and_leaves_a_reader_lease(io, view) -> None:
     lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
     lease = await io.do(lock.write, "acquire")
     view("rows").client.rename(leases, f"{leases}:away")

@@ -1,4 +1,4 @@
-"""The local expiry of a lease and its next renewal, without server or clock."""
+"""The local expiry of a lease and its next renewal. The tests need no server and no clock."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def background(state: LeaseState, now: float) -> Run:
 
 
 class Renewal:
-    """A renewal by the holder, which is in flight once this object was made."""
+    """A renewal by the holder, which is in flight when this object has been created."""
 
     def __init__(self, state: LeaseState, seconds: float, now: float, leaving: bool = False):
         self.plan: Any = state.renewal(seconds, now, leaving)
         self.step, self.arguments = next(self.plan), (seconds, now)
 
     def answer(self) -> Any:
-        """Send the server's answer. Return the plan's result, or the next step."""
+        """Give the server's reply to the plan. Return the plan's result, or the next step."""
         try:
             return self.plan.send(ok(*self.arguments))
         except StopIteration as stop:
@@ -73,7 +73,7 @@ def about(seconds: float) -> Any:
     ("max_hold", "request_ms", "until", "due"),
     [(math.inf, "30001", 140.0, 120.0), (35.0, "25001", 135.0, 134.75)],
 )
-def test_renewal_after_a_third_of_the_lease_asks_for_all_of_it(
+def test_renewal_is_due_after_a_third_of_the_lease_and_asks_for_the_whole_timeout(
     max_hold: float, request_ms: str, until: float, due: float
 ) -> None:
     state = state_of(30, max_hold=max_hold)
@@ -92,7 +92,7 @@ def test_failed_renewal_is_retried_after_a_short_pause(timeout: float, pause: fl
     assert pytest.approx(now + pause) == state.due
 
 
-def test_lease_that_cannot_be_renewed_is_lost_shortly_before_its_end() -> None:
+def test_lease_whose_renewals_fail_is_lost_shortly_before_its_end() -> None:
     state = state_of(3)
     step = background(state, 101.0)
     for now, due in ((102.0, 102.3), (102.8, 102.85)):
@@ -175,7 +175,7 @@ def test_lose_returns_true_to_exactly_one_of_two_concurrent_threads() -> None:
 # Renewals by the holder, and renewals that overlap
 
 
-def test_lease_renewed_without_end_needs_no_further_renewal() -> None:
+def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
     state = state_of()
     renewal = Renewal(state, math.inf, 100.0)
     assert ("set", "inf") == renewal.step.argv[2:4]
@@ -187,7 +187,7 @@ def test_lease_renewed_without_end_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # A renewal's name, duration, and time, or its outcome; and the local expiry after that.
+        # Each event: a renewal, its duration and time, or its outcome. Last: the local expiry then.
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],
@@ -209,11 +209,11 @@ def test_background_renewal_asks_for_the_longest_renewal_in_flight() -> None:
     assert 59_500 == pytest.approx(int(background(state, 101.0).argv[3]), abs=10)
     longer.answer()
     due = state.due
-    assert state.next_renewal(due) is None  # the lease is already longer than its timeout
+    assert state.next_renewal(due) is None  # the lease lasts longer than its timeout already
     assert state.due > due + 1
 
 
-def test_detach_is_neither_lengthened_nor_shortened_by_other_renewals() -> None:
+def test_other_renewals_in_flight_do_not_change_the_end_of_a_detached_lease() -> None:
     state = state_of(3)
     detaching, other = Renewal(state, 3.5, 100.0, leaving=True), Renewal(state, 1, 100.0)
     assert int(background(state, 100.5).argv[3]) <= 3_000
@@ -231,7 +231,7 @@ def test_lease_is_renewed_after_a_failed_detach(error: BaseException) -> None:
     assert "30001" == background(state, 110.0).argv[3]
 
 
-def test_lease_shortened_by_its_holder_is_renewed_if_it_has_to_be() -> None:
+def test_lease_that_its_holder_shortened_is_renewed_only_with_renew() -> None:
     state, unrenewed = state_of(), state_of(renew=False)
     for each in (state, unrenewed):
         shorter = Renewal(each, 3, 101.0)
@@ -242,7 +242,7 @@ def test_lease_shortened_by_its_holder_is_renewed_if_it_has_to_be() -> None:
     assert EXPIRED == unrenewed.next_renewal(104.0)
 
 
-def test_lease_without_renewal_keeps_its_end_when_lengthening_fails() -> None:
+def test_lease_without_renew_keeps_its_end_after_a_failed_renewal() -> None:
     state = state_of(10, renew=False)
     Renewal(state, 60, 101.0).fail()
     assert [None, EXPIRED] == [state.next_renewal(105.0), state.next_renewal(110.0)]

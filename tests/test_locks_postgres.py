@@ -23,7 +23,7 @@ SAFE = (
 
 @pytest.fixture(scope="module")
 def sold(redis_url: str) -> dict[str, Any]:
-    """The result of each way to lock: tickets sold, errors raised, and messages logged."""
+    """The tickets sold, the errors raised, and the messages logged, for each way to lock."""
     missing = postgres.reason()
     if not missing and importlib.util.find_spec("psycopg") is None:
         missing = "psycopg is not installed"
@@ -57,5 +57,5 @@ def test_atomic_with_atomic_requests_raises_and_names_the_remedy(sold: Any) -> N
 
 @pytest.mark.promise(23)
 @pytest.mark.parametrize("way", SAFE)
-def test_safe_ways_sell_exactly_the_tickets(sold: Any, way: str) -> None:
+def test_locks_that_are_released_after_commit_sell_each_ticket_once(sold: Any, way: str) -> None:
     assert {"sold": TICKETS, "errors": [], "told": []} == sold[way]

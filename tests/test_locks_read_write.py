@@ -29,7 +29,7 @@ class Callers:
         self.entered, self.started, self.may_leave = list[str](), list[Any](), set[str]()
 
     async def start(self, *callers: str) -> None:
-        """Start each caller, and wait until it has got the lock or waits for it."""
+        """Start the callers one by one. Each holds the lock or waits before the next one starts."""
         for count, caller in enumerate(callers, 1 + len(self.started)):
             self.started.append(self.io.start(self.hold(caller)))
             await until(self.io, lambda: len(self.entered) + self.view.waiting == count)  # noqa: B023
@@ -77,7 +77,7 @@ async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None
     await callers.start("r1", "r2", "w1", "r3", "r4", "w2", "r5")
     await callers.inside("r1", "r2")
     await callers.inside("w1")
-    await callers.inside("r3", "r4")  # together, and before the second writer
+    await callers.inside("r3", "r4")  # both at once, before w2
     await callers.inside("w2")
     await callers.inside("r5")
     await callers.end()
@@ -95,7 +95,7 @@ async def test_holder_of_one_side_that_acquires_the_other_raises(io, view) -> No
         with pytest.raises(UpgradeRefused):
             await io.do(acquire_all([Lock("row"), other.write]), "acquire")
         assert lease.held and view("upgrade").waiting == 0 and view("row").empty
-        # Other callers wait, and other names are free.
+        # The error does not affect other callers or other names.
         assert await io.result(io.start(io.do(other.write, "acquire", blocking=False))) is None
         async with io.entered(ReadWriteLock("another").write):
             pass
@@ -118,7 +118,7 @@ async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
         await callers.start("r1", "r2", "w1", "r3")
         assert [] == callers.entered
         assert await io.do(lock, "downgrade") is lease
-        await callers.inside("r1", "r2")  # and neither the writer nor the reader behind it
+        await callers.inside("r1", "r2")  # not w1, and not r3, which waits behind w1
         assert (True, 1) == (lease.held, lease.permits)
         assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
         with pytest.raises(UpgradeRefused):
@@ -147,7 +147,7 @@ async def test_downgrade_raises_without_a_held_write_lease(io, view) -> None:
 
 
 @both
-async def test_name_is_either_a_read_write_lock_or_a_plain_lock(io) -> None:
+async def test_acquire_raises_wrong_kind_while_another_kind_of_lock_holds_the_name(io) -> None:
     plain, lock = (Lock("kind"), Semaphore("kind", 3)), ReadWriteLock("kind")
     for holder, others, message in ((lock.read, plain, "read/"), (plain[1], [lock.write], "plain")):
         async with io.entered(holder):

@@ -1,4 +1,4 @@
-"""RLock: the thread or task that holds it can acquire it again."""
+"""RLock: the thread or task that holds an RLock can acquire the RLock again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_rlock_is_released_with_its_last_release(io, view) -> None:
     lock = RLock("again")
     assert not await io.do(lock, "owned")
     first = await io.do(lock, "acquire")
-    # Also through another object, which may be collected meanwhile.
+    # Another object shares the lease, even if that object is garbage collected.
     second = await io.do(RLock("again"), "acquire")
     gc.collect()
     assert first is second is await io.do(lock, "acquire", blocking=False)
@@ -72,7 +72,7 @@ async def test_rlock_blocks_share_the_lease_of_the_outer_block(io, view) -> None
 @both
 async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io) -> None:
     lock = RLock("around")
-    await io.do(lock, "acquire")  # no reference to the lease is kept
+    await io.do(lock, "acquire")  # the test keeps no reference to the lease
     async with io.entered(lock):
         pass
     gc.collect()
@@ -81,7 +81,7 @@ async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io) -> None:
     assert await free_elsewhere(io, "around")
 
 
-def test_rlock_separates_a_task_from_its_thread(view) -> None:
+def test_task_and_its_thread_do_not_share_an_rlock(view) -> None:
     lock = RLock("two", blocking=False)
 
     async def main() -> None:
@@ -111,7 +111,7 @@ async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> 
                     await io.do(thing, method)
             assert LeaseLost is type(caught.value)
             await io.do(lock, "release")
-    await io.sleep(0.2)  # the other one expires
+    await io.sleep(0.2)  # the lease of `short` expires
     for method in ("acquire", "release"):
         with pytest.raises(LeaseLost):
             await io.do(short, method)
@@ -139,7 +139,7 @@ async def test_rlock_block_ends_without_error_when_its_lease_ended_inside(io, vi
 
 
 @both
-async def test_acquire_all_keeps_an_outer_rlock_level(io, view) -> None:
+async def test_end_of_acquire_all_keeps_an_rlock_that_an_outer_block_holds(io, view) -> None:
     outer = RLock("outer")
     async with io.entered(outer) as lease:
         async with io.entered(acquire_all([Lock("more"), RLock("outer")])) as (_, again):
@@ -156,7 +156,7 @@ async def test_acquire_all_keeps_an_outer_rlock_level(io, view) -> None:
 def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     view, transactional_db
 ) -> None:
-    """Otherwise the second block would wait for a commit that can't happen."""
+    """The second block shares the lease. Waiting for the commit would never end."""
     lock = RLock("commit", release_on_commit=True, blocking=False)
     with transaction.atomic():
         with lock as first:
@@ -167,7 +167,7 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
             lock.release()
         assert first.held
     assert not first.held and view("commit").empty
-    # If the lock is acquired again and still in use at the commit, it stays held.
+    # The commit does not release a lock that was acquired again and is still in use.
     with transaction.atomic():
         with lock as first:
             pass
@@ -177,7 +177,7 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     assert not first.held and view("commit").empty
 
 
-# A plain Lock that its caller already holds
+# Callers that acquire a plain Lock that they already hold
 
 
 def own_hold(io: Any) -> str:

@@ -1,4 +1,4 @@
-"""`synchronized`: a limit on the calls of any function, by its arguments."""
+"""`synchronized`: limit the calls of a function, in total or for each value of an argument."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         return [view(f"positional:{n}").empty for n in (1, 2)]
 
     assert [False, True] == await call(pay, 1, pk=2)
-    with pytest.raises(TypeError, match="pk"):  # as without the decorator
+    with pytest.raises(TypeError, match="pk"):  # the same error as without the decorator
         await call(pay)
 
 
@@ -142,7 +142,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         ("{a} to {b}", ("1 to 2", "3"), ("1", "2 to 3")),
         ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
         ("{a}:{b}/{c}", ("1", "2/3", "4"), ("1", "2", "3/4")),
-        ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),  # equal first bytes in UTF-8
+        ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),  # both begin with the same bytes
     ],
 )
 def test_calls_with_different_arguments_get_different_names(template, one, other) -> None:
@@ -204,7 +204,7 @@ METHOD = "below @staticmethod and @classmethod"
         *(("x", {}, wrong, TypeError, "functions and methods") for wrong in (Color, 7)),
         *(("x", {}, kind(of_pk), TypeError, METHOD) for kind in (classmethod, staticmethod)),
         ("x", {}, SimpleNamespace(delay=print), TypeError, "below the decorator that makes a task"),
-        # Without parentheses:
+        # @synchronized without parentheses:
         (of_pk, {}, None, TypeError, r'needs a name: write @synchronized\("of_pk"\) for all calls'),
         (min, {}, None, TypeError, r'@synchronized\("min:{argument}"\) for each value'),
     ],
@@ -245,7 +245,7 @@ async def test_synchronized_decorates_every_kind_of_callable(io, view) -> None:
             return await later(pk)
 
     job = Job() if is_sync else AsyncJob()
-    # A function that returns an awaitable has to be marked as a coroutine function.
+    # If a sync function returns an awaitable, synchronized treats it as async only with this mark.
     marked = body if is_sync else markcoroutinefunction(lambda pk: later(pk))
     for function in (job, functools.partial(body), functools.partial(body, pk=4), body, marked):
         assert 1 == await call(synchronized("job:{pk}")(function), pk=4)
@@ -268,7 +268,7 @@ def test_sync_function_holds_until_the_coroutine_it_returned_has_ended(view) -> 
 
 
 def test_decorated_function_keeps_module_name_and_signature() -> None:
-    """Django's task decorator requires a function that is defined in a module."""
+    """Django's task decorator accepts only functions that are defined in a module."""
     decorated = synchronized("x:{pk}")(of_pk)
     assert inspect.isfunction(decorated)
     names = operator.attrgetter("__module__", "__qualname__")
@@ -283,7 +283,7 @@ def test_decorated_function_keeps_module_name_and_signature() -> None:
 
 
 @both
-async def test_call_with_a_lost_lease_raises_unless_it_raises_itself(io, view) -> None:
+async def test_call_raises_lease_lost_unless_its_function_raised(io, view) -> None:
     async def lose(name: str, error: Any = None) -> float:
         left = view(name).ends_in
         view(name).clear()

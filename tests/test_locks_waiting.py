@@ -1,4 +1,4 @@
-"""Sync calls on a running event loop: they raise if they would wait, but a release never does."""
+"""Sync calls on a running event loop: calls that wait for Redis raise, except a release."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_sync_call_of_a_lease_on_a_running_loop_raises(method: str) -> None:
     asyncio.run(main())
 
 
-def test_sync_release_works_on_a_running_loop() -> None:
+def test_sync_release_does_not_raise_on_a_running_loop() -> None:
     def generator() -> Any:
         with Lock("x"), Semaphore("x:2", 3), RLock("x:3"):
             yield

@@ -1,4 +1,4 @@
-"""Log messages: each is one line, even with control characters from clients, servers, or errors."""
+"""Each log message is one line, even if clients, servers, or errors send control characters."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ def messages(caplog):
 
 
 @pytest.mark.parametrize("arg", [HOSTILE, ValueError(HOSTILE)], ids=["str", "error"])
-def test_argument_of_a_log_call_adds_no_line(messages, arg: object) -> None:
+def test_line_breaks_in_arguments_of_a_log_call_are_escaped(messages, arg: object) -> None:
     logger.error("got %s", arg)
     logger.error("got %(value)s", {"value": arg})
     logger.error("%s %r %d %.1f", "Grüße 汉字 \x7f", "it's", 3, 0.25)
@@ -35,7 +35,7 @@ def test_argument_of_a_log_call_adds_no_line(messages, arg: object) -> None:
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.usefixtures("clean_redis")
-def test_path_of_a_rejected_request_adds_no_log_line(messages, asgi: bool) -> None:
+def test_line_breaks_in_the_path_of_a_rejected_request_are_escaped(messages, asgi: bool) -> None:
     def clear(request):
         locks("clear", "logged", "--no-input")
         return HttpResponse()

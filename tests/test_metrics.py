@@ -33,7 +33,7 @@ def semaphores(settings: Any) -> None:
 
 
 def scrape(**options: Any) -> dict[str, float]:
-    """Return the samples by name and labels."""
+    """Collect the metrics. Return the samples by name and labels."""
     registry = CollectorRegistry()
     metrics.register(registry=registry, **options)
     lines = [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
@@ -72,7 +72,7 @@ def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> Non
     assert [3, 0, 1, 0, 0, 0, 0] == events[:7]
 
 
-def test_keys_of_a_policy_are_summed_and_never_a_label() -> None:
+def test_metrics_sum_the_keys_of_a_policy_and_have_no_key_as_a_label() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         locks("pause", "api:*")
@@ -83,7 +83,7 @@ def test_keys_of_a_policy_are_summed_and_never_a_label() -> None:
     )
     assert 1 == found['redis_sync_paused{name="api:*"}']
     assert not any("731" in line for line in found)
-    # Keys expire, so a sum over the present keys is not a counter.
+    # A counter must not fall, but the sum over the keys falls when a key expires.
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
@@ -109,8 +109,8 @@ def test_names_option_selects_the_names_with_their_own_series(
         )
 
 
-def test_plain_names_have_series_and_sums_by_default() -> None:
-    """Alerts on held, lost, and paused names therefore also work for plain locks."""
+def test_names_without_a_policy_have_their_own_series_by_default() -> None:
+    """Alerts on lost and paused names therefore also work for plain locks."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
         eventually(lambda: listed("nightly"))
         locks("pause", "nightly")
@@ -122,7 +122,7 @@ def test_plain_names_have_series_and_sums_by_default() -> None:
     assert 1 == found['redis_sync_paused{name="nightly"}'] == found["redis_sync_all_paused"]
 
 
-#: Counts by event and by its letter in Redis.
+#: Counts by the name of an event, then by its letter in Redis.
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
 EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9, "job_delivered": 10}
 EVENTS |= {"job_copy_dropped": 11, "job_place_expired": 12}
@@ -133,10 +133,10 @@ STORED |= {"w": 2 * PAIR + 2500, "r": 6 * PAIR + 7000}
 @pytest.mark.parametrize(
     ("name", "key", "stored"), [("exports", None, "stats"), ("api:*", "7311", "sums")]
 )
-def test_events_of_a_name_or_a_policy_have_their_own_values(
+def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
     raw: redis.Redis, settings: Any, name: str, key: str | None, stored: str
 ) -> None:
-    """STORED for the last whole minute, ten times that for the current one, a hundred earlier."""
+    """Redis has STORED for the previous minute, 10 times that now, and 100 times that earlier."""
     with Semaphore(name, 3, key=key):
         eventually(lambda: listed(f"{name}@{key}" if key else name))
         minute, hash_key = 0, f"{settings.PREFIX}:{{{name}}}:{stored}"
@@ -168,7 +168,7 @@ def test_register_does_not_read_redis_and_rejects_a_second_registration() -> Non
         metrics.register(registry=registry)
 
 
-def test_help_texts_of_the_metrics_are_as_the_snapshot() -> None:
+def test_help_texts_of_the_metrics_match_the_snapshot() -> None:
     families = [*metrics.SyncCollector().describe()]
     as_written("metrics", [f"{each.type} {each.name}: {each.documentation}" for each in families])
     assert metrics.__doc__ is not None

@@ -24,7 +24,7 @@ NAMES = {
 
 
 def promtool(*words: object) -> None:
-    """Run promtool, and check that it succeeds."""
+    """Run promtool and check that it succeeds, or skip the test if promtool is missing."""
     if shutil.which("promtool") is None:
         pytest.skip("no promtool: Debian has it as prometheus")
     command = ["promtool", *map(str, words)]
@@ -37,7 +37,7 @@ def test_alerts_and_dashboard_are_valid_for_prometheus(tmp_path: Path) -> None:
         {"record": f"panel:{n}", "expr": expr.replace("$__rate_interval", "5m")}
         for n, expr in enumerate(EXPRESSIONS)
     ]
-    panels = tmp_path / "panels.json"  # JSON is YAML
+    panels = tmp_path / "panels.json"  # promtool reads YAML, which includes JSON
     panels.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     promtool("check", "rules", panels)
     promtool("check", "rules", "alerts.yml")

@@ -1,4 +1,4 @@
-"""Actions of operators, by `manage.py locks`: what they change, and the record of them."""
+"""Actions of operators by `manage.py locks`: their effects, and the record of actions."""
 
 import getpass
 import logging
@@ -27,7 +27,7 @@ UNDO = {("pause",): ("resume",), ("resize", "7"): ("resize", "--reset")}
 
 
 def override(words: tuple[str, ...], name: str, key: str | None = None) -> str:
-    """Run ("resize", "7") on a name as `locks resize NAME 7`."""
+    """Run an action on a name: ("resize", "7") as `locks resize NAME 7`."""
     return act(words[0], name, *words[1:], key=key)
 
 
@@ -66,7 +66,7 @@ def test_clear_ends_only_the_holder_or_waiter_with_the_id(threads: Any) -> None:
     assert [[waiter.id], [second.token[:8]]] == [one["ids"] for one in recorded("s")]
 
 
-def test_clear_records_what_it_ended_when_it_fails_for_another(raw: redis.Redis) -> None:
+def test_clear_that_fails_for_one_holder_records_the_others(raw: redis.Redis) -> None:
     first, second = (Semaphore("s", 3, raise_on_release_error=False).acquire() for _ in range(2))
     raw.hset(f"{settings.PREFIX}:{{s}}:info", second.token, "h 5 30000 damaged")
     assert 1 == failed("clear", "s", "--no-input")[0]
@@ -89,13 +89,13 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
     if key is not None:
         assert has_free_permit("p", 2, key="43") and not status_of("p").paused
     act("resume", "p", key=key)
-    given = semaphore.status()  # before the waiter asks again
+    given = semaphore.status()  # the handoff: the waiter has not asked again yet
     assert (1, 0, False) == (given.holding, given.waiting, given.paused)
     waiting.result(30).release()
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_callers_are_admitted_when_a_pause_ends_by_itself(
+def test_callers_are_admitted_after_the_chosen_time_of_a_pause(
     threads: Any, raw: redis.Redis, key: str | None
 ) -> None:
     start = time.monotonic()
@@ -127,7 +127,7 @@ def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -
     waiting = threads.submit(Semaphore("r", 2).acquire)
     eventually(lambda: status_of("r").waiting)
     act("resize", "r", "3")
-    given = status_of("r")  # before the waiter asks again
+    given = status_of("r")  # the handoff: the waiter has not asked again yet
     assert (3, 0) == (given.holding, given.waiting)
     held.append(waiting.result(30))
     act("resize", "r", "1")
@@ -147,7 +147,7 @@ def test_override_of_a_policy_applies_to_all_keys_but_exempted_ones(
     with Semaphore("api", 2, key="old"):
         eventually(lambda: listed("api@old"))
         override(words, "other", "8")
-        for _ in range(2):  # the second time, the key is not exempt
+        for _ in range(2):  # the second override ends the exemption of the key
             override(words, "api")
             assert all(is_overridden("api", key) for key in (None, "old", "new"))
             override(UNDO[words], "api", "old")
@@ -163,7 +163,7 @@ def test_override_of_a_policy_applies_to_all_keys_but_exempted_ones(
 
 @pytest.mark.parametrize("key", [None, "7"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_pause_and_limit_are_undone_separately_and_leave_no_data(
+def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
     raw: redis.Redis, key: str | None, first: int
 ) -> None:
     for words in UNDO:
@@ -178,7 +178,7 @@ def test_pause_and_limit_are_undone_separately_and_leave_no_data(
 
 def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
     act("pause", "idle")
-    raw.delete(NAMES)  # as if the entry were too old
+    raw.delete(NAMES)  # remove the entry, as for a name that was not used for a day
     assert ["idle"] == [one["name"] for one in as_json("status")["names"]]
     (info,) = raw.scan_iter("*{idle}:info")
     assert -1 == raw.ttl(info)
@@ -187,7 +187,7 @@ def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis
     assert 0 < raw.ttl(info) <= 60
 
 
-def test_status_shows_a_pause_with_an_impossible_time(raw: redis.Redis) -> None:
+def test_status_shows_year_9999_for_a_pause_with_a_later_time(raw: redis.Redis) -> None:
     raw.hset(OVERRIDES, "p:p", 10**17)
     assert 9999 == status_of("p", "7").paused_since.year
 
@@ -271,7 +271,7 @@ def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
     assert "No operator has acted on this name.\n" == locks("log", "a")
 
 
-def test_record_lists_20_cleared_holders_and_counts_all() -> None:
+def test_record_of_clear_lists_20_holders_and_counts_all() -> None:
     leases = [Semaphore("exports", 30).acquire() for _ in range(21)]
     locks("clear", "exports", "--no-input")
     (one,) = recorded()
@@ -280,7 +280,7 @@ def test_record_lists_20_cleared_holders_and_counts_all() -> None:
     assert f"cleared 21: {', '.join(one['ids'])}, …" in locks("log")
 
 
-def test_record_is_bounded_and_outlives_the_names(raw: redis.Redis) -> None:
+def test_record_has_at_most_1000_entries_and_lasts_almost_a_year(raw: redis.Redis) -> None:
     entries = {f'{{"what": "pause", "name": "n{n}", "key": null}}': n for n in range(1005)}
     raw.zadd(RECORD, entries)
     act("pause", "last", "--reason", "y" * 1000)
@@ -307,7 +307,7 @@ def test_action_takes_effect_when_it_cannot_be_recorded(
     assert 1 == failed("log")[0]
 
 
-@pytest.mark.parametrize("error", [OSError, KeyError])  # since Python 3.13, and before
+@pytest.mark.parametrize("error", [OSError, KeyError])  # OSError since Python 3.13, KeyError before
 def test_record_has_the_user_id_if_the_user_has_no_name(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:

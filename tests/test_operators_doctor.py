@@ -1,4 +1,4 @@
-"""`manage.py locks doctor`: each finding, provoked on a separate server."""
+"""`manage.py locks doctor`: each finding, on a separate server that has the problem."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(27)]
 
 @pytest.fixture(autouse=True)
 def slow_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept slow replies, because their speed depends on the load of the machine."""
+    """Have the doctor accept slow replies, because latency depends on the load of the machine."""
     monkeypatch.setattr(doctor.servers, "SLOW", MAX_WAIT)
     monkeypatch.setattr(doctor.servers, "TOO_SLOW", MAX_WAIT)
 
@@ -42,7 +42,7 @@ def problems(using: str = "private") -> dict[str, str]:
 
 @pytest.fixture
 def crowd(private: Any, settings: Any) -> Iterator[redis.Redis]:
-    """A server with more recent names than the doctor examines."""
+    """A server with 150 recent names, which are more than the doctor examines."""
     with redis.Redis.from_url(private()) as client:
         now = client.time()[0] * 1000
         names = {f"recent:{n:03}": now + 60_000 + n for n in range(150)}
@@ -108,7 +108,7 @@ def test_doctor_compares_the_clocks(
 def test_doctor_rates_the_round_trip_and_exits_with_an_error_for_errors_only(
     crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # This server has no persistence, and there are many names.
+    # Besides the latency, the doctor warns of missing persistence, and checks names in part.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -156,7 +156,7 @@ def test_doctor_reports_full_memory_and_not_an_unreachable_server(private: Any) 
         ("~* &* +@all -subscribe", "SUBSCRIBE", "+subscribe"),
         ("~* &* +@all -eval -evalsha", "EVAL EVALSHA", "+eval +evalsha"),
         ("~* resetchannels +@all", "PUBLISH SUBSCRIBE", "&PREFIX:*"),
-        ("~other:* &* +@all", "", "~PREFIX:*"),  # any command with a key
+        ("~other:* &* +@all", "", "~PREFIX:*"),  # denies each command with a key
     ],
 )
 def test_doctor_lists_denied_commands_keys_and_channels(
@@ -185,7 +185,7 @@ def test_doctor_reports_a_disabled_command_and_denied_info(private: Any) -> None
 
 
 @pytest.mark.parametrize("prefix", ["shop", "%{b}:", "a b", r"a*[c]\?"])
-def test_least_acl_permits_every_operation(private: Any, settings: Any, prefix: str) -> None:
+def test_rules_of_doctor_permit_every_operation(private: Any, settings: Any, prefix: str) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": prefix}
     rules = ["resetchannels", *doctor.rules(prefix).split()]
     private(user=["app", "on", "nopass", *rules], login="app:x@", database=3, appendonly=True)
@@ -271,7 +271,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     crowd.zadd(index, {f"n{n}": 2 + n for n in range(40)})
     assert "30 of 40 names were checked" in examine()["permanent"].detail
     with Lock("old", timeout=math.inf, using="private"):
-        crowd.zadd(index, {"old": 1})  # all permanent leases are in the index within a minute
+        crowd.zadd(index, {"old": 1})  # the index lists a permanent lease within a minute
         assert "They hold old until" in examine()["permanent"].detail
     crowd.delete(f"{settings.PREFIX}:names", index)
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
@@ -325,7 +325,7 @@ def address(server: RedisServer) -> str:
 
 
 @pytest.mark.deep
-def test_doctor_reports_each_check_of_a_sound_cluster_once(
+def test_doctor_reports_each_check_of_a_working_cluster_once(
     in_settings: Cluster, settings: Any
 ) -> None:
     found = [one for one in doctor.examine(using="cluster") if one.id != "latency"]
@@ -335,7 +335,7 @@ def test_doctor_reports_each_check_of_a_sound_cluster_once(
     assert {"clock", "acl", "version", "eviction", "persistence", "cluster", "shared"} <= set(ids)
     state = examine("cluster")["cluster"]
     assert ("Cluster: ok", "3 nodes; 0 slots without a node.") == (state.title, state.detail)
-    # Another node of the same cluster, with another host name.
+    # This alias has another node and host name of the same Cluster, which is still a shared one.
     url = in_settings.urls[2].replace("127.0.0.1", "localhost")
     settings.CACHES = {**settings.CACHES, "again": {**in_settings.cache(), "LOCATION": url}}
     shared = examine("cluster")["shared"]
@@ -387,7 +387,7 @@ def test_doctor_prints_the_address_of_a_faulty_node(in_settings: Cluster) -> Non
 @pytest.mark.deep
 def test_doctor_reports_a_node_that_is_down_and_examines_the_others(in_settings: Cluster) -> None:
     last = in_settings.primaries[-1]
-    doctor.examine(using="cluster")  # so that the nodes are known
+    doctor.examine(using="cluster")  # learn the nodes while all answer
     last.pause()
     try:
         found = doctor.examine(using="cluster")

@@ -25,8 +25,8 @@ def recent() -> dict[str, Any]:
 
 
 def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
-    """Write the counters of the minutes after the first one of a history. Return the first one.
-    Minutes before it count as earlier history."""
+    """Write counters by minute, which is relative to the first minute of the history. Return the
+    first minute. Negative minutes are before the history."""
     first = int(raw.time()[0]) // 60 - 20
     fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
     raw.delete(STATS)
@@ -61,8 +61,8 @@ def test_counts_before_the_history_appear_only_in_ever(raw: redis.Redis) -> None
 
 
 def peaks(raw: redis.Redis, rows: dict[int, dict[str, int]], *holders: tuple[float, int]) -> Any:
-    """Return the peaks of the minutes 0 to 9. `holders`: the minute of the grant of each current
-    lease, and its permits."""
+    """Return the peaks of the minutes 0 to 9. `holders`: for each current lease, the minute of its
+    grant, and its permits."""
     raw.delete(LEASES, INFO)
     first = write(raw, rows)
     for n, (minute, permits) in enumerate(holders):
@@ -81,15 +81,15 @@ LEFT = {"r": PAIR + 180_000}
 @pytest.mark.parametrize(
     ("rows", "holders", "expected"),
     [
-        # Current leases count since their grant, also without counters.
+        # Current leases count from their grant on, even if no counter recorded the grant.
         ({1: {"g": 2, "p": 5}}, [(1.5, 4), (1.6, 1)], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5]),
         ({}, [(-90, 3)], [3] * 10),
-        # Released leases count until their release, also if they were granted before.
+        # Released leases count until their release, even if they were granted before the period.
         ({1: ONE, 4: LEFT}, [], [0, 1, 1, 1, 1]),
         ({-25: ONE, 1: LEFT}, [], [1, 1]),
         # One lease was granted and another released in the same minute.
         ({0: ONE, 2: {"g": 1, **LEFT, "p": 2}}, [(2.5, 1)], [1, 1, 2, 1, 1, 1, 1, 1, 1, 1]),
-        # A handoff counts as waited, and a request in shadow mode as granted.
+        # Grants are also counted as w (by a handoff) and as s (by shadow mode).
         ({0: ONE, 1: {"w": PAIR, **LEFT, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
         ({0: {"s": 1, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
         # A lease that was cleared or has expired counts only in the minute of its grant.
@@ -97,7 +97,7 @@ LEFT = {"r": PAIR + 180_000}
         ({0: ONE, 2: {"c": 1}}, [], [1]),
         ({0: {**ONE, "c": 1}, 2: LEFT}, [], [1]),
         ({0: {**ONE, **LEFT}, 2: LEFT}, [], [1]),
-        # The counters were switched on between the grant and the release.
+        # A release without a grant: the counters were switched on between the two.
         ({1: LEFT}, [], []),
     ],
     ids=str,
@@ -112,7 +112,7 @@ def test_peaks_count_permits_that_are_held_since_an_earlier_minute(
 def test_peaks_are_exact_unless_leases_expired_and_never_too_high(
     raw: redis.Redis, lost: float
 ) -> None:
-    """`lost`: the part of leases that expire, so that no counter records their end."""
+    """`lost`: the fraction of leases that expire, which no counter records."""
     for seed in range(40):
         chance = random.Random(seed)
         leases = [
@@ -141,20 +141,21 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
 @pytest.mark.parametrize(
     ("row", "limit", "is_estimate"),
     [
-        # 2 per second, each for 2 s: 4 at a time, and 2 for bursts.
+        # Demand: 2 requests per second hold for 2 s, which is 4 at a time, and 2 more for bursts.
         ({**MANY, "w": 60 * PAIR, "p": 2}, 6, True),
         ({**MANY, "t": 60, "p": 2}, 6, True),
         ({**MANY, "n": 60, "p": 2}, 6, True),
-        # The demand is below the peak: the peak plus one.
+        # If the demand is below the peak, the suggestion is the peak plus one.
         ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
-        # Shadow mode admits every request: the peak.
+        # In shadow mode, which admits every request, the suggestion is the peak.
         ({**MANY, "s": 30, "p": 2}, 2, False),
-        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a lock
+        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # the peak of a lock
         ({**MANY, "p": 2}, None, False),  # no request waited
         ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # the limits of shares were too low
-        ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # how long they hold is unknown
+        ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no hold was measured
         ({"g": 198, "w": 2 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, 6, True),
-        ({"g": 199, "w": 1 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, None, False),  # rare
+        # Too few requests waited.
+        ({"g": 199, "w": 1 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, None, False),
     ],
     ids=str,
 )

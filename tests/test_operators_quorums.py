@@ -1,4 +1,4 @@
-"""Operators see a lock on a quorum as one lock, from every alias, and act on it as one."""
+"""Operators see a lock on a quorum as one lock. Commands on any alias apply to all servers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def servers() -> Iterator[list[RedisServer]]:
 
 @pytest.fixture
 def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
-    """The running servers, with the cache aliases of QUORUM."""
+    """The servers of QUORUM, all running, with their cache aliases."""
     for server in servers:
         if server.pid is None:
             server.start()
@@ -38,7 +38,7 @@ def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
 
 @pytest.fixture
 def ledger(qs: Any) -> Iterator[Any]:
-    """A lease of "ledger", after all aliases list the name."""
+    """A lease of "ledger" on the quorum. The registries of all aliases list the name."""
     lease = Lock("ledger", using=QUORUM, raise_on_release_error=False).acquire()
     assert lease is not None
     for alias in (None, *QUORUM):

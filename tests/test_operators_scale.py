@@ -17,18 +17,18 @@ from tests.conftest import clean
 from tests.support.operators import as_json, locks
 from tests.support.screens import by_name, rows
 
-#: Maximum number of commands, whatever the number of names, without reads of a registry in chunks.
+#: Max number of commands for any number of names, without reads of a registry in chunks.
 COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
 BUSIEST, REJECTED, CHUNK = "15000", 5, 1000
-#: Reads of a registry besides those in chunks.
+#: Number of reads of a registry that are not in chunks.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
 
 
 @pytest.fixture(scope="module")
 def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """The `raw` fixture, once for the whole module: the tests change nothing."""
+    """The `raw` fixture for the whole module, because its tests change nothing."""
     clean(redis_url)
     with redis.Redis.from_url(redis_url) as client:
         yield client
@@ -37,8 +37,8 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A large site. Its registry is written directly, and HELD permits are really in use. The
-    busiest key is not among the recent ones, so only the statistics contain it."""
+    """A large site. The test writes the registry directly, and holds HELD permits. The busiest key
+    was last used an hour ago, so only the statistics can find it."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for registry, name, count in ((REGISTRY, "invoice:", NAMES), (API, "", KEYS)):
@@ -50,7 +50,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
         fill.zadd(f"{settings.PREFIX}:{{policy-{n}}}:keys", keys)
         fill.zadd(REGISTRY, {f"policy-{n}@": now - n})
     fill.zadd(REGISTRY, {"api@": now})
-    # The index of holders, as processes write it within a minute.
+    # Write the index of holders, which processes write within a minute.
     fill.zadd(f"{settings.PREFIX}:holders", {f"api@{n}": now for n in range(HELD)})
     fill.execute()
 
@@ -79,7 +79,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
 def test_commands_of_locks_do_not_grow_with_the_number_of_names(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.exit", lambda code: None)  # of the doctor, if this machine is slow
+    monkeypatch.setattr("sys.exit", lambda code: None)  # `doctor` fails on a slow machine
     locks(*words.split())  # the first call may load scripts and settings
     with sent() as commands:
         locks(*words.split())
@@ -90,7 +90,7 @@ def test_commands_of_locks_do_not_grow_with_the_number_of_names(
 
 @pytest.fixture
 def server_commands(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
-    """Return the commands that the server has run since, from a slow log of all commands."""
+    """Return a function that returns the commands of the test, from a slow log of all commands."""
     before = {**raw.config_get("slowlog*")}
     raw.config_set("slowlog-max-len", 100_000)
     raw.config_set("slowlog-log-slower-than", 0)

@@ -27,11 +27,11 @@ KEYS = f"{settings.PREFIX}:{{api}}:keys"
 
 
 def shown(*words: str) -> list[str]:
-    """Return the display names of a list, in its order."""
+    """Return the display names that `locks status --sort recent` lists, in order."""
     return [one["display"] for one in as_json("status", "--sort", "recent", *words)["names"]]
 
 
-def test_registry_drops_names_that_are_old_or_too_many(
+def test_registry_drops_old_names_and_the_oldest_of_too_many(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "MOST_NOTED", 3)
@@ -80,7 +80,7 @@ def test_list_has_configured_and_overridden_names_before_recent_ones(
         assert (5, min(5, top)) == (found["found"], found["policies"][0]["read"])
 
 
-def test_key_exempted_from_the_pause_of_its_policy_is_known() -> None:
+def test_key_that_is_exempt_from_the_pause_of_its_policy_is_a_known_name() -> None:
     act("pause", "api")
     act("resume", "api", key="7")
     assert locks("status", "api", "--key", "7").startswith("api@7: free")
@@ -90,7 +90,7 @@ def test_key_exempted_from_the_pause_of_its_policy_is_known() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, int]]]:
-    """Write the index of holders every 0.2 s. Return a function that reads it."""
+    """Have processes write the index of holders every 0.2 s. Return a function that reads it."""
     monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
     with redis.Redis.from_url(settings.CACHES["default"]["LOCATION"]) as client:
         yield lambda: {
@@ -183,7 +183,7 @@ def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
     assert "… and 281 more\n" in page
 
 
-def test_shares_of_very_many_holders_are_marked_as_incomplete(raw: redis.Redis) -> None:
+def test_shares_are_marked_as_incomplete_with_more_than_10000_holders(raw: redis.Redis) -> None:
     with Semaphore("exports", 99_999, share="acme"), Semaphore("exports", 99_999, share="bolt"):
         tokens = [f"token-{n}" for n in range(10_000)]
         raw.zadd(f"{settings.PREFIX}:{{exports}}:leases", dict.fromkeys(tokens, "inf"))

@@ -1,4 +1,4 @@
-"""`manage.py locks --using`: what is shown and done concerns only the given cache alias."""
+"""`manage.py locks --using`: commands show and change only names on the given cache alias."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.operators import act, as_json, failed, locks, status_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
-#: Each action that reads, with words that its output has.
+#: Commands that only read, with a text that their output contains.
 READS = {
     "status": "nightly",
     "status nightly": "nightly: 1 of 1 in use",
@@ -44,7 +44,7 @@ READS = {
 
 @pytest.fixture
 def held(second: None) -> Iterator[None]:
-    """Names in use on the other alias, one of which is resized."""
+    """Held names on the other alias. An operator has resized `exports`."""
     keys = [Semaphore("exports", 3, key=key, **OTHER) for key in "78"]
     with keys[0], keys[1], Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "exports@8", "nightly", **OTHER))
@@ -54,7 +54,7 @@ def held(second: None) -> Iterator[None]:
 
 
 def doctored(words: str) -> str:
-    """Return what the command prints. `doctor` exits with 1 if the machine is slow."""
+    """Return the output of a command on the other alias. Ignore that `doctor` finds it slow."""
     with mock.patch("sys.exit"):
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 
@@ -96,7 +96,7 @@ def test_actions_take_effect_only_on_their_alias(
     assert done == [one["what"] for one in as_json("log", **OTHER)]
     assert [] == as_json("log") == as_json("status")["names"]
     assert "Unknown name: nightly" in failed("status", "nightly")[1]
-    # In these tests, the prefix is that of the cache, with ":sync".
+    # The fixture `second` makes the prefix of keys that of the cache with ":sync".
     assert not raw.exists(
         *(f"{settings.PREFIX}:sync:{part}" for part in ("marks", "acts", "names"))
     )
@@ -104,8 +104,8 @@ def test_actions_take_effect_only_on_their_alias(
 
 @contextlib.contextmanager
 def cut_connections() -> Iterator[list[bool]]:
-    """Cut every other connection that this thread checks out, as a restart of the server does.
-    Yield a list with an item per checkout, True if its connection was cut."""
+    """Cut every second connection that this thread checks out, as a restart of the server does.
+    Yield a list with an item for each checkout: True if the connection was cut."""
     cut: list[bool] = []
     me, enter = threading.get_ident(), CheckedOut.__enter__
 
@@ -114,7 +114,7 @@ def cut_connections() -> Iterator[list[bool]]:
         if threading.get_ident() == me:
             cut.append(not (cut and cut[-1]))
             if cut[-1]:
-                self.connection.connect()  # if it is not connected
+                self.connection.connect()  # only a connected socket can be cut
                 self.connection._sock.shutdown(socket.SHUT_RDWR)
         return self
 
@@ -125,7 +125,7 @@ def cut_connections() -> Iterator[list[bool]]:
 def test_reads_and_actions_retry_over_a_new_connection(held: None) -> None:
     actions = {"pause nightly": "Paused nightly until resume."}
     actions |= {"resume nightly": "Resumed nightly.", "resize exports 4 --key 7": "limit is 4."}
-    act("pause", "known", **OTHER)  # so that the server has the scripts
+    act("pause", "known", **OTHER)  # load the scripts
     act("resume", "known", **OTHER)
     for words, wanted in {**READS, **actions}.items():
         with cut_connections() as cut:

@@ -1,4 +1,4 @@
-"""Operator overrides of a keyed policy: stored once, and applied to every key, also new ones."""
+"""Overrides of a policy. Each is stored once, and applies to every key, also to a new one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARKS, INFO = f"{PREFIX}:marks", f"{PREFIX}:{{api}}:info"
 
 
 def operate(action: str, *words: str, **options: Any) -> None:
-    """Act on the policy `api`."""
+    """Pause, resume, or resize the policy `api`."""
     create = ["--create"] * (action != "resume")
     locks(action, "api", *words, *create, **options)
 
@@ -38,7 +38,7 @@ def permanent_keys(raw: redis.Redis) -> set[str]:
 
     def found() -> tuple[set[str]] | None:
         keys = {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
-        # The housekeeping thread sets the expiry of its keys shortly after it writes them.
+        # The housekeeping thread writes these keys, and sets their expiry shortly afterwards.
         return None if any(key.endswith((":names", ":keys")) for key in keys) else (keys,)
 
     (settled,) = eventually(found)
@@ -140,15 +140,15 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
             time.sleep(0.2)
             assert 1 == semaphore.status().waiting, "a permit was handed off during the pause"
             operate("resume", *(("--key", "k") if action == "exemption" else ()), **options)
-        assert 0 == semaphore.status().waiting  # before the waiter asks again
+        assert 0 == semaphore.status().waiting  # the handoff: the waiter has not asked again
         waiter.result(MAX_WAIT).release()
 
 
 def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: None) -> None:
     with Child("keyed", "api", "k") as child, Child("keyed", "api", "other") as other:
-        assert [["waits"]] * 2 == [child.line(), other.line()]  # behind leases of their own
+        assert [["waits"]] * 2 == [child.line(), other.line()]  # each for its own lease
         operate("pause")
-        time.sleep(1.5)  # the processes have to notice it
+        time.sleep(1.5)  # the processes read overrides once a second
         child.send_line("release")
         assert ["released"] == child.line()
         time.sleep(0.5)
@@ -188,7 +188,7 @@ def test_unreadable_overrides_stay_in_force_and_are_logged_once(
     operate("pause", using=front.alias)
 
     def levels_after(reads: int) -> list[int]:
-        """Acquire until the overrides were read again. Return the levels of the messages so far."""
+        """Acquire until overrides were read `reads` more times. Return the levels of messages."""
         before = len(front.verbs("marks"))
         while len(front.verbs("marks")) < before + reads:
             assert Semaphore("api", 1, key="k", using=front.alias).acquire(blocking=False) is None

@@ -1,4 +1,4 @@
-"""Facts that several files of the repository state: the files agree."""
+"""Files of the repository that state the same fact agree."""
 
 import ast
 import configparser
@@ -79,7 +79,7 @@ def test_pre_commit_hooks_use_only_tools_of_the_environment() -> None:
 
 
 def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
-    """PROMISES has the promises of docs/promises.md by number."""
+    """Tests name promises of docs/promises.md by number, with the mark `promise`."""
     marks = r"pytest\.mark\.promise\(([\d, ]+)\)"
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     numbers = {int(n) for text in texts for mark in named(marks, text) for n in mark.split(",")}

@@ -38,7 +38,7 @@ from tests.request_site.project import (
 from tests.support.commands import locks
 from tests.support.interrupting import ADMISSION, handles_signals, interruptions
 
-# Several limits on one view: one order, one time limit for all waits
+# Several limits on one view: they have a fixed order, and one time limit for all waits
 
 
 def body(request):
@@ -80,7 +80,7 @@ def mixin_in_urls(first, second, **options):
 
 
 def keyed(first, second, **options):
-    """Two limits of one name: "b" has a key."""
+    """Return a view with two limits of the name "a". The limit "b" has a key."""
     keys = {"a": {}, "b": {"key": lambda request: "7"}}
     outer, inner = (semaphore_required("a", **keys[one], **options) for one in (first, second))
     return outer(inner(body))
@@ -97,7 +97,7 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
     with ThreadPoolExecutor(2) as threads:
         for _ in range(8):
             assert [200, 200] == [*threads.map(status_of, views)]
-    for full, other in ("ab", "ba"):  # a permit of both, or of none
+    for full, other in ("ab", "ba"):  # the request takes both permits or neither
         with Semaphore(full, 1):
             status = 200 if (declare, full) == (keyed, "b") else 503
             assert (status, 0) == (status_of(declare("b", "a", limit=1)), in_use(other))
@@ -107,7 +107,7 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
 def test_inner_limit_is_taken_after_a_decorator_between_two_limits(copy, project):
-    """functools.wraps copies the attributes of a view, which declare its limits."""
+    """functools.wraps copies the attributes that declare the limits of the inner view."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
     @semaphore_required("z", 1)
@@ -189,7 +189,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
     option = "max_waiting_tasks" if view == "async" else "max_waiting_threads"
     project.configure(REQUESTS={option: given})
     project.asgi = view == "async"
-    for name in ("one", "two"):  # all limits of a process share its wait slots
+    for name in ("one", "two"):  # the limits of a process share its wait slots
         project.limit(name, name=name, blocking_timeout=60)
     project.asgi = asgi
     with Semaphore("one", 1), caplog.at_level(logging.INFO, "django_redis_sync"):
@@ -212,7 +212,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
 def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     project, rejections, monkeypatch
 ):
-    """Two requests find the last slot free before either waits."""
+    """The request found a free slot, but another request took the slot first."""
     project.configure(REQUESTS={"max_waiting_threads": 0})
     monkeypatch.setattr(semaphore.threads, "full", lambda request: False)
     project.limit(blocking_timeout=30)
@@ -266,7 +266,7 @@ def test_each_request_is_counted_with_one_outcome(project):
             assert 503 == project.status("hasty")
         visits = [project.visit("patient") for _ in range(2)]
         eventually(lambda: any(visit.ended for visit in visits))
-    assert [200, 503] == sorted(visit.end() for visit in visits)  # waited; no wait slot
+    assert [200, 503] == sorted(visit.end() for visit in visits)  # 503: no wait slot
     found = outcomes()
     assert (2, 1) == (found.pop("granted"), found.pop("waited"))
     assert 5 == sum(found.values()) and {"rejected", "timed_out"} == found.keys(), found
@@ -387,8 +387,8 @@ def test_receivers_get_the_rejection_and_cannot_prevent_it(project, rejections):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])
 @BOTH
-def test_interrupted_admission_holds_no_permit(project, down):
-    """The interruption comes at each bytecode of the plan, with two limits."""
+def test_request_interrupted_during_its_admission_holds_no_permit(project, down):
+    """A request with two limits is interrupted at each bytecode where Python handles signals."""
     if down:
         project.lose_redis()
     outer, inner = (semaphore_required(name, limit=1, timeout=0.1) for name in "ab")
@@ -404,7 +404,7 @@ def test_interrupted_admission_holds_no_permit(project, down):
 @pytest.mark.promise(6)
 @BOTH
 def test_request_interrupted_right_after_a_grant_releases_its_permit(project, monkeypatch):
-    """The error references the frames that hold the permit."""
+    """The error keeps the frames that hold the permit, so garbage collection would not free it."""
 
     def interrupted(*_):
         raise KeyboardInterrupt

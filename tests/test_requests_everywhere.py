@@ -42,7 +42,7 @@ def site(request, tmp_path_factory):
 
 
 def test_permit_is_renewed_while_the_view_runs(site):
-    """The view runs for more than twice the lease duration."""
+    """The view runs for 7 s, which is more than twice the lease duration."""
     path = suited(site, "/limited/")
     with ThreadPoolExecutor(1) as clients:
         running = clients.submit(site.get, f"{path}?gate=long")
@@ -62,10 +62,10 @@ def test_slowly_read_stream_ends_with_its_lease(site):
     with SlowClient(site, f"{path}?client=slow") as slow:
         eventually(lambda: gate.arrived("flood"))
         eventually(lambda: site.log.read_text().count("was ended") > ended_before)
-        # With other servers, a thread is stuck in a write until its client reads.
+        # On the other servers, the permit is held until the client reads, because a write blocks.
         if site.kind in (*ASYNC, "gevent"):
             eventually(lambda: in_use("flood") == 0)
-        assert 100_000_000 > slow.read_rest()  # the buffered bytes of 200 MB
+        assert 100_000_000 > slow.read_rest()  # the client gets only buffered parts of the 200 MB
     eventually(lambda: in_use("flood") == 0)
     assert ended_before + 1 == site.log.read_text().count("was ended")
 
@@ -103,10 +103,10 @@ def stderr_of(script):
 @pytest.mark.parametrize(
     ("then", "times"), [(ACQUIRE, 1), (READY, 1), (f"{READY}; {ACQUIRE}", 1), ("", 0)]
 )
-def test_gevent_that_patches_too_late_is_logged(then, times):
+def test_gevent_that_patches_after_django_setup_is_logged(then, times):
     assert times == stderr_of(LATE.format(then=then)).count("gevent patched this process after")
 
 
-def test_gevent_that_patches_first_is_not_logged():
+def test_gevent_that_patches_before_django_setup_is_not_logged():
     patch = "from gevent import monkey; monkey.patch_all()"
     assert "gevent" not in stderr_of(f"{patch}\nimport django; django.setup()\n{ACQUIRE}")

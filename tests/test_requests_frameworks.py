@@ -21,7 +21,7 @@ CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 @pytest.fixture
 def limited_endpoints(settings):
-    """Limit the views that have no limits of their own."""
+    """Limit the views without a decorator by ENDPOINTS and the middleware."""
     settings.MIDDLEWARE = [MIDDLEWARE]
     globs = ("open", "set", "problem", "*endpoint")
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": dict.fromkeys(globs, ONE)}
@@ -66,7 +66,7 @@ def test_key_user_of_an_async_handler_is_the_user_of_drf():
         return AnonymousUser()
 
     inner = AsyncRequestFactory().get("/")
-    inner.auser = anonymous  # AuthenticationMiddleware sets it
+    inner.auser = anonymous  # set by AuthenticationMiddleware in a real request
     request = Request(inner)
     request.user = User(pk=7)
     assert {"user": 7} == asyncio.run(handler(request)).data

@@ -1,7 +1,7 @@
 """While Redis is down, on_outage applies, no request waits for Redis, and the limits hold.
 
-A Redis that rejects the client counts as down, too: for its password, permissions, certificate, or
-database number. Only new settings end such an outage, so the log names the cause and repeats it.
+Redis also counts as down if it rejects the client for its password, permissions, certificate, or
+database number. Only new settings end such an outage, so the log names and repeats the cause.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.promise(24)
 
 @pytest.fixture
 def server(new_server, project):
-    """A private Redis server, which the test can stop."""
+    """A Redis server of the project that the test can stop."""
     server = new_server()
     project.use_redis(server.url)
     return server
@@ -84,7 +84,7 @@ def fast_probes(monkeypatch):
 
 @pytest.fixture
 def begin_outage(project, link):
-    """Return a function that begins an outage. During outages, /trigger/ answers 503."""
+    """Return a function that begins an outage. /trigger/ responds with 503 during an outage."""
     project.limit("trigger", name="trigger", on_outage="closed")
 
     def begin():
@@ -141,7 +141,7 @@ def test_local_queue_is_served_in_order_and_bounded(project, rejections):
         visits.append(project.visit())
         eventually(all_wait)
     assert [503, 503] == [project.status(at) for at in ("home", "more")]
-    # Retry-After is computed from the number of waiters.
+    # The rejections have the number of waiters, because Retry-After is computed from it.
     found = [(sent["rejection"].reason, sent["rejection"].waiting) for sent in rejections]
     assert [("full", 2), (option, 2)] == found
     for earlier, later in itertools.pairwise(visits):
@@ -159,7 +159,7 @@ def interrupt(*_):
 @pytest.mark.promise(6)
 @BOTH
 def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(project):
-    """An error reporter may keep the error, with all frames."""
+    """An error reporter may keep the error, and with it the frames of the wait."""
     project.lose_redis()
     project.limit()
     holder = project.visit().entered()
@@ -185,8 +185,8 @@ def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(p
 
 @pytest.mark.promise(6)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_limit_is_kept_after_many_signals(project):
-    """CPython raises the exceptions at any of its own signal checks."""
+def test_interrupted_requests_without_redis_leave_no_permit(project):
+    """The exceptions of a signal handler can occur wherever CPython checks for signals."""
     project.lose_redis()
     view = semaphore_required("one", limit=1)(respond_ok)
     assert 200 == status_of(view)
@@ -198,10 +198,10 @@ def test_limit_is_kept_after_many_signals(project):
         signal.setitimer(signal.ITIMER_REAL, 0.00001)
 
     def visit_until_interrupted():
-        # Not in the `try` itself: CPython 3.13 may raise at the end of this loop outside of it.
+        # A separate function: CPython 3.13 may raise after the end of a `try` around a loop.
         request = RequestFactory().get("/")
         signal.setitimer(signal.ITIMER_REAL, 0.00005)
-        late = time.monotonic() + 0.05  # a callback of a weakref may swallow the exception
+        late = time.monotonic() + 0.05  # stop if a weakref callback swallowed the exception
         while time.monotonic() < late:
             view(request)
 
@@ -237,7 +237,7 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
     eventually(lambda: "are renewed again" in caplog.text)
     assert [200] * 6 == [visit.end() for visit in visits[1::2]]
     lines = [line for line in caplog.messages if "'default'" in line or "'one'" in line]
-    # The server restarted without data, so that leases were lost.
+    # Leases may be lost, because the server restarted without data.
     lines = [line for line in lines if "lost its permit" not in line]
     once = ("is down", "could not be renewed", "are renewed again", "is available again")
     assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in once], lines
@@ -246,7 +246,7 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
 
 @BOTH
 def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
-    """After an answered probe, one request asks Redis."""
+    """Only probes contact a server that is down. After each answer, one request asks Redis."""
     project.limit(limit=100)
     link.harm("swallow", times=1000)
     assert 200 == project.status()
@@ -287,11 +287,11 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
     assert 200 == before.end()
     waits.entered()
     link.calm()
-    for _ in range(20):  # the requests inside count, although Redis does not know them
+    for _ in range(20):  # requests that were admitted locally still count
         assert 503 == project.status()
         time.sleep(0.02)
     assert [200, 200] == [project.status("shadow"), waits.end()]
-    with Semaphore("one", 2), Semaphore("one", 2):  # other processes
+    with Semaphore("one", 2), Semaphore("one", 2):  # as holders in other processes
         eventually(lambda: project.status("shadow") and changes == [True, False])
         assert 503 == project.status()
     assert [200, 200] == [project.status(), during.end()]
@@ -304,7 +304,7 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
 def test_local_permit_is_released_when_redis_fails_again(
     project, link, changes, fast_probes, begin_outage
 ):
-    """While a request that Redis does not know is inside, later requests first enter locally."""
+    """While a locally admitted request runs, later requests enter locally before they ask Redis."""
     project.limit(limit=2)
     begin_outage()
     during = project.visit().entered()
@@ -314,7 +314,7 @@ def test_local_permit_is_released_when_redis_fails_again(
     assert 200 == during.end()
 
 
-def test_trial_that_waits_for_a_permit_ends_the_outage_at_once(
+def test_outage_ends_when_its_trial_request_begins_to_wait_for_a_permit(
     project, changes, fast_probes, begin_outage
 ):
     project.limit(blocking_timeout=30, on_outage="closed")
@@ -331,7 +331,7 @@ def test_trial_that_waits_for_a_permit_ends_the_outage_at_once(
     assert 200 == waits.end()
 
 
-def test_success_from_before_the_failure_does_not_end_the_outage(
+def test_success_of_a_request_from_before_an_outage_does_not_end_it(
     project, link, changes, monkeypatch, begin_outage
 ):
     monkeypatch.setattr(breaker, "PROBE_INTERVAL", 60)
@@ -345,7 +345,7 @@ def test_success_from_before_the_failure_does_not_end_the_outage(
     assert [True] == changes
 
 
-def test_failure_from_before_the_end_does_not_start_a_new_outage(
+def test_failure_of_a_request_from_before_the_end_of_an_outage_starts_none(
     project, link, changes, fast_probes, begin_outage
 ):
     project.limit(limit=9)
@@ -361,7 +361,7 @@ def test_failure_from_before_the_end_does_not_start_a_new_outage(
 
 @pytest.mark.promise(30)
 @pytest.mark.parametrize("setting", ["REDIS_SYNC", "CACHES"])
-def test_changed_settings_end_an_outage(project, begin_outage, setting):
+def test_outage_ends_when_settings_are_changed(project, begin_outage, setting):
     begin_outage()
     assert 503 == project.status("trigger")
     setattr(project.settings, setting, {**getattr(project.settings, setting)})
@@ -393,7 +393,7 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
     options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
 
     def ask(client, number):
-        """Return the seconds that each request took, including rejected requests."""
+        """Send requests. Return the seconds of each, also of rejected requests."""
         took = []
         for _ in range(number):
             start = time.monotonic()
@@ -406,7 +406,7 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
         contextlib.ExitStack() as stack,
         ThreadPoolExecutor(6) as threads,
     ):
-        # Each thread has its own client: one thread may close a connection that another reads.
+        # Each thread has its own client. In a shared one, a thread may close another's connection.
         clients = [stack.enter_context(site.client()) for _ in range(6)]
 
         def load(number):
@@ -421,7 +421,7 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
         eventually(lambda: site.get("/reports/list/").status_code == 200)
         load(20)
         assert 3 >= gate.peak("quick")
-    # A command to the hung server takes half a second. Nearly all requests send none.
+    # Over 0.5 s: the request sent a command to the hung server. Fewer than a tenth may do so.
     assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
     log = site.log.read_text()
     assert 1 == log.count("is down") == log.count("is available again")
@@ -444,7 +444,7 @@ WAYS = {
 
 @pytest.fixture
 def guarded(new_server):
-    """A server that requires a password. Its users have too few permissions."""
+    """A server that requires a password, and whose users lack permissions."""
     server = new_server(config={"requirepass": "right"})
     with redis.Redis.from_url(server.url) as client:
         some = ["~*", "&*", "+ping"]
@@ -457,7 +457,7 @@ def guarded(new_server):
 
 @pytest.fixture
 def address(guarded):
-    """Return a function that returns the address for a URL. Those with TLS get one without TLS."""
+    """Return a function that returns the address for a URL, of a server without TLS if rediss://."""
 
     def serve():
         with contextlib.suppress(OSError):
@@ -517,7 +517,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
     assert 200 == project.status()
     server.kill()
     assert 200 == project.status()
-    # Set before the restart: the connection of an earlier probe would stay authenticated.
+    # Set the password before the restart, because an existing connection stays authenticated.
     server.config["requirepass"] = "new"
     server.restart()
     eventually(lambda: len(errors()) >= 4)
@@ -529,7 +529,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
 
 
 class _Leaving(int):
-    """A limit. While a newcomer is compared with it, the request that runs leaves."""
+    """A limit that lets the running request leave while the next one is compared with the limit."""
 
     leave: Callable[[], None]
 
@@ -540,9 +540,9 @@ class _Leaving(int):
         return not full
 
 
-def test_request_that_leaves_while_another_begins_to_wait_admits_it() -> None:
+def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins() -> None:
     limiter, semaphore = LocalLimiter(), SemaphoreId("default", "x", None)
-    # Any objects can be counted.
+    # The limiter counts any objects, here semaphores instead of requests.
     first, second, limit = Semaphore("a", 1), Semaphore("b", 1), _Leaving(1)
     assert limiter.try_enter(semaphore, first, 1, 0) is True
     leaving = threading.Thread(target=limiter.left, args=(semaphore, first))

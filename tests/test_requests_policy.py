@@ -1,4 +1,4 @@
-"""Where the options of a limit come from, which endpoint applies, and the key of a request."""
+"""The sources of the options of a limit, the endpoint that applies, and the key of a request."""
 
 import itertools
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def test_options_come_from_decorator_endpoint_semaphore_requests_in_this_order(p
         return tuple(getattr(policy, option) for option in options)
 
     assert (2, 4, 3, "closed", 1, True) == applied("exports", "full")
-    assert (1, 1, 1, "open", 1, True) == applied("other", "other")  # the entry has another name
+    assert (1, 1, 1, "open", 1, True) == applied("other", "other")  # the entry is for "named"
     assert (3, 1, 3, "open", 1, True) == applied("named", "unnamed")
     project.with_middleware()
     project.serve(plain=stay)
@@ -112,7 +112,7 @@ numbers = itertools.count()
 
 
 def key_of(key="ip", user=None, **meta):
-    """Return the key under which operators see a request."""
+    """Return the key of a request, as operators see it."""
     name = f"keyed-{next(numbers)}"
     request = REQUESTS.get("/", **{"REMOTE_ADDR": "10.0.0.1", **meta})
     request.user = user
@@ -123,7 +123,7 @@ def key_of(key="ip", user=None, **meta):
 @pytest.mark.parametrize(
     ("one", "other", "options", "same"),
     [
-        # Each request: its address, and X-Forwarded-For
+        # The address of each of two requests, and its X-Forwarded-For
         (("10.0.0.1", "6.6.6.6"), ["10.0.0.1"], {}, True),
         (["10.0.0.1"], ["10.0.0.1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", "1.1.1.1"), ["1.1.1.1"], {"trusted_proxies": 1}, True),
@@ -134,7 +134,7 @@ def key_of(key="ip", user=None, **meta):
         (("10.0.0.1", "1.1.1.1:4711"), ["1.1.1.1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", '"[2001:db8::1]:80"'), ["2001:db8::1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", "1.1.1.1"), ("10.0.0.1", "2.2.2.2"), {"trusted_proxies": 1}, False),
-        # Networks
+        # Addresses of one network
         (["2001:db8::1"], ["2001:db8:0:0:ffff::1"], {}, True),
         (["2001:db8::1"], ["2001:db8:0:1::1"], {}, False),
         (["2001:db8::1"], ["2001:db8:0:1::1"], {"ipv6_prefix": 56}, True),
@@ -168,7 +168,7 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 @pytest.mark.promise(28)
 def test_digest_is_the_same_in_every_version_and_for_each_secret_key_in_use(clean_redis, settings):
-    """Processes of two versions count a client together, and overrides of keys still apply."""
+    """Processes of two versions then count a client together, and overrides of keys still apply."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
 
     def digests():
@@ -218,7 +218,7 @@ def test_result_of_a_key_callable_is_digested(clean_redis):
     assert key_of(by_path) == key_of(f"{__name__}.by_path")
     assert key_of(lambda request: 7) == key_of(lambda request: "7") != key_of(by_path)
     for value in (None, True, 1.5, b"x"):
-        # The message does not contain the value.
+        # The error names the type but not the value, which may be a secret.
         with pytest.raises(TypeError, match=f"must return a str, not {type(value).__name__}$"):
             key_of(lambda request, value=value: value)
 

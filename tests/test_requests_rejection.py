@@ -22,7 +22,7 @@ pytestmark = pytest.mark.promise(19)
 
 @contextlib.contextmanager
 def full(limit=1, waiters=0, **options):
-    """Hold all permits of "one" while `waiters` threads wait for them."""
+    """Hold all permits of "one", and let `waiters` threads wait for a permit."""
 
     def wait():
         with Semaphore("one", limit, blocking_timeout=60):
@@ -42,7 +42,7 @@ def full(limit=1, waiters=0, **options):
 @pytest.mark.parametrize(
     ("options", "waiters", "override", "seconds"),
     [
-        ({}, 0, None, 2),  # no hold was measured
+        ({}, 0, None, 2),  # the default, because no hold was measured
         ({"min_hold": 4.2}, 0, None, 4.2),
         ({"min_hold": 4.2, "limit": 3}, 0, None, 1.4),
         ({"min_hold": 4.2}, 3, None, 16.8),
@@ -185,7 +185,7 @@ async def arespond_after_99_seconds(request, rejection):
 
 
 class AsyncCallable:
-    """A callable whose `__call__` is async: `iscoroutinefunction` returns False for it."""
+    """A callable with an async `__call__`, for which `iscoroutinefunction` returns False."""
 
     async def __call__(self, request, rejection):
         return respond_418(request, rejection)
@@ -202,7 +202,7 @@ def return_text(request, rejection):
 @pytest.mark.parametrize(
     ("response", "in_sync", "in_async"),
     [
-        # The status of the response, or the type in the error with which it is replaced
+        # The status of the response, or the wrong type that the logged error names
         (respond_418, 418, 418),
         (f"{__name__}.respond_418", 418, 418),
         (AsyncCallable(), "coroutine", 418),

@@ -1,4 +1,4 @@
-"""A request holds its permits until its response has ended, or its lease has ended.
+"""A request holds its permits until the response ends, or until the lease ends.
 
 test_requests_servers tests real servers and clients that disconnect.
 """
@@ -25,7 +25,7 @@ from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, SYNC, in_use
 pytestmark = [
     pytest.mark.promise(20),
     pytest.mark.usefixtures("clean_redis"),
-    pytest.mark.django_db,  # a response that is closed closes old connections
+    pytest.mark.django_db,  # the end of a response closes old connections
 ]
 
 
@@ -87,7 +87,7 @@ def test_async_stream_holds_its_permit_until_it_ends(project):
     eventually(lambda: in_use() == 0)
 
 
-def test_request_of_a_stream_closes_its_files_and_its_permit():
+def test_close_of_the_request_of_a_stream_releases_its_permit():
     request = RequestFactory().post("/x/", {"file": io.BytesIO(b"text")})
     response = semaphore_required("one", limit=1)(stream)(request)
     assert (1, False) == (in_use(), request.FILES["file"].closed)
@@ -117,7 +117,7 @@ def test_permit_is_released_when_another_middleware_drops_the_response(project, 
 )
 @EVERYWHERE
 def test_failing_view_releases_its_permit_and_raises_its_own_exception(project, raw, error):
-    """An error reporter may keep the error, and so the frames that hold the permit."""
+    """An error reporter may keep the error, and with it the frames that hold the permit."""
 
     def fails(request):
         assert 1 == in_use()
@@ -152,7 +152,7 @@ def test_failing_release_does_not_break_the_response(project, monkeypatch, caplo
 
 
 def test_lease_of_a_garbage_collected_response_expires():
-    """Django closes responses. If a response is not closed, its lease expires."""
+    """Django closes responses. If a response is never closed, only its lease frees the permit."""
     response = semaphore_required("one", limit=1, timeout=1)(stream)(RequestFactory().get("/"))
     assert 1 == in_use()
     del response
@@ -164,7 +164,7 @@ def test_lease_of_a_garbage_collected_response_expires():
 
 
 @BOTH
-def test_view_continues_after_its_permit_is_lost_and_this_is_reported(project, caplog):
+def test_view_continues_after_its_permit_is_lost_and_the_loss_is_reported(project, caplog):
     lost = []
 
     def receiver(**arguments):
@@ -193,7 +193,7 @@ def ended(caplog):
 
 
 def test_stream_in_a_thread_ends_at_its_next_part(caplog):
-    """Servers end other streams: test_requests_servers."""
+    """test_requests_servers tests streams that do not ask for their next part."""
     endless = lambda request: StreamingHttpResponse(itertools.repeat(b"part"))  # noqa: E731
     parts = iter(short(endless)(RequestFactory().get("/x/")))
     assert b"part" == next(parts)
@@ -204,7 +204,7 @@ def test_stream_in_a_thread_ends_at_its_next_part(caplog):
 
 
 @pytest.mark.parametrize("body", [file, stream])
-def test_file_and_closed_stream_are_not_ended_with_their_lease(body, caplog):
+def test_end_of_the_lease_does_not_end_a_file_or_a_closed_stream(body, caplog):
     response = short(body)(RequestFactory().get("/x/"))
     if body is stream:
         assert [b"first", b"last"] == [*response]
@@ -212,4 +212,4 @@ def test_file_and_closed_stream_are_not_ended_with_their_lease(body, caplog):
         time.sleep(2)
     eventually(lambda: in_use() == 0)
     assert not ended(caplog)
-    response.close()  # keeps a reference to the response until here
+    response.close()  # also keeps the response alive until here

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("clean_redis")
 
 
 def started(kind, folder, **sync):
-    """Return a site with the middleware, which collects no garbage."""
+    """Return a site with the middleware. Its processes never collect garbage."""
     endpoints = {"quick": {"limit": 3, "blocking_timeout": 60}, "reports:*": ONE}
     sync = {"ENDPOINTS": endpoints, "REQUESTS": {"max_waiting_threads": None}, **sync}
     options = {"middleware": [OBEYING, MIDDLEWARE], "without_gc": True, "sync": sync}
@@ -38,9 +38,9 @@ def site(request, tmp_path_factory):
 
 
 def suited(site, path):
-    """Return the path of the async version of a view, if the server is for ASGI.
+    """Return the path of a view, or on servers for ASGI, of its async version.
 
-    Under ASGI, Django reads a sync iterator to its end before it sends a byte."""
+    Under ASGI, Django would read a sync iterator to its end before it sends a byte."""
     *folder, name = path.strip("/").split("/")
     return "/".join(["", *folder, f"a{name}" if site.kind in ASYNC else name, ""])
 
@@ -88,7 +88,7 @@ def test_permit_is_released_when_the_client_of_a_stream_disconnects(site, path):
     ],
 )
 def test_permit_is_released_when_the_response_ends_or_is_dropped(site, path):
-    """The site collects no garbage and gets no further request. The middleware raises."""
+    """Neither garbage collection nor a further request can release the permit."""
     with contextlib.suppress(httpx.TransportError):
         httpx.get(f"{site.url}{path}", timeout=5)  # daphne leaves the connection open
     eventually(lambda: in_use() == 0)
@@ -106,7 +106,7 @@ def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
     with site.connection(f"{path}?gate=left"):
         eventually(lambda: gate.now_inside("plain") == 1)
         assert 1 == in_use()
-    # Django cancels an async view under ASGI. Another view continues until the gate opens.
+    # Under ASGI, Django cancels async views. Other views continue until the gate opens.
     if site.kind in ASYNC and path in ("/alimited/", "/adispatch/", "/amixed/"):
         eventually(lambda: gate.now_inside("plain") == 0)
     else:
@@ -119,8 +119,8 @@ def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """An outer middleware sleeps when the client disconnects. At first, no limited request of the
-    process has ended."""
+    """The client disconnects while an outer middleware sleeps. A first client leaves before any
+    limited request of the process has ended."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     with Site(
@@ -155,10 +155,10 @@ def test_slowly_read_stream_ends_with_its_lease(site):
                 time.sleep(0.1)
             eventually(lambda: parts("next") > 0)
             assert 1.5 < time.monotonic() - start < 5
-            assert 20_000_000 > slow.read_rest()  # the buffered bytes of 200 MB
+            assert 20_000_000 > slow.read_rest()  # only buffered parts of the 200 MB
             eventually(lambda: in_use("flood") == 0)  # the second lease ended, too
             assert 20_000_000 > next_client.read_rest()
-    # After the second stream began, the view sent no further part of the first one.
+    # The view sent no part of the first stream after the second stream had begun.
     assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
     eventually(lambda: in_use("flood") == 0)
     lines = [line for line in site.log.read_text()[logged_before:].splitlines() if "flood" in line]
@@ -178,7 +178,7 @@ def test_requests_keep_the_limit_and_all_are_admitted(site):
 
 @pytest.mark.promise(32)
 def test_flood_of_one_tenant_causes_no_rejections_of_other_tenants(site):
-    """Two other tenants send one request at a time, and none of these requests is rejected."""
+    """One tenant sends 12 requests at a time. Two other tenants send one at a time."""
     path, others_are_done = suited(site, "/tenant/"), threading.Event()
 
     def responses(tenant, until):
@@ -255,6 +255,6 @@ def test_waiting_requests_leave_threads_for_other_views(tmp_path, kind, path, re
         assert {429} == {one.result().status_code for one in crowd if one.done()}
         with site.client() as visitor:
             assert [200] * 20 == [visitor.get("/free/").status_code for _ in range(20)]
-        assert rejected == sum(one.done() for one in crowd)  # the others still wait
+        assert rejected == sum(one.done() for one in crowd)  # the waiting requests still wait
         gate.open_gate("crowd")
         assert 1 + waiters == sum(one.result().status_code == 200 for one in crowd)

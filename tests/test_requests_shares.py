@@ -24,7 +24,7 @@ def anywhere(request, project):
 
 @pytest.fixture
 def waiting(rejections):
-    """Return a function that returns the number of waiters, as another rejection says."""
+    """Return a function that returns the number of waiters, which it reads from a new rejection."""
 
     @semaphore_required("one", limit=1, share=tenant_of, share_limit=1)
     def rejected(request):
@@ -39,7 +39,7 @@ def waiting(rejections):
 
 
 @EVERYWHERE
-def test_share_and_limit_both_hold_and_each_rejection_names_its_bound(anywhere, rejections):
+def test_limit_and_share_limit_both_apply_and_each_rejection_names_its_bound(anywhere, rejections):
     anywhere.limit(limit=3, share=tenant_of, share_limit=2)
     flood = [anywhere.visit(tenant="a").entered() for _ in range(2)]
     rejected = anywhere.get(tenant="a")
@@ -114,7 +114,7 @@ def tier_of(request):
 @pytest.mark.parametrize(
     ("options", "admitted", "rejected", "status"),
     [
-        ({"limit": 3}, [{}, {"tenant": "a"}], {}, 429),  # no share: one common share
+        ({"limit": 3}, [{}, {"tenant": "a"}], {}, 429),  # all without a tenant are one share
         (
             {"limit": 9, "share_limit": tier_of},
             [{"tenant": "a", "tier": "2"}, {"tenant": "a", "tier": "2"}, {"tenant": "b"}],

@@ -1,4 +1,4 @@
-"""Permits and transactions: a permit is released after COMMIT or rollback, never before."""
+"""Permits and transactions: permits can be released after the COMMIT or rollback, not before."""
 
 import contextlib
 import gc
@@ -52,12 +52,12 @@ def lose(lease, raw):
 
 
 def in_thread(work):
-    """Run `work` in a thread, with a connection of its own."""
+    """Run `work` in a thread, which has a database connection of its own."""
 
     def run():
         try:
             work()
-        finally:  # Django's close() leaves a database in memory open
+        finally:  # Django's close() does not close a database in memory
             if connections["default"].connection is not None:
                 connections["default"].connection.close()
 
@@ -72,7 +72,7 @@ class Failed(Exception):
 
 @pytest.fixture
 def held_at_end(monkeypatch):
-    """For each COMMIT and rollback, True if the lock "stock" was held then."""
+    """A list with an item for each COMMIT and rollback: True if the lock "stock" was still held."""
     held = []
     for name in ("_commit", "_rollback"):
         method = getattr(connection, name)
@@ -157,7 +157,7 @@ def test_lock_waits_only_for_the_transaction_of_its_own_thread():
 
 
 @in_transactions
-def test_acquire_raises_when_the_transaction_would_wait_for_itself():
+def test_acquire_raises_when_it_would_wait_for_its_own_transaction():
     stock = lock()
     with transaction.atomic():
         use(stock)
@@ -166,8 +166,8 @@ def test_acquire_raises_when_the_transaction_would_wait_for_itself():
         for waiting in (stock, lock(blocking_timeout=5), again):
             with pytest.raises(RuntimeError, match=r"until the open transaction ends.*RLock"):
                 waiting.acquire()
-        assert stock.acquire(blocking=False) is None  # an acquire that does not wait returns
-        for _ in range(2):  # a second permit is free
+        assert stock.acquire(blocking=False) is None  # without waiting, the acquire does not raise
+        for _ in range(2):  # the second use takes a second permit
             use(Semaphore("seats", 2, release_on_commit=True))
     use(stock)
 
@@ -189,7 +189,7 @@ def test_release_on_commit_waits_for_all_databases_or_for_one():
             use(Lock("both", release_on_commit=True))
             use(Lock("one", release_on_commit="other"))
             assert is_held("one")
-        assert is_held("both")  # the transaction on "default" is open
+        assert is_held("both")  # the transaction on "default" has not ended
         assert not is_held("one")
         use(Lock("one", release_on_commit="other"))
         assert not is_held("one")
@@ -331,7 +331,7 @@ def test_release_before_commit_is_logged_once_for_each_name_without_debug(caplog
 @SYNC
 @in_transactions
 def test_middleware_releases_after_the_transaction_of_the_request(project, monkeypatch):
-    project.settings.DEBUG = True  # so that a race would raise a warning
+    project.settings.DEBUG = True  # a release before the COMMIT would raise a warning
     project.with_middleware()
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     project.limit()

@@ -1,4 +1,4 @@
-"""Decorator, mixin, and middleware: which views and which requests they limit, and by what name."""
+"""Decorator, mixin, and middleware: the views and requests that they limit, and the names."""
 
 import asyncio
 import functools
@@ -56,7 +56,7 @@ def atomic(monkeypatch, db):
 
 @pytest.fixture(params=["", "atomic"])
 def maybe_atomic(request):
-    """Run the test with ATOMIC_REQUESTS and without."""
+    """Run the test twice: with ATOMIC_REQUESTS and without."""
     if request.param:
         request.getfixturevalue("atomic")
 
@@ -76,7 +76,7 @@ class Limited(SemaphoreRequiredMixin, Plain):
 
 
 def another(view):
-    """A decorator of a project."""
+    """A decorator of a project, which knows nothing of limits."""
 
     @functools.wraps(view)
     def passed(*args, **kwargs):
@@ -170,7 +170,7 @@ def test_unnamed_semaphore_is_named_after_its_view(project, maybe_atomic, view, 
 
 @pytest.mark.parametrize(("view", "names"), [(view, names) for view, *names in UNNAMED_ASYNC])
 def test_unnamed_semaphore_is_named_after_its_function_or_async_view(project, view, names):
-    """Django refuses ATOMIC_REQUESTS with async views."""
+    """The test runs without ATOMIC_REQUESTS, because Django rejects it for async views."""
     for project.asgi in (False, True):
         project.configure(SEMAPHORES={})
         check_names(project, view, names)
@@ -226,7 +226,7 @@ def test_callables_of_a_mixin_do_not_keep_requests_alive(option, base):
     assert 200 == status_of(Keyed.as_view(), request)
     reference = weakref.ref(request)
     del request
-    gc.collect()  # Django's views reference themselves
+    gc.collect()  # Django's views are in reference cycles
     assert reference() is None
 
 
@@ -342,7 +342,7 @@ def test_options_request_is_unlimited_only_if_the_framework_answers_it(
 
 @EVERYWHERE
 def test_no_request_is_limited_when_enabled_is_false(project):
-    project.limit(key="user")  # the key is not read: there is no user
+    project.limit(key="user")  # reading the key would fail, because there is no user
     project.configure(ENABLED=False)
     with Semaphore("one", 1):
         assert 200 == project.status()
@@ -367,17 +367,17 @@ def test_request_takes_one_permit_when_several_limits_name_its_semaphore(project
         assert 0 == in_use()
 
 
-def test_middleware_takes_a_limit_that_the_view_has_in_another_cache(project):
+def test_request_takes_two_permits_when_two_caches_have_limits_of_one_name(project):
     settings = project.settings
     settings.CACHES = {**settings.CACHES, "other": settings.CACHES["default"]}
     project.with_middleware(ENDPOINTS={"home": {**ONE, "using": "other"}})
     for using, status in (("other", 200), ("default", 503)):
         project.serve(home=semaphore_required("one", limit=1, using=using)(respond_ok))
-        assert status == project.status()  # both caches are on one server: it takes two permits
+        assert status == project.status()  # the caches share a server: two permits of "one"
 
 
 @pytest.mark.parametrize(("non_atomic", "taken"), [((), 1), (("default",), 0), (("other",), 1)])
-def test_middleware_takes_the_limits_of_views_that_django_wraps_in_a_transaction(
+def test_middleware_takes_the_permits_of_a_view_before_its_transaction_begins(
     project, atomic, non_atomic, taken
 ):
     before = []

@@ -1,4 +1,4 @@
-"""Statistics over many names: what they count, their error, their delay, and their cost."""
+"""Statistics over many names: counts, gauges, errors of estimates, and the cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PREFIX = django_settings.PREFIX
 SHARES, SKETCH, COUNTS = GROUP = tuple(
     f"{PREFIX}:{{api}}:{part}" for part in ("shares", "sketch", "sums")
 )
-#: Keys whose rejections are counted, in an hour and by a write.
+#: Max number of keys with their own count of rejections, per hour and per write.
 TOP = 200
 PAIR = 2**40
 
@@ -123,7 +123,7 @@ def test_detached_lease_counts_as_in_use_after_its_adoption() -> None:
     lease = Semaphore("api", 1, key="k").acquire()
     eventually(lambda: figures().in_use == 1)
     handle = lease.detach(timeout=60)
-    eventually(lambda: figures().in_use == 0)  # until its adoption, no process holds the lease
+    eventually(lambda: figures().in_use == 0)  # no process holds the lease until its adoption
     adopted = Lease.from_handle(handle)
     eventually(lambda: figures().in_use == 1)
     adopted.release()
@@ -190,7 +190,7 @@ def test_statistics_that_could_not_be_written_are_written_later(front: Front, re
     assert 1 == total.granted == total.released
 
 
-def test_nothing_is_written_when_stats_is_false(front: Front, settings: Any) -> None:
+def test_statistics_are_not_written_when_stats_is_false(front: Front, settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS": False}
     with Semaphore("api", 1, key="k", using=front.alias):
         time.sleep(0.5)
@@ -207,7 +207,7 @@ def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(fron
             lease.release()
     eventually(lambda: figures(using=front.alias).history.total.rejected == 1000, 15)
     rounds = (time.monotonic() - start) / statistics.EVERY + 2
-    assert len(front.verbs("statistics")) <= 2 * rounds  # for the policy and for the site
+    assert len(front.verbs("statistics")) <= 2 * rounds  # one for the policy, one for the site
     assert "hog" == figures(using=front.alias).rejected[0].key
     assert front.raw.hlen(SKETCH) <= 4 * TOP + 2 * statistics.MOST_KEYS
     held.release()
@@ -295,7 +295,7 @@ def test_old_minutes_of_each_counter_are_added_to_the_totals(raw: redis.Redis) -
     assert min(raw.pttl(key) for key in (COUNTS, SKETCH)) > 0
 
 
-def test_invalid_values_do_not_hide_valid_ones(raw: redis.Redis) -> None:
+def test_invalid_values_in_statistics_do_not_hide_valid_values(raw: redis.Redis) -> None:
     write_rejections(raw, Counter(a=1))
     raw.hset(
         SHARES, mapping={"x": "9999999999999 nonsense", "y": "no number", "z": "9999999999999 5"}
@@ -305,7 +305,7 @@ def test_invalid_values_do_not_hide_valid_ones(raw: redis.Redis) -> None:
     assert 0 == figures().in_use
 
 
-def test_foreign_value_in_statistics_is_named_by_its_key(raw: redis.Redis) -> None:
+def test_error_names_the_key_of_a_foreign_value_in_statistics(raw: redis.Redis) -> None:
     reads: dict[str, Any] = {f"{PREFIX}:{{api}}:stats": lambda: histories([("api", None)])}
     reads |= {**dict.fromkeys(GROUP, figures), f"{PREFIX}:groups": groups}
     for key, read in reads.items():

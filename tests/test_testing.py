@@ -31,7 +31,7 @@ from tests.support.commands import locks
 
 @pytest.fixture
 def no_redis(project):
-    """Enter without_redis(). No Redis server is at the address of the cache."""
+    """Run the test inside without_redis(). The cache has an address without a Redis server."""
     project.lose_redis()
     with without_redis():
         yield
@@ -121,7 +121,7 @@ def test_filled_with_a_user_or_a_key_takes_only_their_permits(shop, clean_redis,
     shop(key=key)
     mine, other = "/shop/?user=7&tenant=7", "/shop/?user=8&tenant=8"
     assert 200 == status(mine)
-    with filled("shop", **(given or {"key": key_in("shop")})):  # a key as it is in Redis
+    with filled("shop", **(given or {"key": key_in("shop")})):  # the key that operators see
         assert [429, 200] == [status(mine), status(other, REMOTE_ADDR="10.9.8.7")]
 
 

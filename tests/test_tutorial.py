@@ -1,9 +1,9 @@
 """docs/tutorial.md, executed step by step in a new environment.
 
-The first line of a python block names the file to write, or the file to append to. The lines below
-a command of a console block must be in its output. Numbers and ids may differ, except HTTP statuses
-(lines of three digits). A line `...` stands for further output. The test uses its own port and
-Redis.
+The first line of a python block names the file to write, or the file to append to. In a console
+block, the lines below a command must be in the output of the command. Numbers and ids may differ,
+except HTTP statuses (lines of three digits). A line `...` stands for further output. The test uses
+its own port and Redis.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ STEPS = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"
 FILE = re.compile(r"# (?P<path>[\w./]+\.py)(?P<end>, at the end)?\n")
 SERVE = "python manage.py runserver"
 INSTALL = "python -m pip install ../django_redis_sync"
-#: The test runs this after INSTALL. It installs a wheel of the clone, and deletes the clone, so
-#: that the tutorial can't use a file of the clone.
+#: After INSTALL, the test replaces the clone by a wheel, so that the tutorial can't use files that
+#: only the clone has.
 FROM_A_WHEEL = (
     "python -m pip wheel -q --no-deps -w ../dist ../django_redis_sync && rm -r ../django_redis_sync"
     " && python -m pip install -q --no-deps --force-reinstall ../dist/*.whl"
@@ -65,7 +65,7 @@ class Reader:
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **options)
 
     def type(self, command: str) -> str:
-        """Run a command in the first terminal, which must succeed. Return its output."""
+        """Run a command in the terminal, and check that it succeeds. Return its output."""
         if command.startswith(SERVE):
             shell = f"cd mysite; . .venv/bin/activate; exec {command} {self.port} > {self.log} 2>&1"
             self.server = self.start(["bash", "-c", shell], start_new_session=True)
@@ -83,7 +83,7 @@ class Reader:
         return output
 
     def write(self, text: str) -> None:
-        """Write a file, or append to one. If it is the settings, wait until the site reloads."""
+        """Write a file, or append to it. If it contains settings, wait until the site reloads."""
         head = FILE.match(text)
         assert head, f"no file name: {text[:80]}"
         path = self.folder / "mysite" / head["path"]
@@ -98,7 +98,7 @@ class Reader:
         return self.log.read_text().count("Quit the server with")
 
     def wait_for_starts(self, count: int) -> None:
-        """Wait until the site has started so often, and answers."""
+        """Wait until the site has started `count` times, and responds."""
         end = time.monotonic() + 120
         while True:
             try:
@@ -113,7 +113,7 @@ class Reader:
         self.terminal.kill()
         self.terminal.communicate()
         if self.server is not None:
-            os.killpg(self.server.pid, 15)  # the reloader and the site
+            os.killpg(self.server.pid, 15)  # end the reloader and the site
             self.server.communicate(timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""Processes started by worker_processes behave like processes that Python starts."""
+"""Processes of worker_processes behave like separate processes of `python`."""
 
 import os
 import signal

@@ -1,1 +1,1 @@
-"""The demo: the example site under two servers, real traffic, and a table of what it showed."""
+"""The demo: the example site on two servers, real traffic, and a table of the results."""

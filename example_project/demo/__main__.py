@@ -1,4 +1,4 @@
-"""`python -m example_project.demo`: Redis, the site, the traffic, the table."""
+"""`python -m example_project.demo`: start Redis and the site, send traffic, print the table."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo. Return 0 if all checks hold, 1 if one fails, and 2 if the demo can't run."""
     options = parse(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _leave)
     try:
         with shared_server() as url:
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, started: str | None) -> int:
         import django
 
         django.setup()
-        # These need the settings, and the packages of the `demo` extra.
+        # These modules need the settings, and the packages of the `demo` extra.
         from example_project.demo import report, scenarios, site
     except ModuleNotFoundError as error:
         hint = "install what the demo needs with: pip install -e '.[demo]'"

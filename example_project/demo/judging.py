@@ -8,10 +8,10 @@ from itertools import combinations
 from example_project.demo.traffic import Answer
 from example_project.shop.witness import Visit
 
-NOTICED = 0.05  # seconds: a visit that took longer to enter counts as having waited
-# A shorter difference can come from a thread that the system woke up late.
+NOTICED = 0.05  # seconds from arrival to entry; above them, a visit has waited
+# Seconds. The system may wake a thread late, so a shorter difference does not count as a fault.
 ORDER_SLACK = 0.25
-LEASE_SLACK = 0.5  # seconds for polling, and for a busy machine
+LEASE_SLACK = 0.5  # seconds: allowance for polling and for a busy machine
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ExportsSeen:
 
     limit: int
     requests: int
-    in_line: str  # the page that waits
+    in_line: str  # the page on which requests wait
     answers: Sequence[Answer]
     visits: Sequence[Visit]
 
@@ -57,7 +57,7 @@ class KillSeen:
     before: Answer  # the answer to a second request while the first held the permit
     first: Answer | None = None  # the answer to the client of the killed worker
     back: float | None = None  # seconds until the next request was admitted; None if never
-    peak: int = 0  # highest number inside at once
+    peak: int = 0  # highest number of requests inside at once
 
 
 def judge_sale(case: SaleSeen) -> Verdict:
@@ -82,7 +82,7 @@ def judge_sale(case: SaleSeen) -> Verdict:
 
 
 def judge_exports(case: ExportsSeen) -> Verdict:
-    """Expect at most `limit` inside, waiters served in order, and rejections with Retry-After."""
+    """Expect at most `limit` requests inside, waiters in order, and rejections with Retry-After."""
     statuses = Counter(answer.status for answer in case.answers)
     rejected = [answer for answer in case.answers if answer.status == 503]
     silent = sum(1 for answer in rejected if not answer.says_when_to_retry)
@@ -134,7 +134,7 @@ def judge_kill(case: KillSeen) -> Verdict:
 
 
 def count_overtaken(line: Iterable[Visit]) -> int:
-    """Return how many visits entered after one that arrived at least ORDER_SLACK later."""
+    """Return the number of visits that a later visit overtook by at least ORDER_SLACK seconds."""
     pairs = combinations(sorted(line, key=lambda visit: visit.arrived), 2)
     overtaken = {
         first

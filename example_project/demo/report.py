@@ -58,7 +58,7 @@ class Show:
             sys.stdout.flush()
 
     def table(self, verdicts: Mapping[tuple[str, str], Verdict], servers: Sequence[Server]) -> bool:
-        """Print all verdicts. Return True if there are any and all hold."""
+        """Print all verdicts. Return True if there is at least one verdict, and no faults."""
         table = Table(show_lines=True)
         table.add_column("scenario", max_width=26)
         for server in servers:
@@ -71,7 +71,7 @@ class Show:
         return self._sum_up(verdicts)
 
     def links(self, servers: Sequence[Server], password: str, redis_url: str | None) -> None:
-        """Print the addresses of the site. `redis_url`: if the shell lacks it."""
+        """Print the addresses of the site. `redis_url`: None if the user's shell has REDIS_URL."""
         say = self.console.print
         say("\nThe site stays up for you to look at:")
         for server in servers:
@@ -88,7 +88,7 @@ class Show:
         self.console.print("Stopping the servers.")
 
     def _sum_up(self, verdicts: Mapping[tuple[str, str], Verdict]) -> bool:
-        """Print the rows that failed, or that there are none."""
+        """Print the scenarios that failed, or that all checks hold."""
         broken: dict[str, list[str]] = {}
         for (title, server), verdict in verdicts.items():
             if not verdict.ok:

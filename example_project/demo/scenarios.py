@@ -1,6 +1,6 @@
-"""The three scenarios, each run against each server.
+"""The three scenarios. Each runs against each server.
 
-The witness counts who is inside, and the database has the sold tickets. Neither uses Redis.
+The witness counts requests inside views, and the database has the tickets. Neither uses Redis.
 """
 
 import os
@@ -31,22 +31,22 @@ from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
 from example_project.shop.witness import Visit
 
 BUYERS = 50
-# Seconds between two buyers. All arrive while the first tickets are sold, yet one by one: an event
-# loop that is offered all connections at once takes them all.
+# Seconds between two buyers. All buyers arrive while the first tickets are sold. They do not arrive
+# at once, because then a single event loop would accept all connections.
 BUYERS_SPREAD = 0.003
 
 EXPORT_REQUESTS = 60
-EXPORT_SPREAD = 0.015  # seconds between two requests: fewer than an export takes
+EXPORT_SPREAD = 0.015  # seconds between two requests, less than an export takes
 
 LEASE = settings.LEASE_SECONDS
-HOLD_SECONDS = 20  # longer than finding and killing the holder takes
+HOLD_SECONDS = 20  # long enough to find and kill the holder
 HOLD_BEFORE_KILL = 0.7  # seconds: the lease has been renewed by then
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 
 
 class Unjudged(Exception):
-    """Evidence is missing. The message says which."""
+    """Evidence is missing. The message names it."""
 
 
 def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Verdict]:
@@ -106,7 +106,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
         before = _ask(client, f"{page}?seconds=0")
         time.sleep(HOLD_BEFORE_KILL)
         os.kill(holder.pid, signal.SIGKILL)
-        if before.status == 200:  # no permit was held, so none can become free
+        if before.status == 200:  # the second request was admitted, so there is nothing to wait for
             return judge_kill(KillSeen(LEASE, before))
         back = _back_after(client, f"{page}?seconds=0", each)
         peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
@@ -127,7 +127,7 @@ def _warm_up(server: Server) -> None:
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
         asks = [PageRequest(server.prefix + page)] * 4 * server.workers
-        # 503: no permit is free yet. The scenarios report any other answer.
+        # Repeat while each answer is 503: no permit is free yet. Scenarios report other answers.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:
                 return
@@ -135,7 +135,7 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Return the visit inside. It must belong to this server, because its worker will be killed."""
+    """Return the visit inside. Its worker will be killed, so it must be a worker of this server."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():
@@ -146,7 +146,7 @@ def _holder(server: Server) -> Visit:
 
 
 def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
-    """Return the seconds until a request is admitted, or None if it takes far too long."""
+    """Return the seconds until a request is admitted, or None if none is admitted in time."""
     start = last = time.monotonic()
     while last - start < LEASE + GIVE_UP_SECONDS:
         answer = _ask(client, page)
@@ -160,7 +160,7 @@ def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
 
 
 def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
-    """Send a request in a thread, which puts the answer into the queue."""
+    """Send a request in a thread. Return the queue into which the thread puts the answer."""
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def ask() -> None:

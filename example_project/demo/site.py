@@ -53,7 +53,7 @@ class Server:
 
     @property
     def log_end(self) -> str:
-        """The end of its log."""
+        """The end of the server's log."""
         return self.log.read_text(errors="replace")[-2000:]
 
 
@@ -162,7 +162,7 @@ def _must_run(server: Server) -> None:
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:
-    """Return the requested ports, which must be free. 0 stands for any free port."""
+    """Return the requested ports, or free ones for 0. Raise SiteError if a port is not free."""
     with contextlib.ExitStack() as stack:
         ports = []
         for port in wanted:

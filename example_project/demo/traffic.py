@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-SECONDS = 25.0  # seconds that an answer may take
-TOKEN_PAGE = "/sale/"  # a page with a form: it sets the CSRF cookie
+SECONDS = 25.0  # max seconds until an answer
+TOKEN_PAGE = "/sale/"  # sets the CSRF cookie, because the page has a form
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A request to send `delay` seconds after the start: GET, or POST if it has a form."""
+    """A request to send `delay` seconds after the start: POST if `form` is given, or else GET."""
 
     path: str
     form: Mapping[str, str] | None = None
@@ -48,7 +48,7 @@ def answer_of(response: httpx.Response) -> Answer:
 
 
 def burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
-    """Send all requests, each after its own delay. Call `each` after every answer."""
+    """Send all requests, each after its own delay. Call `each` after each answer."""
     return asyncio.run(_burst(url, asks, each))
 
 

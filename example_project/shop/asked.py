@@ -8,7 +8,7 @@ SLOWEST = 60.0
 
 
 def seconds_of(asked: Mapping[str, str], usual: float) -> float:
-    """Return the field `seconds`, or `usual` if it is invalid."""
+    """Return the field `seconds`, or `usual` if the field is invalid."""
     try:
         seconds = float(asked.get("seconds", ""))
     except ValueError:

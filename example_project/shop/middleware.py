@@ -1,4 +1,4 @@
-"""Record when a request reached its view, which is when it starts to wait."""
+"""Record the time at which a request reaches its view and can begin to wait."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """A sale with its stock, and the tickets that it sold.
 
-Nothing here protects the stock: no constraint, no row lock. Only the Redis lock does.
+The database has no constraint and no row lock to protect the stock. Only the Redis lock does so.
 """
 
 from django.db import models

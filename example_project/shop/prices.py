@@ -1,5 +1,5 @@
-"""The price list: two files that belong together. Only the read/write lock prevents a reader from
-reading a new file and an old one."""
+"""The price list: two files that belong together. Only the read/write lock prevents that a reader
+gets one new and one old file."""
 
 import asyncio
 import time
@@ -16,8 +16,8 @@ from django.views.decorators.http import require_http_methods
 from django_redis_sync import NotAcquired, ReadWriteLock
 from example_project.shop.asked import seconds_of
 
-MAX_WAIT = 30.0  # seconds that readers and writers wait
-HALF_SECONDS = 1.5  # seconds between the two files, unless the form has another value
+MAX_WAIT = 30.0  # max seconds that readers and writers wait
+HALF_SECONDS = 1.5  # default seconds between the two files; the form can set others
 
 Prices = tuple[int, int]
 
@@ -52,7 +52,7 @@ def _file(currency: str) -> Path:
 
 @require_http_methods(["GET", "POST"])
 def prices(request: HttpRequest) -> HttpResponse:
-    """GET shows readers and writers. POST reads, changes, or changes and then reads (`action`)."""
+    """GET shows readers and writers. POST does the `action`: read, change, or change then read."""
     if request.method == "GET":
         return _page(request)
     lock, half = price_lock(), seconds_of(request.POST, HALF_SECONDS)
@@ -131,7 +131,7 @@ def _changed(request: HttpRequest) -> HttpResponse:
 
 
 def _busy(request: HttpRequest) -> HttpResponse:
-    """Return a 503: the wait took too long."""
+    """Return a 503, because the wait took too long."""
     response = _page(request, "Too many are ahead of you, please try again.", status=503)
     response["Retry-After"] = "5"
     return response

@@ -12,9 +12,9 @@ from django_redis_sync import Lock
 from example_project.shop.models import Sale, Ticket
 
 TICKETS = 10
-# Stands for a payment. Without the lock, other buyers read the same stock meanwhile.
+# Simulates a payment. Without the lock, other buyers read the same stock during this time.
 PAYMENT_SECONDS = 0.02
-MAX_WAIT = 15  # seconds that a buyer waits in line
+MAX_WAIT = 15  # max seconds that a buyer waits in line
 
 
 def open_sale(tickets: int = TICKETS) -> Sale:
@@ -56,6 +56,6 @@ async def abuy(buyer: str) -> Ticket | None:
 
 
 def _next_ticket(sale: Sale, buyer: str) -> Ticket:
-    """Return the next ticket, by the stock that was read."""
+    """Return the next ticket. Its number follows from the stock that the buyer read."""
     number = sale.tickets - sale.stock + 1
     return Ticket(sale=sale, number=number, buyer=buyer, worker=os.getpid())

@@ -1,4 +1,4 @@
-"""A streamed response, which holds its permit until its last byte was sent."""
+"""A streamed response, which holds its permit until the last byte is sent."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from example_project.shop.middleware import ARRIVED
 from example_project.shop.witness import Visit, Witness
 
 STREAM_LIMIT = 2
-STREAM_SECONDS = 10.0  # seconds of a stream, unless the query has another value
+STREAM_SECONDS = 10.0  # default seconds of a stream; the query can set others
 LINES = 20
 
 STREAMS = Witness("streams")
@@ -22,7 +22,7 @@ STREAMS = Witness("streams")
 @require_GET
 @semaphore_required("streams", limit=STREAM_LIMIT, blocking_timeout=0)
 def stream(request: HttpRequest) -> StreamingHttpResponse:
-    """Send lines for some seconds: `?seconds=30`. A third stream at a time gets a 503."""
+    """Send lines, for 30 seconds with `?seconds=30`. A third stream at the same time gets a 503."""
     pause = seconds_of(request.GET, STREAM_SECONDS) / LINES
     return _response(_lines(request, pause))
 

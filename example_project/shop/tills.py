@@ -17,8 +17,8 @@ from example_project.shop.middleware import ARRIVED
 from example_project.shop.witness import Visit, Witness
 
 TILLS = 2
-MAX_WAIT = 30.0  # seconds that a customer waits
-SERVICE_SECONDS = 5.0  # seconds per customer, unless the form has another value
+MAX_WAIT = 30.0  # max seconds that a customer waits
+SERVICE_SECONDS = 5.0  # default seconds per customer; the form can set others
 
 AT_THE_TILLS = Witness("tills")
 
@@ -32,7 +32,7 @@ def tills(customer: str = "") -> Any:
 
 @require_http_methods(["GET", "POST"])
 def queue(request: HttpRequest) -> HttpResponse:
-    """GET shows the customers that are served and that wait. POST adds a customer."""
+    """GET shows the customers at the tills and those in the queue. POST adds a customer."""
     if request.method == "GET":
         return _page(request)
     customer = text_of(request, "customer")
@@ -64,7 +64,7 @@ def _served(request: HttpRequest, visit: Visit) -> HttpResponse:
 
 
 def _gone(request: HttpRequest) -> HttpResponse:
-    """Return a 503: the wait took too long."""
+    """Return a 503, because the wait took too long."""
     response = _page(request, "The line is too long, please come again.", status=503)
     response["Retry-After"] = "10"
     return response

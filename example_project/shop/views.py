@@ -21,8 +21,8 @@ SLOW_EXPORTS = Witness("slow-export")
 
 EXPORT_LIMIT = 3
 EXPORT_SECONDS = 0.15
-MAX_WAIT = 15.0  # seconds that a request waits for an export
-SLOW_SECONDS = 15.0  # seconds of a slow export, unless the query has another value
+MAX_WAIT = 15.0  # max seconds that a request waits for an export
+SLOW_SECONDS = 15.0  # default seconds of a slow export; the query can set others
 
 
 @require_GET
@@ -83,7 +83,7 @@ def _sale_answer(request: HttpRequest, ticket: Ticket | None) -> HttpResponse:
 
 
 def _crowded(request: HttpRequest) -> HttpResponse:
-    """Return a 503: the lock was not free in time."""
+    """Return a 503, because the lock was not free in time."""
     response = _sale_page(request, "Too many buyers at once, please try again.", status=503)
     response["Retry-After"] = "1"
     return response
@@ -139,13 +139,13 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
         return await sync_to_async(_export_page)(request, visit)
 
 
-# A slow export: one at a time, slow enough to look at it or to kill its worker
+# A slow export: one at a time, slow enough to watch the export or to kill the worker
 
 
 @require_GET
 @semaphore_required("slow-export", limit=1, blocking_timeout=0)
 def slow_export(request: HttpRequest) -> HttpResponse:
-    """Hold the only permit for some seconds: `?seconds=30`."""
+    """Hold the only permit, for 30 seconds with `?seconds=30`."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
         time.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return _export_page(request, visit)

@@ -1,7 +1,7 @@
 """Count how many requests are inside a view at once, across all threads and processes.
 
-The witness must not depend on what it checks, so it uses no Redis. Each visit holds an `flock` on
-a file of its own. The kernel releases it when the process ends, so a killed worker is not counted.
+The witness checks the Redis locks, so it must not use Redis. Each visit holds an `flock` on a file
+of its own. When a process ends, the kernel releases the `flock`, so a killed worker does not count.
 """
 
 import fcntl
@@ -20,11 +20,11 @@ from django.conf import settings
 
 @dataclass(frozen=True)
 class Visit:
-    """A request that was admitted: its page, its times, and how many were inside with it."""
+    """An admitted request: its page, its times, and the number of requests inside at its entry."""
 
     who: str  # the page's path
     pid: int  # the worker
-    parent: int  # its server
+    parent: int  # the server of the worker
     arrived: float  # monotonic seconds, the same clock in every process of a machine
     entered: float
     inside: int  # including this one
@@ -36,7 +36,7 @@ class Visit:
 
 
 class Witness:
-    """Counts the visits of one name. One file lock guards every step, so each count is exact."""
+    """Counts the visits of one name. A file lock guards each step, so each count is exact."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(settings.DEMO_DIR) / "witness" / name
@@ -85,7 +85,7 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let one thread of all processes in at a time, for well under a millisecond."""
+        """Let one thread at a time in, of all processes. It stays for less than a millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)

@@ -1,5 +1,5 @@
-"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped; with
-DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 in the environment, they fail instead."""
+"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped. If
+DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 is in the environment, they fail instead."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ def site(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @contextlib.contextmanager
 def running_site(redis_url: str, folder: Path, **settings: str) -> Iterator[str]:
-    """Run a site with its database in `folder`. Yield its address."""
+    """Run a site with its database in `folder`. Yield the address of the site."""
     port, log = free_port(), folder / "log"
     environment = {
         **os.environ,
@@ -121,7 +121,7 @@ class Visitor:
         return self.browser.find_elements("css selector", css)
 
     def first(self, css: str) -> Any:
-        """Return the element as soon as it is on the page."""
+        """Wait until the page has an element that matches `css`, and return the first one."""
         return self.wait_for(lambda: self.all(css))[0]
 
     def text(self, css: str) -> str:
@@ -130,7 +130,7 @@ class Visitor:
 
     def click(self, css: str) -> None:
         found = self.first(css)
-        # Scroll it away from the edges, where skins have fixed headers and footers.
+        # Scroll the element away from the edges, where headers and footers of skins could cover it.
         self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
         found.click()
 
@@ -147,7 +147,7 @@ class Visitor:
         self.wait_for(lambda: text in self.text(css))
 
     def errors(self) -> list[str]:
-        """Return the console's CSP violations and errors of scripts."""
+        """Return the CSP violations and the script errors in the browser's console."""
         messages = [entry["message"] for entry in self.browser.get_log("browser")]
         return [m for m in messages if "Content Security Policy" in m or "Uncaught" in m]
 
@@ -170,7 +170,7 @@ def visitor(chromium: Any, site: str, clean_redis: None) -> Iterator[Visitor]:
     chromium.get_log("browser")
     yield found
     found.reset()
-    chromium.get("about:blank")  # the page sends no request while the data is deleted
+    chromium.get("about:blank")  # leave the page, so that it sends no request while data is deleted
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Run the site that the browser visits. The argument is the port.
 
-Create the database and two users: vera may view, manu may manage.
+Create the database and two users: vera with the view permission, manu with the manage permission.
 """
 
 import sys

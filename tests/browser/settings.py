@@ -24,7 +24,7 @@ POLICY = (
 
 
 def for_tests(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware that logs in the user of the cookie `user`, and sets the policy."""
+    """Middleware that logs in the user named in the cookie `user`, and sets the policy."""
 
     def middleware(request: Any) -> Any:
         from django.contrib.auth.models import User
@@ -32,7 +32,7 @@ def for_tests(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if name := request.COOKIES.get("user"):
             request.user = User.objects.get(username=name)
         response = get_response(request)
-        if not SKIN:  # it would forbid the scripts and styles that skins add to each page
+        if not SKIN:  # the policy forbids scripts and styles of skins
             response["Content-Security-Policy"] = POLICY
         return response
 

@@ -1,4 +1,4 @@
-"""The pages of the admin in a browser: what refreshes itself, and actions from page to page."""
+"""The pages of the admin in a browser: live refresh, and actions from page to page."""
 
 import math
 import threading
@@ -21,7 +21,7 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 UNUSED = "No lock or semaphore was used"
 
 
-def test_list_changes_without_a_reload_and_speaks_seldom(viewer: Visitor) -> None:
+def test_list_refreshes_without_a_reload_and_limits_screen_reader_messages(viewer: Visitor) -> None:
     viewer.open()
     now = "Date.now = () => %d"
     viewer.run(f"window.still = true; {now % 10**12}")
@@ -80,7 +80,7 @@ def test_html_in_a_name_and_a_label_is_escaped(manager: Visitor) -> None:
     assert [] == manager.all("img[src=x]")
     assert manager.browser.title != "owned"
     assert [] == manager.errors()
-    # A violation would be found.
+    # Check that a violation of the policy would be found.
     script = "const e = document.createElement('style'); e.textContent = 'p {}'; "
     manager.run(script + "document.body.append(e)")
     assert manager.wait_for(manager.errors)
@@ -100,7 +100,7 @@ def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
         assert ["act-clear", True] == manager.run(f"return {state}")
 
 
-#: A script that counts requests of the page in `asked`, and one that asks for a refresh.
+#: COUNT: a script that counts the page's requests in `asked`. WAKE: a script that causes a refresh.
 COUNT = """
 window.asked = 0;
 const own = window.fetch;

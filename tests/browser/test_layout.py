@@ -42,7 +42,7 @@ return [...document.querySelectorAll('.sync-page :is(a, button, input, select, s
     .map((e) => e.outerHTML.slice(0, 120));
 """
 
-# A script that returns the buttons whose text is clipped, or which have no visible text or border.
+# A script that returns the buttons with clipped text, or without visible text or border.
 BUTTONS = """
 return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b.offsetParent)
     .filter((b) => {
@@ -53,7 +53,7 @@ return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b
     }).map((b) => b.outerHTML.slice(0, 120));
 """
 
-# A script that returns what is wider than its place.
+# A script that returns elements with content that is wider than the element.
 WIDER = """
 return [...document.querySelectorAll('.results, html')]
     .filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.className);
@@ -98,7 +98,7 @@ def listing(busy: None, manager: Visitor) -> Visitor:
 
 
 def violations(visitor: Visitor) -> list[str]:
-    """Return what axe-core finds in the part of the page that this app renders."""
+    """Return the problems that axe-core finds in the part of the page that this app renders."""
     visitor.run(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     found: dict[str, Any] = visitor.browser.execute_async_script(
         "const done = arguments[arguments.length - 1];"
@@ -113,7 +113,7 @@ def violations(visitor: Visitor) -> list[str]:
 
 
 def check_pages(visitor: Visitor, widths: tuple[int, ...], schemes: tuple[str, ...]) -> None:
-    """Assert that no page has violations, clipped buttons, or small links."""
+    """Assert that no page has problems of accessibility, clipped buttons, or small links."""
     pytest.importorskip("axe_core_python")
     for page in PAGES:
         visitor.open(page)
@@ -147,8 +147,8 @@ def test_pages_have_no_axe_violations_in_a_skin(in_skin: Any, skin: str) -> None
     check_pages(in_skin(skin), WIDTHS, ("light",))
 
 
-def test_pages_fit_every_width(listing: Visitor) -> None:
-    """Django's open sidebar takes 300 pixels of the window."""
+def test_content_of_each_page_fits_into_every_window_width(listing: Visitor) -> None:
+    """Django's open sidebar takes 300 pixels of each width."""
     for path in ("", *PAGES):
         if path:
             listing.open(path)
@@ -192,7 +192,7 @@ def in_skin(
 
 @pytest.mark.parametrize(("skin", "language"), [("custom", "ar"), *DEEP_SKINS])
 def test_skin_keeps_button_texts_and_chart_lines(in_skin: Any, skin: str, language: str) -> None:
-    """In a right-to-left page, untranslated texts run from left to right."""
+    """On a right-to-left page, untranslated texts still run from left to right."""
     manager = in_skin(skin, language)
     manager.open()
     manager.first(".sync-spark polyline")

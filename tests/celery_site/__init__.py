@@ -1,1 +1,1 @@
-"""A Celery project in processes of its own. What its tasks do is counted outside, in SQLite."""
+"""A Celery project in processes of its own. Its tasks record what they do in SQLite."""

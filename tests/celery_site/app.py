@@ -1,4 +1,4 @@
-"""The app and its tasks; its broker and options are in the environment."""
+"""The app and its tasks. The environment contains the broker and other options."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def direct(job: int) -> int:
 
 @synchronized("helper", on_full="retry")
 def helper() -> None:
-    """Not the body of a task."""
+    """A function that is not the body of a task, so on_full="retry" raises TypeError."""
 
 
 @app.task

@@ -1,4 +1,4 @@
-"""What tasks did, in a file that no queue and no lock knows of."""
+"""The record of what tasks did, in a SQLite file that is independent of the broker and Redis."""
 
 import os
 import sqlite3
@@ -28,7 +28,7 @@ def note(word: str, job: int) -> None:
 
 
 class Effects:
-    """The file, as the test reads it."""
+    """The record, for a test to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class Effects:
         return [effect.job for effect in self.all() if effect.word == word]
 
     def most_at_once(self, of_one_job: bool = False) -> int:
-        """Return how many ran at the same time, of all jobs or of any single job."""
+        """Return the max number of runs at the same time, of all jobs or of a single job."""
         running, most = Counter[int](), 0
         for effect in self.all():
             key = effect.job if of_one_job else 0

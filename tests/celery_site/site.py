@@ -1,4 +1,4 @@
-"""Start the broker and the workers, from a test."""
+"""Start brokers and Celery workers for a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def started(words: list[str], environment: dict[str, str], output: Path) -> Any:
-    """Start a process in a session of its own."""
+    """Start a process in a session of its own, so that `kill()` also ends its children."""
     with open(output, "wb") as log:
         return subprocess.Popen(
             words, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -38,7 +38,7 @@ def kill(process: Any) -> None:
 
 
 class Site:
-    """A Celery project. Its workers are processes."""
+    """A Celery project with workers that a test starts."""
 
     def __init__(self, broker: str, results: str, folder: Path, **conf: Any) -> None:
         self.folder, self.effects = folder, Effects(folder / "effects.sqlite3")
@@ -52,7 +52,7 @@ class Site:
         self.workers: list[Any] = []
 
     def start(self, processes: int = 4, pool: str = "prefork") -> Any:
-        """Start a worker."""
+        """Start a worker with a pool of `processes`, and return its main process."""
         words = [sys.executable, "-m", "celery", "-A", "tests.celery_site.app", "worker"]
         words += ["-l", "INFO", "-P", pool, "-c", str(processes), "--without-gossip"]
         words += ["--without-mingle", "-n", f"w{len(self.workers)}@%h"]
@@ -104,7 +104,7 @@ RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 @contextlib.contextmanager
 def rabbitmq(folder: Path) -> Iterator[str]:
-    """Start a broker of its own. Return its URL."""
+    """Run a RabbitMQ server during the block. Yield its URL."""
     pytest.importorskip("celery", reason="Celery is missing: pip install celery")
     if not RABBITMQ.exists():
         pytest.skip("RabbitMQ is missing: apt-get install rabbitmq-server")

@@ -138,7 +138,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
             OUTAGE,
             "test_outage_under_load_neither_lifts_the_limit_nor_delays_requests",
             "test_outage_is_logged_once_when_many_permits_are_held",
-            "test_success_from_before_the_failure_does_not_end_the_outage",
+            "test_success_of_a_request_from_before_an_outage_does_not_end_it",
             "test_requests_do_not_ask_a_server_that_is_known_to_be_down",
             "test_on_outage_decides_which_requests_are_admitted",
         ),
@@ -168,16 +168,16 @@ PROOFS: dict[str, tuple[str, ...]] = {
             "test_rlock_is_released_when_its_last_block_ends",
             "test_block_releases_what_it_acquired_wherever_it_ends",
             "test_nested_and_interleaved_blocks_release_one_permit_each",
-            "test_ambiguous_blocks_that_end_in_another_thread_release_nothing",
+            "test_block_that_ends_in_another_thread_releases_nothing_if_ambiguous",
         ),
     ),
     "43": (
         *at(
             ENGINE,
             "test_worker_retries_a_failed_thread_start_with_the_next_work",
-            "test_next_use_starts_the_renewer_when_memory_for_threads_was_short",
+            "test_next_acquire_starts_the_renewer_that_lacked_memory_for_a_thread",
             "test_lease_expires_locally_in_time_when_no_thread_can_renew_it",
-            "test_lease_is_renewed_although_a_thread_could_not_start",
+            "test_lease_is_renewed_after_a_renewal_thread_could_not_start",
             "test_callback_that_got_no_thread_runs_later",
         ),
         *at(
@@ -226,7 +226,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at(
             ENGINE,
             "test_waiter_interrupted_at_any_line_does_not_block_others",
-            "test_storm_of_signals_blocks_no_thread",
+            "test_exceptions_of_many_signals_block_no_thread",
             "test_destructor_may_submit_inside_a_submit_of_its_own_thread",
             "test_caller_interrupted_at_any_bytecode_does_not_block_others",
         ),
@@ -257,7 +257,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
             "test_locks_postgres",
             "test_plain_lock_oversells_and_logs_one_warning",
             "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
-            "test_safe_ways_sell_exactly_the_tickets",
+            "test_locks_that_are_released_after_commit_sell_each_ticket_once",
         ),
         *at("test_checks", "test_check_reports_each_mistake_and_no_other"),
     ),
@@ -284,7 +284,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at("test_protocol_keys", "test_invalid_name_is_rejected"),
     ),
     "path of a request, text of an error, with line breaks and ANSI codes": at(
-        "test_logs", "test_path_of_a_rejected_request_adds_no_log_line"
+        "test_logs", "test_line_breaks_in_the_path_of_a_rejected_request_are_escaped"
     ),
     "client that reads one byte at a time": at(
         SITES, "test_slowly_read_stream_ends_with_its_lease"
@@ -341,7 +341,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "by GET, without CSRF, by view-only staff, outside the prefix": at(
         ACTIONS,
-        "test_action_is_not_carried_out_by_get",
+        "test_get_does_not_carry_out_an_action",
         "test_action_needs_the_csrf_token_and_the_permission",
         "test_each_action_is_logged_with_user_and_reason",
     ),
@@ -358,7 +358,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "names that contain data of users": (
         *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
-        *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
+        *at("test_operators_status", "test_registry_drops_old_names_and_the_oldest_of_too_many"),
         *at(
             "test_protocol_statistics",
             "test_statistics_are_stored_only_while_the_history_is_on_and_expire",

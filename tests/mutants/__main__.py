@@ -1,4 +1,4 @@
-"""Test a copy of the project with each defect, and report the defects that no test finds."""
+"""For each defect, test a copy of the project. Report the defects that no test finds."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "django_redis_sync"
-#: Files and folders that the tests need besides the package.
+#: Files and folders that the copy needs besides the package.
 BESIDE = ("docs", "tests", "devtools", "benchmarks", "setup.cfg", "pyproject.toml", "conftest.py")
 #: Time limit in seconds for the tests of one mutant.
 TIMEOUT = 300
@@ -26,15 +26,15 @@ def sources() -> dict[Path, str]:
 
 
 class Mutant:
-    """A defect that replaces `text`, which occurs once in the package, by `instead`.
+    """A defect: `instead` replaces `text`, which must occur exactly once in the package.
 
-    `tests`: files below tests/. At least one of their tests in `make test` must fail."""
+    `tests`: files below tests/. At least one test in these files must fail in `make test`."""
 
     def __init__(self, name: str, text: str, instead: str, *tests: str) -> None:
         self.name, self.text, self.instead, self.tests = name, text, instead, tests
 
     def path(self) -> Path:
-        """Return the file that contains the text. Raise AssertionError unless it occurs once."""
+        """Return the file that contains `text`. Raise AssertionError unless `text` occurs once."""
         counts = {path: text.count(self.text) for path, text in sources().items()}
         found = {path: count for path, count in counts.items() if count}
         assert [1] == [*found.values()], f"{self.name}: its text occurs in {found}"
@@ -55,7 +55,7 @@ class Mutant:
             text=True,
             timeout=TIMEOUT,
         )
-        # 1: tests failed; 2: the tests could not be imported. Other codes are errors of pytest.
+        # 1: tests failed. 2: tests could not be imported. Other codes are errors of pytest.
         assert done.returncode in (0, 1, 2), done.stdout + done.stderr
         return done.returncode != 0
 

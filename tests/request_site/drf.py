@@ -52,7 +52,7 @@ class ByAddress(APIView):
 
 
 def gated(view):
-    """Return a limited view that calls another one."""
+    """Return a limited view of DRF that calls `view`."""
 
     class Gated(APIView):
         @method_decorator(one)

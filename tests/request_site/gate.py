@@ -1,7 +1,7 @@
 """Gates at which views wait until a test opens them, and counts of the requests inside a view.
 
-Both are in the Redis of the test run, so they work with views in other processes, and while the
-Redis of the limits is down.
+Gates and counts are in the Redis of the test run. They work for views in other processes, and while
+the Redis of the limits is down.
 """
 
 import os
@@ -29,7 +29,7 @@ def open_gate(name):
 
 
 def while_shut(name):
-    """Yield until the gate is open, or `MAX_WAIT` seconds have passed. None: there is no gate."""
+    """Yield until the gate is open, or for `MAX_WAIT` seconds. If `name` is None, don't yield."""
     end = time.monotonic() + MAX_WAIT
     while name and not ask("EXISTS", "gate", name) and time.monotonic() < end:
         yield
@@ -37,7 +37,7 @@ def while_shut(name):
 
 @contextmanager
 def inside(name, client=""):
-    """Count a request inside the block. Record its arrival and the highest count."""
+    """Count a request as inside during the block. Record its arrival and the highest count."""
     number = ask("INCR", "inside", name)
     record_arrival(name, client)
     ask("ZADD", "peak", name, "GT", number, "peak")

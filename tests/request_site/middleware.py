@@ -1,4 +1,4 @@
-"""Middleware that sets a user, and does what the parameter `outer` of the query says."""
+"""Middleware that sets a user, and that the query parameter `outer` controls."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,8 +8,8 @@ from django.http import HttpResponse
 
 
 def obeying(get_response):
-    """Set the user to the one whose primary key is in the query. After the view, "raise", "replace"
-    the response, as ConditionalGetMiddleware does, or "wrap" it, as GZipMiddleware does."""
+    """Set the user with the primary key in the query. After the view, "raise" an error, "replace"
+    the response like ConditionalGetMiddleware, or "wrap" it like GZipMiddleware."""
 
     def call(request):
         pk = request.GET.get("user")

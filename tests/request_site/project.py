@@ -1,4 +1,4 @@
-"""A project with limited views, requests that stay inside a view, and what operators read."""
+"""A project with limited views, requests that stay inside a view, and the figures of operators."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 #: Run a test with the views of tests/request_site/views.py.
 site = pytest.mark.urls("tests.request_site.views")
-#: A middleware that obeys the query: see tests/request_site/middleware.py.
+#: Middleware that the query controls: see tests/request_site/middleware.py.
 OBEYING = "tests.request_site.middleware.obeying"
 
 
 class Visit:
-    """A request in its own thread, which stays inside its view until `end()`."""
+    """A request in a thread of its own. The request stays inside its view until `end()`."""
 
     open: ClassVar[dict[str, Visit]] = {}
 
@@ -88,7 +88,7 @@ class Visit:
 
 
 def stay(request: Any) -> HttpResponse:
-    """Respond with 200. The request of a Visit stays until its `end()`."""
+    """Respond with 200. The request of a Visit stays in this view until `Visit.end()`."""
     if visit := Visit.open.get(request.GET.get("visit")):
         visit.inside.set()
         visit.leave.wait(60)
@@ -153,7 +153,7 @@ class Project:
         self.configure(**sync)
 
     def limit(self, at: str = "home", body: Callable[[Any], Any] = stay, **options: Any) -> None:
-        """Serve a view at /`at`/, limited by ONE and `options`. The body may block."""
+        """Serve `body` at /`at`/, limited by ONE and `options`. `body` is sync, and may block."""
         options = {**ONE, **options}
         view = async_view(body) if self.asgi else body
         if self.way == "decorator":
@@ -179,7 +179,7 @@ class Project:
         return Visit(self.get, at, query)
 
     def lose_redis(self) -> None:
-        """Set the cache to an address where no server listens."""
+        """Give the cache an address at which no server listens."""
         self.use_redis(f"redis://127.0.0.1:{free_port()}")
 
     def use_redis(self, url: str) -> None:
@@ -200,7 +200,7 @@ def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
     return int((asyncio.run(response) if asyncio.iscoroutine(response) else response).status_code)
 
 
-# What operators read
+# Figures of operators
 
 
 def in_use(name: str = "one") -> int:
@@ -212,9 +212,9 @@ def waiting(name: str = "one") -> int:
 
 
 def facts(name: str = "one", *words: str) -> list[dict[str, Any]]:
-    """Return what `manage.py locks status` shows of a name, or of the keys of a policy.
+    """Return the entries of `manage.py locks status` for a name, or for the keys of a policy.
 
-    Wait until the name is listed: the library lists it in the background."""
+    Wait for them, because the library registers names in the background."""
 
     def shown() -> Any:
         with contextlib.suppress(CommandError):

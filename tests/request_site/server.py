@@ -18,14 +18,14 @@ from tests.support import worker_processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 60
-#: Options of each httpx call. Without this SSL context, each call would load certificates again.
+#: Options of each httpx call. The SSL context is shared, because a new one loads certificates.
 PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
 GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} -w {{workers}} --graceful-timeout 2"
-#: The command of each server. uWSGI is a program, the others are modules.
+#: The command of each server: a program for uWSGI, or else a Python module.
 SERVERS = {
     "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
     "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
@@ -81,7 +81,7 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # Other servers change Python before the first import, or are not written in Python.
+        # Fork only these two. Others change Python before the first import, or aren't in Python.
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)
 
@@ -100,7 +100,7 @@ class Site:
         return httpx.Client(base_url=self.url, **{**PLAIN, **options})
 
     def connection(self, path: str, receive_buffer: int = 0) -> socket.socket:
-        """Return a socket that has sent a request. `receive_buffer`: its size in bytes."""
+        """Return a socket that has sent a request. `receive_buffer`: buffer size in bytes."""
         client = socket.socket()
         if receive_buffer:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -1,7 +1,7 @@
 """Views with limits by decorator or mixin, and plain views, which tests limit by ENDPOINTS.
 
-The query parameter `gate` names the gate at which a view waits, `client` names the client. Names of
-async versions begin with "a".
+The query parameter `gate` names the gate at which a view waits, and `client` names the client. The
+names of async versions begin with "a".
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def quick(request):
     return HttpResponse("ok")
 
 
-# Responses that end later
+# Responses that end after their view has returned
 
 
 def parts(request):
@@ -88,7 +88,7 @@ def stream_of(parts, seconds=gate.TICK):
 
 
 plain_stream, aplain_stream = stream_of(parts)
-# daphne takes all parts, even if its client does not read.
+# Pause after each part, because daphne takes all parts, even if its client does not read.
 flood, aflood = map(
     semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10),
     stream_of(flood_parts, 0.005),
@@ -168,7 +168,7 @@ def tenant(request):
 
 @semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)
 def counter(request):
-    """Read a number, wait, and write the next one: concurrent requests would lose updates."""
+    """Read a number, wait, and write the next number. Concurrent requests would lose updates."""
     group = Group.objects.get(name__startswith="count")
     number = int(group.name.partition(" ")[2])
     time.sleep(0.001)

@@ -1,1 +1,1 @@
-"""Eight tickets and fifteen buyers at once, on a real PostgreSQL, under ATOMIC_REQUESTS."""
+"""Sell 8 tickets to 15 buyers at once, with a real PostgreSQL and ATOMIC_REQUESTS."""

@@ -1,6 +1,6 @@
-"""Sells by each way to lock and prints, as JSON, how many tickets each sold.
+"""Sell tickets with each way to lock. Print the results as JSON: tickets, errors, log messages.
 
-Arguments: the URL of Redis, the host (a folder) and the port of PostgreSQL.
+Arguments: the URL of Redis, the host of PostgreSQL, which is a folder, and its port.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def configure(redis_url: str, host: str, port: str) -> None:
     django.setup()
 
 
-#: One for each buyer that counted what was sold.
+#: An item for each buyer that has counted the sold tickets.
 COUNTED: list[None] = []
 
 
 def until_another_counts() -> None:
-    """The rest of a request that released its lock: another buyer is in before its COMMIT."""
+    """Wait, before the COMMIT of a request that released its lock, until another buyer counts."""
     mine, end = len(COUNTED), time.monotonic() + 1
     while len(COUNTED) == mine and time.monotonic() < end:
         time.sleep(0.001)
 
 
 def sell() -> None:
-    """Sell one more when there is one, slowly enough for others to come between."""
+    """Sell a ticket if one is left. Pause between count and sale, so that others can interfere."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -61,7 +61,7 @@ def sell() -> None:
 
 
 def view(buy: Callable[[], None], rest: Callable[[], None] = lambda: time.sleep(0.02)) -> Any:
-    """Return a view. `rest`: what is left of the request, before its COMMIT."""
+    """Return a view that calls `buy`, and then, still before the COMMIT, `rest`."""
     from django.http import HttpResponse
 
     def respond(request: Any) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""What a project writes that checks its types; mypy reads it, nobody runs it."""
+"""Code of a project that checks its types. mypy reads this file, and no test runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decorated functions and views keep their types; mypy reads it, nobody runs it."""
+"""Decorated functions and views keep their types. mypy reads this file, and no test runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers refuse: every line marked so, and no other. Nobody runs it."""
+"""Type checkers must reject each line with the comment "refused", and no other line."""
 
 from __future__ import annotations
 
