@@ -28,7 +28,7 @@ __all__ = [
     "synchronized",
 ]
 
-#: The module of each public name. A process loads the modules that it uses.
+#: The module of each public name. A module is imported at the first use of one of its names.
 _MODULES = {
     "Lease": "locks.lease",
     "LeaseLost": "exceptions",

@@ -82,7 +82,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         return super().history_view(request, object_id, context)
 
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-        """Return a view as a page of this site: for its staff, with CSRF, never cached."""
+        """Return a view as a page of this admin site: only for its staff, with CSRF protection, and
+        never cached."""
 
         def for_staff(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if "object_id" in kwargs:
@@ -96,7 +97,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
-                # The session has ended. After the login, the confirm page has the same fields.
+                # The session has ended. After the login, the confirm page opens with the fields
+                # that were sent.
                 login = reverse("admin:login", current_app=self.admin_site.name)
                 return redirect_to_login(views.confirm_url(request), login)
             return guarded(request, **kwargs)

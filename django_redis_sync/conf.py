@@ -37,8 +37,8 @@ class Config(defaults.Settings):
     """The setting with its defaults filled in."""
 
     def keep(self, key: str | None = None) -> int:
-        """Return the minutes of history to store. For a key of a policy, they are fewer, because a
-        policy may have many keys."""
+        """Return the minutes of history to store. A key of a policy has at most MOST_FOR_CHILDREN
+        minutes, because a policy may have many keys."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
@@ -112,10 +112,10 @@ def secrets() -> list[Any]:
 
 
 def digest(salt: str, value: str, secret: Any = None) -> str:
-    """Return a hex digest of a value that only this project can compute.
+    """Return a hex digest of a value. Only this project can compute it.
 
-    `secret` is the oldest of `secrets()` by default, so that digests survive a change of SECRET_KEY
-    while the old one is a fallback.
+    `secret`: the oldest of `secrets()` by default. So digests stay the same after a change of
+    SECRET_KEY, as long as the old key is a fallback.
     """
     text = value.encode("utf-8", "surrogatepass")
     made = salted_hmac(salt, text, secret=secret or secrets()[0], algorithm="sha256")

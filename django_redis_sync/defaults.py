@@ -1,17 +1,18 @@
 """The table of all options: type, check, default, and purpose.
 
-Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. Without a
-check, a bool is checked, and another type may have any value. The class determines where the option
-may be given:
+Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. If an
+option has no check, a bool must be a bool, and another type may have any value. The class
+determines where the option may be given:
 
 - `Settings`: in REDIS_SYNC, in upper case.
 - `Shared`: in code and for requests.
-- `Named`: in code, and as default for code in SEMAPHORES.
+- `Named`: in code. An entry of SEMAPHORES may set the default for code.
 - `SemaphoreOptions`: in code, as keywords of Semaphore, Lock, RLock, ReadWriteLock, synchronized.
-- `RequestOptions`: for requests, and as default for all requests in REQUESTS.
+- `RequestOptions`: for requests. REQUESTS may set the default for all requests.
 - `PolicyOptions`: for requests: in ENDPOINTS, SEMAPHORES, the decorator, and the mixin.
-- `Entry`: the same with the limit, which is a separate argument of the decorator.
-- `Requests`: in REQUESTS. Its additional options apply to a process, not to a policy.
+- `Entry`: the options of `PolicyOptions`, and the limit. The decorator has a separate argument for
+  the limit.
+- `Requests`: in REQUESTS. The options that only this class has apply to a process, not to a policy.
 
 `Policy`, the decorator, the mixin, the checks, and docs/settings.md are generated from this table.
 """
@@ -298,7 +299,8 @@ class Requests(RequestOptions, total=False):
 
 
 class Row(NamedTuple):
-    """An option. `kind`: its type. `check`: converts a value into the form that is stored."""
+    """An option. `kind`: the type of the option. `check`: a function that converts a value into the
+    form that is stored."""
 
     name: str
     kind: Any
@@ -314,7 +316,7 @@ class Row(NamedTuple):
 
     @property
     def path(self) -> bool:
-        """True if a str with a dot is the dotted path of the value."""
+        """True if a value that is a str with a dot is the dotted path of the real value."""
         return self.check in (values.key, values.function)
 
 

@@ -1,4 +1,4 @@
-"""The exceptions. A full semaphore, a lost lease, and an unreachable Redis are different things.
+"""The exceptions. Each kind of problem, such as a full semaphore or a lost lease, has a class.
 
 SyncError is the base of all. Each class also has a second base::
 
@@ -39,7 +39,7 @@ class NotAcquired(SyncError, LockError):
 class LeaseLost(SyncError, LockNotOwnedError):
     """The lease ended while its holder worked: it expired, was cleared, or Redis lost its data.
 
-    Another holder may have been granted since. `lock_name`: the name.
+    Since then, another holder may have got the permit. `lock_name`: the name.
     """
 
     def __init__(self, message: str, name: str | None = None) -> None:
@@ -60,9 +60,9 @@ class Unavailable(SyncError, RedisError):
 
 
 class UpgradeRefused(SyncError, RuntimeError):
-    """A thread or task that reads asked to write, or the reverse.
+    """A thread or task that holds the read side of a lock asked for the write side, or the reverse.
 
-    Two readers that wait to become the writer would wait for each other.
+    This is not allowed, because two readers that wait to write would wait for each other.
     """
 
 
@@ -71,4 +71,4 @@ class WrongKind(SyncError, TypeError):
 
 
 class ForeignValue(SyncError, ResponseError):
-    """A key of the name holds a value of another program. It was not changed."""
+    """A key of the name holds a value of another program. The value was not changed."""

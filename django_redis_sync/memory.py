@@ -6,8 +6,8 @@ process. Other features of the scripts are missing:
 - A lease lasts until it is released: `timeout` and `min_hold` have no effect.
 - Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
 - A handle can be adopted twice.
-- The limit of a share holds, but shares don't take turns: a waiter passes waiters with a full
-  share.
+- Shares don't take turns. The limit of a share applies, and a waiter overtakes those whose share
+  is full.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
@@ -27,7 +27,7 @@ from .protocol.scripts import CONSTANTS, arguments_of
 from .protocol.steps import Answer, Run, Step, Wait
 
 POLL_INTERVAL = 0.01
-#: Commands of probes and for the registry of names, which are ignored.
+#: Commands for probes and for the registry of names. They are ignored.
 _IGNORED = ("PING", "ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
@@ -47,7 +47,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.holders: dict[str, _Holder] = {}
-        #: By token: share, limit of the share (0: none), and permits.
+        #: The waiters by token: share, limit of the share (0: none), and permits.
         self.waiting: dict[str, tuple[str, int, int]] = {}
         self.seen, self.fence = "", 0
 
@@ -56,7 +56,7 @@ class _Counter:
         return sum(one.permits or CONSTANTS["EXCLUSIVE"] for one in self.holders.values())
 
     def within(self, share: str, share_limit: int, permits: int) -> bool:
-        """Return True if a share may have `permits` more."""
+        """Return True if a share may have `permits` more within its limit."""
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 
@@ -123,7 +123,7 @@ class _Counter:
 
 
 class MemoryServer:
-    """Replacement of a Server. `asynchronous` is that of an AsyncServer."""
+    """Replacement of a Server. `asynchronous`: the replacement of an AsyncServer."""
 
     def __init__(self, alias: str = "default") -> None:
         self.alias, self.asynchronous = alias, _AsyncMemoryServer(self)
@@ -138,7 +138,7 @@ class MemoryServer:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        sent, reply = clock(), list[Any]()  # scripts that are not on a name return nothing
+        sent, reply = clock(), list[Any]()  # empty for scripts on several names
         if step.verb in ("acquire", "release", "renew", "inspect"):
             with self._lock:
                 counter = self._counters[step.keys[0]]
@@ -192,6 +192,6 @@ async def _ready(timeout: float) -> str:
 
 
 def _pause(step: Step) -> float:
-    """Return the seconds of a step. Waiters get no wake-up messages, so they poll."""
+    """Return how many seconds a step takes. Waiters poll, because they get no wake-up messages."""
     seconds: float = step.seconds  # type: ignore[union-attr]
     return min(seconds, POLL_INTERVAL) if isinstance(step, Wait) else seconds

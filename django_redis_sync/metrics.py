@@ -24,7 +24,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
-    redis_sync_seconds_total{name,what}             their seconds
+    redis_sync_seconds_total{name,what}             seconds waited and held ever
 
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
 share_rejected (because of share_limit, including shadow mode). With on_full="retry", there are also
@@ -32,9 +32,9 @@ job_delivered, job_copy_dropped, and job_place_expired (a job that did not come 
 shares have no series of their own, because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
-own: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and those that `names` (globs) selects. If
-`names` is not given, those with the oldest holders and those used last are added. The label `name`
-is a policy or a name. The keys of a policy are summed.
+own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match
+`names`, a list of globs. If `names` is not given, the names with the oldest holders and the names
+used last are added. The label `name` is a policy or a name. The keys of a policy are summed.
 
 Sums and the counts of policies are some seconds old. Every process shows the same numbers, so one
 scrape target per database is enough. docs/monitoring has rules for alerts.
@@ -67,14 +67,14 @@ from .operators.status import statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: Max entries of the index of holders that are read: the oldest.
+#: Max entries of the index of holders that are read: those with the oldest holders.
 _OLDEST = 20
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
 _EVENTS = [name for name in Counters.__dataclass_fields__ if name not in _SECONDS.values()]
 _EVENTS.remove("peak")
 
-#: The help text and the labels of each metric, by its name after `redis_sync_`.
+#: The help text and the labels of each metric, by the metric's name without `redis_sync_`.
 _GAUGES: dict[str, tuple[str, ...]] = {
     "names": ("Names used within the last day.",),
     "names_left_out": ("Names without series of their own.",),
@@ -97,7 +97,7 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "events": ("Events ever.", "name", "event"),
     "seconds": ("Seconds waited and held ever.", "name", "what"),
 }
-#: Adds a sample to a metric: its name, the value, and the labels.
+#: A function that adds a sample to a metric. It gets the metric's name, the value, and the labels.
 _Put = Callable[..., None]
 
 
@@ -111,8 +111,8 @@ def register(
     collector.
 
     - `registry`: default: prometheus_client's default registry.
-    - `names`: globs of names that have series, in addition to those in the settings. None: the
-      names with the oldest holders and those used last.
+    - `names`: globs of names that have series, in addition to the names in the settings. None: the
+      names with the oldest holders and the names used last.
     - `using`: a cache alias. None: REDIS_SYNC["CACHE"].
     """
     collector = SyncCollector(names=names, using=using)
@@ -127,11 +127,12 @@ class SyncCollector(Collector):
         self._globs, self._using = None if names is None else tuple(names), using
 
     def describe(self) -> Iterator[Metric]:
-        """Return the families without reading Redis. A registry calls this at the registration."""
+        """Return the metrics without samples, and without reading Redis. A registry calls this when
+        the collector is registered."""
         yield from (_up(), *_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """Read Redis and return the families. If Redis is down, `redis_sync_up` is 0."""
+        """Read Redis and return the metrics. If Redis is down, return only `redis_sync_up` 0."""
         families = _families()
 
         def put(name: str, value: float, *labels: str) -> None:
@@ -213,11 +214,13 @@ def _oldest(found: Iterable[Status]) -> float:
 
 
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:
-    """Add the events of a policy from its statistics, or else those of a name. Without statistics,
-    keys of a policy have no sums: keys expire, so that the sums would not be counters."""
+    """Add the events of a policy from its statistics, or else the events of a name.
+
+    If a policy has no statistics, add only its last minute, and no totals: the counters of its keys
+    expire, so their sum could fall."""
     if group.statistics is not None:
         past = [group.statistics.history]
-    # The last row is the current minute, so the one before it is the last complete one.
+    # The last row is the current minute, so the row before it is the last complete minute.
     minute = add(one.rows[-2][1] for one in past)
     _put_counters(put, "last_minute", "last_minute_seconds", minute, group.name)
     if len(past) == 1 and past[0].key is None:

@@ -1,5 +1,5 @@
-"""The middleware: limits by view name, permits beyond a request's transaction, and 503 responses to
-the errors of a view's own locks."""
+"""The middleware. It limits views by name, holds permits until the request's transaction has ended,
+and answers 503 if a view's own lock raises an error."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from .logs import logger
 
 
 class ConcurrencyLimitMiddleware:
-    """Enforce REDIS_SYNC["ENDPOINTS"], and with ATOMIC_REQUESTS also decorators and mixins.
+    """Apply the limits of REDIS_SYNC["ENDPOINTS"], and, to views that ATOMIC_REQUESTS wraps, also
+    those of decorators and mixins.
 
     List it after the middleware that rejects requests (CsrfViewMiddleware,
-    LoginRequiredMiddleware). It takes permits before the view and its transaction begin,
-    and releases them after both.
+    LoginRequiredMiddleware). It acquires permits before the view and its transaction begin, and
+    releases them after both have ended.
     """
 
     sync_capable = async_capable = True
@@ -38,7 +39,7 @@ class ConcurrencyLimitMiddleware:
         self.process_view: Callable[..., Any] = self._process_view
         if self._is_async:
             markcoroutinefunction(self)
-            # Django would run a sync process_view in a thread, for unlimited requests too.
+            # Django would run a sync process_view in a thread, even if no limit applies.
             self.process_view = self._aprocess_view
 
     def __call__(self, request: HttpRequest) -> Any:
@@ -58,8 +59,8 @@ class ConcurrencyLimitMiddleware:
         try:
             response = await self.get_response(request)
         except BaseException:
-            # If the request was cancelled, its sync view runs on in the thread of the request's
-            # sync code. A call in that thread comes after the view.
+            # If the request was cancelled, its sync view still runs, in the thread of the request's
+            # sync code. So release in that thread, after the view.
             if hold := state_of(request).hold:
                 await shield(sync_to_async(hold.release)())
             raise
@@ -112,8 +113,9 @@ class ConcurrencyLimitMiddleware:
 
 
 def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
-    """Return `policies_of` the arguments. With wrong settings, return none for a page of Django's
-    admin, because the admin shows the mistake. Raise ImproperlyConfigured for other views."""
+    """Return `policies_of` the arguments. If the settings are wrong, return none for a page of
+    Django's admin, because the admin shows the mistake. For other views, raise
+    ImproperlyConfigured."""
     try:
         return policies_of(request, view, args, kwargs)
     except ImproperlyConfigured:
@@ -128,8 +130,9 @@ def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -
 def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
     """Return the policies that the middleware applies to a request of this view.
 
-    They include those of decorators and mixins only if ATOMIC_REQUESTS wraps the view. Otherwise
-    these apply their own, after the decorators outside of them (login_required).
+    The policies of decorators and mixins are included only if ATOMIC_REQUESTS wraps the view.
+    Otherwise a decorator or mixin applies its own policy, after the decorators around it, such as
+    login_required.
     """
     endpoint, marks = endpoint_of(request), [*marks_of(view, request.method)]
     own = [] if endpoint.policy is None else [endpoint.policy]

@@ -9,14 +9,15 @@ from django.utils.translation import gettext_lazy as _
 
 from .protocol.keys import display, keys_of, split
 
-# Browsers resolve these segments of a path. No quoted name is equal to a replacement.
+# Browsers resolve the path segments "." and "..", so an id has a replacement for them. No quoted
+# name is equal to a replacement.
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 
 class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # The model has no table, so `dumpdata`, for example, must find no rows.
+        # The model has no table. So a query, for example by `dumpdata`, must find no rows.
         rows: models.QuerySet[Name] = super().get_queryset().none()
         return rows
 
@@ -49,7 +50,7 @@ class Name(models.Model):
 
     @classmethod
     def find(cls, id: str) -> Name | None:
-        """Return the entry of an id, or None if the id is not that of a name."""
+        """Return the entry of an id, or None if no name has this id."""
         entry = cls(id=id)
         try:
             return entry if cls.of(*entry.parts).id == id else None

@@ -7,11 +7,11 @@ from django.dispatch import Signal
 #: A lease ended while its holder worked. Arguments: lease, reason (str). Sent on another thread.
 lease_lost = Signal()
 
-#: A request was rejected, or would have been without shadow mode. Arguments: request, policy, key
+#: A request was rejected, or only shadow mode admitted it. Arguments: request, policy, key
 #: and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool; False in
 #: shadow mode). Sender: Policy.
 acquire_rejected = Signal()
 
-#: Request limits lost their connection to Redis (down=True), or have it again. Arguments: alias
-#: (str), down (bool). Sent on another thread.
+#: Redis became unavailable for request limits (down=True), or is available again (down=False).
+#: Arguments: alias (str), down (bool). Sent on another thread.
 outage_changed = Signal()

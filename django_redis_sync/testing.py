@@ -1,7 +1,7 @@
 """Helpers for the tests of projects: fill a semaphore, disable limits, or work without Redis.
 
 Each helper is a context manager. It is also a decorator of functions, sync or async, and of test
-cases, where it applies to each test:
+cases. On a test case, it applies to each test:
 
     with filled("exports"):
         assert client.get("/export/").status_code == 503
@@ -59,8 +59,9 @@ class Helper(Generic[T]):
         return self._open.pop().__exit__(*error)
 
     def __call__(self, decorated: F) -> F:
-        """Return a function that runs `decorated` inside a block, at each call. For a test case,
-        each test runs inside a block. Raise TypeError for generators and other classes."""
+        """Return a function that runs `decorated` inside a block, at each call. Each test of a
+        decorated test case runs inside a block. Raise TypeError for generators and other
+        classes."""
         function: Any = decorated
         if isinstance(function, type) and issubclass(function, unittest.TestCase):
             function.setUp = self._before(function.setUp)  # type: ignore[assignment, method-assign]
@@ -97,8 +98,8 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """Do what `contextmanager` does. Its own decorator would leave the block before an async
-    function runs."""
+    """Do what `contextmanager` does, but also for async functions: the decorator of
+    `contextmanager` would leave the block before an async function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -122,13 +123,13 @@ def filled(
     """Hold all permits of a semaphore, so that other callers are rejected or have to wait. Return a
     context manager with the lease.
 
-    - `limit`: the limit of the code or view under test. None: the highest in SEMAPHORES, ENDPOINTS,
-      or a view.
-    - `key`, `user`, `request`: for a keyed policy, the key to fill: the key itself, a user object
-      for a policy with key "user", or a request, which gives the key of the view at its path.
-    - `share`: hold only the permits of this share, `share_limit` of them. None: the share_limit in
-      SEMAPHORES, ENDPOINTS, or a view.
-    - `using`: a cache alias. None: that of a view, or CACHE.
+    - `limit`: the limit of the code or view under test. None: the highest limit in SEMAPHORES,
+      ENDPOINTS, or a view.
+    - `key`, `user`, `request`: for a keyed policy, the key to fill. Give the key itself, a user
+      object for a policy with key "user", or a request for the key of the view at its path.
+    - `share`: hold only permits of this share, as many as `share_limit`. If that is None, use the
+      share_limit in SEMAPHORES, ENDPOINTS, or a view.
+    - `using`: a cache alias. None: the alias of a view, or CACHE.
 
     Raise AssertionError if permits are in use, or if the views of that name use another key. Raise
     ImproperlyConfigured if no limit is set.
@@ -148,7 +149,7 @@ def filled(
         permits = min(permits, share_limit or permits)
     using = using or next((policy.using for policy, _ in _policies(name) if policy.using), None)
     semaphore = Semaphore(name, limit, key=key, share=share, share_limit=share_limit, using=using)
-    # On a thread, because sync code must not wait on the event loop of an async test.
+    # Acquire on a thread: sync code must not wait on the event loop of an async test.
     with ThreadPoolExecutor(1) as thread:
         got = thread.submit(semaphore._take, False, None, permits).result()
     if not isinstance(got, Lease):
@@ -214,7 +215,7 @@ def _makes(kind: Any, key: str | None) -> bool:
 
 
 def _limit_of(name: str, option: str = "limit") -> int | None:
-    """Return the highest limit of a name in the settings and views, or None if none is an int."""
+    """Return the highest limit of a name in the settings and views, or None if they give no int."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
@@ -255,4 +256,4 @@ def without_redis() -> Iterator[None]:
             yield
         finally:
             for alias in servers:
-                renewer(alias).housekeeper.forget()  # not to be written to Redis later
+                renewer(alias).housekeeper.forget()  # or else it would write these names to Redis

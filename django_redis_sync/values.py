@@ -1,7 +1,8 @@
 """Checks of the values of options, one function per kind of value.
 
 A check takes the option's name and its value, and returns the value in the form that is stored. It
-raises TypeError for a wrong type and ValueError for a value out of bounds. Both name the option.
+raises TypeError for a wrong type and ValueError for a value out of bounds. The message names the
+option.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def positive(what: str, value: object, *, infinite: bool = False) -> float:
 
 
 def not_negative(what: str, value: object) -> float:
-    """Return `value` as seconds to wait: 0 doesn't wait, inf has no limit."""
+    """Return `value` as seconds to wait. 0 means not to wait, inf to wait without a limit."""
     number = _seconds(what, value)
     if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
@@ -58,7 +59,8 @@ def hours(what: str, value: object) -> float:
 
 
 def ending(what: str, value: object) -> float:
-    """Return `value` as seconds that a request waits. It must end, because it occupies a worker."""
+    """Return `value` as seconds that a request waits. They must be finite, because a request that
+    waits occupies a worker."""
     seconds = 0.0 if value is None else not_negative(what, value)
     if seconds == math.inf:
         raise ValueError(f"{what} of a request must be finite, because it occupies a worker")
@@ -158,7 +160,8 @@ function = _callable("a callable or its path")
 
 # Names of options
 
-#: Options by the names that other libraries give them. At most one of each is known here.
+#: Options of this library, by the names that other libraries give them. If there are several, only
+#: one of them is an option in the same place.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),
@@ -174,9 +177,8 @@ ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def unknown(
     given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return which of `given` are not options, with likely spellings, or "" if all are options.
-
-    `places`: the options of other places, with their places.
+    """Return a text that lists which of `given` are not options, with likely spellings. Return ""
+    if all are options. `places`: by option, the name of the other place to which it belongs.
     """
     words = {word.lower(): word for word in known}
     said = []

@@ -1,7 +1,7 @@
 """System checks. They open no connection: `manage.py locks doctor` examines the server.
 
-Registering them imports nothing else of this package. `settings` checks REDIS_SYNC and the caches,
-`views` checks MIDDLEWARE and the limits of the views in the URLconf.
+Importing this module imports no other module of this package. `settings` checks REDIS_SYNC and the
+caches. `views` checks MIDDLEWARE and the limits of the views in the URLconf.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TAG = "redis_sync"
 
 @register(TAG)
 def check_project(**_: Any) -> list[CheckMessage]:
-    """Return all findings, or only those of REDIS_SYNC if it can't be read."""
+    """Return the findings of all checks. If REDIS_SYNC can't be read, return only that error."""
     from . import settings, views
 
     return [*settings.check_readable()] or [*settings.check(), *views.check(), *check_tasks()]

@@ -31,7 +31,7 @@ def message(number: str, text: str, hint: str) -> CheckMessage:
 
 
 def check_readable() -> Iterator[CheckMessage]:
-    """Yield an error if REDIS_SYNC can't be read: then no other check makes sense."""
+    """Yield an error if REDIS_SYNC can't be read. In that case, no other check is run."""
     try:
         conf.current()
         endpoints()
@@ -95,7 +95,7 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
 
 
 def _check_pool(alias: str) -> Iterator[CheckMessage]:
-    """Yield a warning if releases and renewals would wait for a connection."""
+    """Yield a warning if the pool is so small that releases and renewals wait for a connection."""
     cache: dict[str, Any] = settings.CACHES.get(alias, {})
     given = cache.get("OPTIONS", {}).get("CONNECTION_POOL_KWARGS", {}).get("max_connections")
     if given is None:
@@ -144,7 +144,7 @@ def _check_entries(
 
 
 def mistake(check: Callable[[Any], None], name: Any) -> str:
-    """Return the mistake that a check of an entry finds, else empty."""
+    """Return the mistake that `check(name)` raises as an error, or an empty string."""
     try:
         check(name)
     except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
@@ -153,7 +153,8 @@ def mistake(check: Callable[[Any], None], name: Any) -> str:
 
 
 def hint_for(error: str) -> str:
-    """Return the purpose of the option that `error` names, else the options of an entry."""
+    """Return a hint for an error: the purpose of the option that `error` names, or else a list of
+    the options."""
     named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
     if named:
         return f"{named[0].name}: {named[0].why}"
@@ -168,8 +169,8 @@ def check_endpoint(pattern: str) -> None:
 
 
 def check_semaphore(name: Any) -> None:
-    """Raise an error if an entry of SEMAPHORES is wrong. Code that uses the name may give the limit
-    itself and wait without end, unlike requests."""
+    """Raise an error if an entry of SEMAPHORES is wrong. Unlike an entry for requests, it needs no
+    limit, and its blocking_timeout may be infinite."""
     check_text("a name", name)
     for option, value in conf.current().named(name).items():
         if option != "blocking_timeout" or value != math.inf:

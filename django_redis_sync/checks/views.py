@@ -29,7 +29,8 @@ _ADD_LIMITS = f"Add '{_LIMITS}' to MIDDLEWARE, if possible as the last entry."
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _ACCESS_MIXIN = "django.contrib.auth.mixins.AccessMixin"
-#: Middleware that rejects requests. ConcurrencyLimitMiddleware must take no permits for these.
+#: Middleware that rejects requests. ConcurrencyLimitMiddleware must come after them, so that a
+#: request that they reject takes no permit.
 _GATEKEEPERS = (
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
@@ -181,7 +182,8 @@ def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
 
 
 def _misfit(function: Any, count: int) -> str:
-    """Return why a policy's callable can't be called with `count` arguments, else empty."""
+    """Return why a policy's callable can't be called with `count` arguments, or an empty
+    string."""
     if not callable(function):
         return ""
     try:
@@ -189,13 +191,13 @@ def _misfit(function: Any, count: int) -> str:
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return f"{name} can't be called with {count} argument{'s' * (count > 1)}: {error}"
-    except ValueError:  # it has no signature, as some built-in functions
+    except ValueError:  # some built-in functions have no signature
         pass
     return ""
 
 
 def _of_mixin(owner: type) -> Iterator[Problem]:
-    """Yield base classes that hide the mixin, or that should come before it."""
+    """Yield base classes that keep the mixin from being called, or that should come before it."""
     place = owner.__mro__.index(SemaphoreRequiredMixin)
     for base in owner.__mro__[:place]:
         code = getattr(inspect.unwrap(vars(base).get("dispatch", base)), "__code__", None)
@@ -246,7 +248,7 @@ def _check_limits() -> Iterator[CheckMessage]:
 
 
 def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield names with a share_limit that can't have the effect that it seems to have."""
+    """Yield names whose share_limit has no effect: no share is given, or the limit is lower."""
     policies = [policy for route in reached for policy in policies_of(route)]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}
@@ -269,8 +271,8 @@ def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield pairs of limits that one view takes in the opposite order of another view: requests of
-    the two could wait for each other."""
+    """Yield pairs of limits that two views take in opposite orders. Requests of these views could
+    wait for each other."""
     first: dict[tuple[str, str], str] = {}
     for route in reached:
         for way in admissions_of(route, has_middleware(_LIMITS) and is_atomic(route.view)):
@@ -317,8 +319,8 @@ def has_middleware(kind: str) -> bool:
 
 
 def is_a(found: Any, kind: str) -> bool:
-    """Return True if a class is the one of this dotted path, or a subclass. It is not imported:
-    its app may not be installed."""
+    """Return True if `found` is the class with the dotted path `kind`, or a subclass. The path is
+    not imported, because its app may not be installed."""
     bases = found.__mro__ if isinstance(found, type) else ()
     return any(f"{base.__module__}.{base.__qualname__}" == kind for base in bases)
 

@@ -38,11 +38,11 @@ class Column(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A plot of the use, and below it one of waits and rejections, on the same time axis.
+    """Two plots on the same time axis: above the permits in use, below the waits and rejections.
 
-    `use`: the outline of the upper plot. `limit_y`: the height of the limit in it, or None.
-    `use_top`, `count_top`: the highest values of the two plots. `ticks`: times on the axis.
-    `eventful`: the steps with something to see.
+    `use`: the outline of the upper plot. `limit_y`: the height of the limit in the upper plot, or
+    None. `use_top`, `count_top`: the highest values of the two plots. `ticks`: times on the axis.
+    `eventful`: the steps in which permits were in use, or requests waited or were rejected.
     """
 
     use: str
@@ -56,15 +56,15 @@ class Chart(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a number for SVG, which must not depend on the language."""
+    """Return a number as text for SVG. The text does not depend on the visitor's language."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = False) -> Bar:
-    """Return a bar with a max width of 100. Without a limit, one holder makes it full.
+    """Return a bar with a max width of 100. Without a limit, one holder makes the bar full.
 
     The level is "full" only if there are waiters, because it is normal that a lock is held. A lock
-    that is held is "busy" if the lease is `permanent`.
+    that is held is "busy" if its lease is `permanent`.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)
     if share >= 1 and waiting:
@@ -100,7 +100,8 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
 
 
 def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
-    """Yield a column for each step. `pairs`: the value below a column, and that of the column."""
+    """Yield a column for each step whose value is not 0. `pairs`: for each step, the value at the
+    bottom of the column, and the value that the column shows."""
     across = WIDTH / max(1, len(pairs))
     for position, (below, value) in enumerate(pairs):
         if value:
@@ -118,7 +119,7 @@ def _stairs(values: Sequence[int], top: int) -> str:
 
 
 def sparkline(peaks: Sequence[int], top: int) -> str:
-    """Return the points of a polyline, or "" if nothing happened."""
+    """Return the points of a polyline, or "" if all peaks are 0."""
     if not any(peaks):
         return ""
     across, highest = SPARK_WIDTH / max(1, len(peaks) - 1), max(top, *peaks)

@@ -19,8 +19,9 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
 class Action(forms.Form):
-    """An operator action, named like its function in operators.actions. `title` and `effect` are
-    shown before it, and `done` after it. The fields are arguments of the function."""
+    """An operator action. The class has the name of its function in operators.actions, and the
+    form's fields are the function's arguments. The confirm page shows `title` and `effect`. `done`
+    is the message after the action."""
 
     title: Promise
     effect: Promise
@@ -87,8 +88,8 @@ class Reset(Action):
 
 
 class Clear(Action):
-    """Evict the holders up to a fence. These are the ones that the page showed, because later
-    grants have higher fences."""
+    """Evict the holders whose fence is not above the given one. A holder that got its permit
+    after the page was made has a higher fence, and stays."""
 
     title = gettext_lazy("Release all holders of %(name)s")
     effect = gettext_lazy(

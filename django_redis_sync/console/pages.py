@@ -26,11 +26,11 @@ from . import charts
 
 #: Rows per page of names, and of a policy's keys. A refresh sends at most 60 commands.
 PER_PAGE, KEYS_PER_PAGE = 25, 20
-#: Max names that are compared to sort a list by a figure.
+#: Max names that are read to sort a list by a figure, such as the number of waiters.
 MAX_COMPARED = 60
 #: Max keys, of all policies together, in the result of a search.
 MAX_FOUND_KEYS = 20
-#: Max rows that an action reads, so that it finds every holder.
+#: Max rows that the page of an action reads. It is so large that the page finds every holder.
 ALL_ROWS = 100_000
 #: Minutes of history on the page of a name, by default.
 SHORT = 60
@@ -41,7 +41,7 @@ Context = dict[str, Any]
 
 
 class Moment(NamedTuple):
-    """A time, the same as text, and its age."""
+    """A time, its text, and its age as text."""
 
     at: datetime
     clock: str
@@ -57,8 +57,8 @@ def with_age(at: datetime, now: datetime) -> Moment:
 
 
 class Wanted(NamedTuple):
-    """A visitor's query of the list. `policy`: list only the keys of this name. `history`: "all",
-    or "" for the last hour."""
+    """The query with which a visitor opens the list. `policy`: list only the keys of this name.
+    `history`: "all", or "" for the last hour."""
 
     query: str = ""
     order: str = ""
@@ -96,7 +96,8 @@ def data(wanted: Wanted) -> Context:
 
 
 def data_of(status: Status, wanted: Wanted) -> Context:
-    """Return a name for JSON. If it is a policy, `keys` has a page of its keys."""
+    """Return the status and history of a name for JSON. If the name is a policy, `keys` has a page
+    of the policy's keys."""
     past = {(one.name, one.key): one for one in histories_of([status])}
     found = as_json([Group(status.name, status, ())], past, [], 1)
     if status.key is None and Recent(status.name):
@@ -120,7 +121,7 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 
 
 def _units(group: Group, wanted: Wanted) -> list[Group]:
-    """Return what gets a row: a policy is one row, unless its keys are listed."""
+    """Return the groups that get a row each. A policy gets one row, unless its keys are listed."""
     if group.children and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
@@ -138,7 +139,7 @@ def _rows_of_keys(query: str) -> Iterator[Context]:
 def _row(group: Group, past: Past) -> Context:
     """Return a row of the list: a name, a policy with the sums of its keys, or a key."""
     first, oldest, spark = group.all[0], since(group.all), ""
-    # The limit of a policy is per key, so it says nothing about the sum.
+    # Each key of a policy has the limit for itself, so no limit applies to the sum of the keys.
     limit = None if group.keys else group.limit
     permanent = any(holder.permanent for status in group.all for holder in status.holders)
     if not group.children:
@@ -168,7 +169,8 @@ def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
 
     sort = {}
     for field in ("name", *FIGURES):
-        # The first click on a name sorts it from A to Z, and on a figure from the largest on.
+        # The first click on the column of names sorts from A to Z. The first click on the column of
+        # a figure sorts from the largest number down.
         down = (field == "name") == order.startswith("-")
         direction = "descending" if down else "ascending"
         sort[field] = {
@@ -188,13 +190,13 @@ def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
 
 
 def find(name: str, key: str | None, rows: int = MAX_ROWS) -> Status | None:
-    """Return the status of a name, or None if the name is not known and so has no page."""
+    """Return the status of a name. Return None for an unknown name, which has no page."""
     status = statuses([(name, key)], rows=rows)[0]
     return status if status.used or is_known(name, key) else None
 
 
 def number_of_keys(status: Status) -> int:
-    """Return the number of keys that an action on this name includes."""
+    """Return the number of keys to which an action on this name applies too."""
     return 0 if status.key is not None else count_keys([status.name])[status.name]
 
 
@@ -213,7 +215,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
             sums = found
     if sums is None:
         past = histories_of([status], minutes=minutes)[0]
-    else:  # no suggested limit: the limit of a policy is per key
+    else:  # each key has the limit for itself, so the sums of all keys suggest no limit
         past = replace(sums.history, suggested_limit=None)
     holders = [holder_row(status, holder) for holder in status.holders]
     permanent = any(holder.permanent for holder in status.holders)
@@ -247,7 +249,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
 def holder_row(status: Status, holder: Holder) -> Context:
     return {
         "holder": holder,
-        "fence": str(holder.fence),  # a link must not depend on the language
+        "fence": str(holder.fence),  # for links, so not formatted for the visitor's language
         "since": with_age(holder.since, status.at),
         "left": "" if holder.permanent else duration(holder.ends_in),
     }
@@ -258,7 +260,8 @@ def _waiter_row(status: Status, waiter: Waiter) -> Context:
 
 
 def _bounds(found: Quantiles) -> str:
-    """Return the durations that half and that 95 % stay below, or "" if there were none."""
+    """Return the two durations below which 50 % and 95 % of the values are, or "" if there are no
+    values."""
     if found.p50 is None or found.p95 is None:
         return ""
     return f"{duration(found.p50)}, {duration(found.p95)}"
@@ -276,7 +279,7 @@ _examined: dict[str, tuple[float, list[doctor.Finding]]] = {}
 
 
 def health() -> Context:
-    """Return the findings of the doctor. They are at most HEALTH_LIFETIME seconds old: the
+    """Return the findings of the doctor. They are cached for HEALTH_LIFETIME seconds, because an
     examination sends more commands than the list itself."""
     place, now = conf.current().prefix(conf.current().cache), time.monotonic()
     if place not in _examined or now - _examined[place][0] > HEALTH_LIFETIME:

@@ -96,8 +96,8 @@ View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
 
 
 def page(*methods: str, as_json: bool = False) -> Callable[[View[P]], View[P]]:
-    """Return a decorator that requires the view permission and one of `methods`, and that explains
-    errors of Redis and of the settings, as JSON or as a page."""
+    """Return a decorator that requires the view permission and one of `methods`. If Redis or the
+    settings cause an error, the decorated view explains the error, as JSON or as a page."""
 
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
@@ -203,15 +203,15 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
 
 
 def confirm_url(request: HttpRequest) -> str:
-    """Return the address of the confirm page with the fields that were sent to it."""
+    """Return the address of the confirm page with the fields of this request."""
     fields = request.POST.copy()
     fields.pop("csrfmiddlewaretoken", None)
     return f"{request.path}?{fields.urlencode()}"
 
 
 def actions_log(object_id: str) -> dict[str, Any]:
-    """Return the actions on a name for its history page. If they can't be read, return the error.
-    The page also has entries from the site's database."""
+    """Return the actions on a name, as Redis has them, for the history page of the name. If they
+    can't be read, return the error, because the page also has entries from the site's database."""
     name, key = _entry(object_id).parts
     try:
         with page_errors():
@@ -256,7 +256,8 @@ def _render(
 ) -> HttpResponse:
     """Return a page. With `live`, return only the part of it that refreshes itself."""
     text = _("Locks and semaphores")
-    # Without a translation, the texts of a page are English and run from left to right.
+    # Without a translation, the texts are English. If the site's language is another one, the
+    # template marks the texts as English, which runs from left to right.
     untranslated = text == "Locks and semaphores"
     words = {
         "title": str(context.get("original", text)),

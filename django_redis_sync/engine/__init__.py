@@ -8,9 +8,9 @@ Sending a step
     server        `server_of(alias)` and `async_server_of(alias)`: perform a step on the server of
                   a cache alias.
     cluster/      The same for a Redis Cluster: find the node of a name, follow redirects.
-    quorum/       The same for several independent servers: the answer of the majority.
+    quorum/       The same for several independent servers: the majority decides.
     pools         Sync connections: checked out of the project's pool, or private ones.
-    batching      Async connections: steps that are submitted together leave together.
+    batching      Async connections: steps that are submitted together are sent as a batch.
     clients       The project's django-redis and redis.asyncio clients. Only this module imports
                   those libraries.
     wire          The clock, Redis's wire format, labels, and the meaning of redis-py's
@@ -25,8 +25,8 @@ In the background, per process and alias
     renewal       Renews leases, with a queue per node, and reports lost leases in time.
     schedule      A heap of the times at which leases or waiters are due.
     housekeeping  One thread for the jobs below, and one that retries failed cleanups.
-    names         Lists the names in use, and since when they are held.
-    overrides     Reads what operators have paused or resized.
+    names         Writes which names are in use, and since when they are held.
+    overrides     Reads which policies operators have paused or resized.
     statistics    Counts the outcomes of acquires, and the ends of leases.
     threads       The daemon threads: how they start, wake, and finish at exit. Callbacks and
                   signal receivers run on other threads.

@@ -1,4 +1,4 @@
-"""Batches of async commands: those issued while a batch is in flight are sent as the next one."""
+"""Batches of async commands: the next batch has all commands issued while a batch is in flight."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from .clients import buffered_replies, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of
 
-#: Other ends of an await: the time is over, or the loop ends and cancels its tasks.
+#: Exceptions that end an await without a reply: the time limit passed, or the ending event loop
+#: cancelled the task.
 _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Max commands in a batch.
 MAX_BATCH = 512
-#: Number of commands from which on two batches are faster: the server works on the second while
-#: this process reads the replies of the first.
+#: Min number of commands that are split into two batches. This is faster, because the server works
+#: on the second batch while this process reads the replies of the first one.
 SPLIT_FROM = 32
 #: Types of a script's reply.
 _REPLIES = frozenset({bytes, str, list})
 
 
 class Command(NamedTuple):
-    """A step, whether to send its script's source, and the future of its answer."""
+    """A step and the future of its answer. `whole`: whether to send the source of the script."""
 
     step: Run
     whole: bool
@@ -68,7 +69,8 @@ class Batcher:
         return done
 
     async def aclose(self) -> None:
-        """Wait until nothing is queued or in flight. After END seconds the rest fails."""
+        """Wait until nothing is queued or in flight. After END seconds, fail the commands that are
+        left."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher], timeout=END)
         if self._flusher is not None:
@@ -83,11 +85,13 @@ class Batcher:
                 await self._give_back()
         except Exception as error:
             reason = repr(error)
-            # Close the connection: a reply that is still unread would be taken for the next one.
+            # Close the connection. Otherwise an unread reply would be taken for that of the next
+            # command.
             await self._give_back(broken=True)
             raise
         finally:
-            # From here to the end of the task there is no await. The next step starts a new task.
+            # No await follows, so no step can be submitted before this task ends. The next step
+            # starts a new task, because `_flusher` is None.
             self._flusher = None
             self._fail_all(reason)
 
@@ -98,7 +102,7 @@ class Batcher:
                 batch = await self._send(self._take(split=True))
                 continue
             replies, received = await self._read(batch), clock()
-            # The next commands leave before these replies wake any task.
+            # Send the next commands before these replies wake any task: the server works meanwhile.
             ahead = await self._send(self._take()) if self._queue else None
             self._deliver(batch, replies, received)
             batch = ahead
@@ -141,7 +145,7 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                if limit.late - late < LATE:  # otherwise the loop was busy, not the server
+                if limit.late - late < LATE:  # otherwise the loop was busy, so try again
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
@@ -163,8 +167,8 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply, or an exception for an error of the server. `buffered` is not a
-        script's reply: an exception, a push, or nothing."""
+        """Return the next reply, or an exception for an error of the server. `buffered`: an
+        exception, a push, or nothing, but not a script's reply."""
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):
@@ -218,8 +222,8 @@ def _fail(commands: list[Command], failure: Failure) -> None:
 def _drop_tracebacks(error: BaseException | None) -> None:
     """Drop the tracebacks of an error and of its chained errors.
 
-    Their frames form a reference cycle with the commands, and refer to the frames of the callers.
-    Only the garbage collector would free the leases there.
+    The frames of a traceback form a reference cycle with the commands, and refer to the frames of
+    the callers. Only the garbage collector would free the leases in those frames.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

@@ -1,4 +1,4 @@
-"""The project's Redis clients. For async code they are made from its configuration.
+"""The project's Redis clients. For async code, they are made from the project's configuration.
 
 No other module imports django_redis or redis.asyncio.
 """
@@ -51,15 +51,15 @@ def urls_of(alias: str) -> list[str]:
 def forget(alias: str) -> None:
     """Remove this thread's cache object of an alias, because no client could be made for it.
 
-    Otherwise django-redis 6 tries to make the client again at the end of the request, to close it,
-    and the request fails.
+    Otherwise django-redis 6 makes the client again at the end of the request, in order to close it.
+    That raises the same error, and the request fails.
     """
-    with contextlib.suppress(AttributeError):  # this thread has none
+    with contextlib.suppress(AttributeError):  # this thread has no cache object of the alias
         del caches[alias]
 
 
 #: Options of a sync configuration that an async client doesn't take, or takes with another meaning.
-#: Options of the pool are not needed: one connection sends, and another one listens.
+#: Async code needs no options of a pool, because one connection sends and another one listens.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
@@ -116,19 +116,19 @@ def async_options(alias: str) -> dict[str, Any]:
             "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
-    # No retries by redis-py: the plans retry the steps that may be sent twice.
+    # No retries by redis-py, because the plans retry the steps that may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
     return kwargs
 
 
 def buffered_replies(connection: Any) -> Callable[[], Any]:
-    """Return a function that takes from an async connection what it has already read.
+    """Return a function that takes the next reply that an async connection has already read.
 
-    The function returns a reply, a push (a list), or an exception for an error. At the end, and
-    always without hiredis, it returns another value.
+    The function returns a reply, a push (a list), or an exception for an error. If there is none,
+    and always without hiredis, it returns another value.
 
-    `_parser` and `_reader` are the only private names of redis-py in this package. Its public way
-    needs three coroutines per reply, and takes ten times as long.
+    `_parser` and `_reader` are the only private names of redis-py in this package. The public
+    function needs three coroutines per reply, and takes ten times as long.
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)

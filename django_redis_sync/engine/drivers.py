@@ -38,8 +38,8 @@ def attempt(
 ) -> Any:
     """Return the result of `plan(*of)`, which begins with `step`.
 
-    `known(answer, *of)` returns the result if the first answer is enough, as in most cases, and
-    then no plan is made. Otherwise it returns None.
+    `known(answer, *of)` returns the result if the first answer is enough. That is so in most cases,
+    and saves making a plan. Otherwise `known` returns None.
     """
     try:
         answer = server.run(step)
@@ -54,7 +54,7 @@ def attempt(
 def drive(plan: Plan, server: Server, first: Answer | BaseException | None = None) -> Any:
     """Return the plan's result. Raise Unavailable or ForeignValue if Redis gave no usable answer.
 
-    `first`: the outcome of the plan's first step, if that was carried out before.
+    `first`: the outcome of the plan's first step, if the step was carried out before.
     """
     try:
         step = plan.send(None)  # type: ignore[arg-type]
@@ -76,8 +76,8 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
     """Async version of `drive`. If it is cancelled, the plan first undoes what it has sent.
 
-    `to_the_end`: if it is cancelled, the plan first continues to its end. In both cases the
-    cancellation takes effect after at most UNDO_BUDGET seconds.
+    With `to_the_end`, the plan first continues to its end instead. In both cases the cancellation
+    takes effect after at most UNDO_BUDGET seconds.
     """
     cancellation = _Cancellation()
     server.plans += 1
@@ -102,8 +102,8 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
             return end.value
         raise error_of(end, step) from end.cause
     finally:
-        # Exceptions refer to this frame. Its references must not lead back to them, or the garbage
-        # collector alone would free a lease in a frame above.
+        # Exceptions refer to this frame. If this frame referred to an exception, they would form a
+        # cycle, and only the garbage collector would free a lease in a frame above.
         del doing
         server.left()
 
@@ -127,7 +127,7 @@ class _Cancellation:
                 except asyncio.CancelledError as error:
                     self.args = error.args
                     self.until = self.until or now() + UNDO_BUDGET
-            if doing.cancelled():  # a task of this package, at the end of the loop
+            if doing.cancelled():  # at the end of the loop, this package cancels its tasks
                 raise Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
             if not doing.done():
                 # Retrieve the exception that no task waits for. Otherwise asyncio logs it.
@@ -168,7 +168,8 @@ def _key(words: Sequence[Any]) -> str:
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """Return a reply. That to HGETALL, which RESP2 sends as a flat list, becomes a dict."""
+    """Return a decoded reply. A reply to HGETALL is a dict, also if RESP2 sent it as a flat
+    list."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):
         return dict(zip(found[::2], found[1::2], strict=True))

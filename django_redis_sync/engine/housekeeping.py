@@ -25,17 +25,17 @@ from .statistics import Kind, Named, StatisticsBuffer, Use
 from .threads import Worker
 from .wire import RETRY, ROUND, clock
 
-#: Seconds for which a failed step is retried. By then, its lease has expired.
+#: Seconds for which a failed step is retried. After that time, the lease has expired anyway.
 GIVE_UP = 120.0
-#: Max steps in a round trip, because a server runs them without interruption.
+#: Max steps in a round trip. The server may run all of them before commands of other clients.
 BATCH = 256
 
 
 class Job(Protocol):
-    """A job of the housekeeping thread. `due`: when to run it next; inf: never.
+    """A job of the housekeeping thread. `due`: the time at which to run the job next; inf: never.
 
-    `tend` runs it, and sets `due`. `leaving`: True if the process exits, so that all entries have
-    to be written now. If it raises, it keeps its entries, and runs again later.
+    `tend` runs the job, and sets `due`. `leaving`: True if the process exits, so that the job must
+    write all entries now. If `tend` raises, the job keeps its entries, and runs again later.
     """
 
     due: float
@@ -50,7 +50,7 @@ class Housekeeper:
         self._alias, self._held = alias, held
         #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
-        self._busy = False  # while the jobs run
+        self._busy = False  # True while the jobs run
         self.forget()
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
@@ -85,7 +85,8 @@ class Housekeeper:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Record that `token` waits in this process for a name. None: it no longer waits."""
+        """Record that `token` waits in this process for the name `named`, or, if that is None, that
+        it no longer waits."""
         if named is None:
             self.waiting.pop(token, None)
         else:
@@ -102,8 +103,8 @@ class Housekeeper:
                 self.adopted(keys)
 
     def adopted(self, keys: Keys) -> None:
-        """Schedule a write of the statistics. Also for an adopted lease: that is not an event, but
-        changes the gauges."""
+        """Schedule a write of the statistics. The adoption of a lease needs a write too: it changes
+        the gauges, although it is not counted as an event."""
         if keys.keep and self.statistics.due == math.inf:
             self.statistics.rouse()
             self._worker.expect(self.statistics.due)
@@ -154,7 +155,7 @@ class Housekeeper:
             logger.exception("housekeeping of %r failed, and is tried again", self._alias)
 
 
-#: A step, and what its queue knows of it.
+#: A step, and data that its queue stores with it.
 Entry = tuple[Run, Any]
 Outcome = Answer | Failure
 
@@ -162,8 +163,8 @@ Outcome = Answer | Failure
 class StepQueue:
     """Sends steps of an alias in batches, on a thread of its own.
 
-    `answered(entries, outcomes)`: called on that thread, with an Answer or a Failure for each step.
-    Any thread may call `enqueue`, also in a destructor.
+    `answered(entries, outcomes)`: a function that the thread calls with an Answer or a Failure for
+    each step. Any thread may call `enqueue`, also in a destructor.
     """
 
     def __init__(

@@ -15,18 +15,19 @@ from .loops import end_tasks, start_task
 from .schedule import Schedule
 from .wire import clock
 
-#: Max messages that are stored because they arrived before their waiter waits.
+#: Max messages that are stored because they arrived before their waiter began to wait.
 _MAX_EARLY = 10_000
 #: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 #: Kinds of messages, by their first word.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
-#: Max seconds between two requests of the waiters of a name. One request counts for all of them.
+#: Max seconds between two requests of the waiters of a name. A request of one waiter shows that
+#: all waiters of the name in this event loop are alive.
 HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
 class _NameWaiters:
-    """The waiters of a name, in the order of their last request."""
+    """The waiters of a name in the order of their last request, and the time of the last one."""
 
     __slots__ = ("asked", "tokens")
 
@@ -37,12 +38,12 @@ class _NameWaiters:
 class Hub:
     """The waiters of an event loop, and the channel on which their handoffs are published.
 
-    The waiters share one timer, which fires when the next of them is due. A timer per waiter would
-    cost more than the rest of a wait. `subscriptions`: number of connections that listen.
+    The waiters share one timer, which fires when the first of them is due. A timer per waiter would
+    cost more than the rest of the wait. `subscriptions`: number of connections that listen.
     """
 
-    # Invariants: the timer fires at _fires_at, which is at most the time when a waiter is due. Each
-    # name of _by_name has a timer for its next heartbeat.
+    # Invariants: the timer fires at _fires_at, which is not later than the time at which any waiter
+    # is due. Each name in _by_name has a timer for its next heartbeat.
     def __init__(self, client: Any, prefix: str, subscriptions: int = 1) -> None:
         self._client, self._subscriptions = client, subscriptions
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
@@ -55,8 +56,9 @@ class Hub:
         self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Subscribe and return the channel. Return it also if that fails or takes longer than
-        `timeout` seconds: a waiter that misses its message asks again anyway."""
+        """Subscribe to the channel and return it. Return it also if the subscription fails or takes
+        longer than `timeout` seconds: a waiter that misses its message sends its request again
+        later."""
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
@@ -70,8 +72,8 @@ class Hub:
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
         """Return a future of the message for `token`, or of None after `seconds`.
 
-        None can also be sooner: one waiter of the `name` has to send a request if none has done so
-        for HEARTBEAT_INTERVAL seconds.
+        The result None may also come earlier. If no waiter of the `name` has sent a request for
+        HEARTBEAT_INTERVAL seconds, one of them gets None, so that it sends a request.
         """
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
@@ -115,7 +117,7 @@ class Hub:
         self._expect(self._schedule.earliest(), now)
 
     def _heartbeat(self, name: str) -> None:
-        """Let one waiter of a name send a request, unless one has done so lately."""
+        """Let one waiter of a name send a request, unless another has sent one lately."""
         waiters, loop = self._by_name[name], asyncio.get_running_loop()
         if not waiters.tokens:
             del self._by_name[name]
@@ -135,8 +137,8 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            # A message that no waiter fetches stays until it is the oldest of too many. A waiter
-            # ignores it if it is too old.
+            # Store the message for a waiter that has yet to call wait(). If no waiter fetches it,
+            # it is removed when there are too many newer ones. A waiter ignores an old message.
             self._early.pop(token, None)
             self._early[token] = element
             if len(self._early) > _MAX_EARLY:
@@ -152,7 +154,8 @@ class Hub:
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
-                # Not listen(): the loop closes asynchronous generators while this runs.
+                # Not listen(): it is an asynchronous generator, and an ending loop closes those
+                # while this task still runs.
                 while pubsub.subscribed:
                     for kind, data in await _received(pubsub):
                         if kind == "message":
@@ -176,7 +179,8 @@ class Hub:
             self._tried.set_result(None)
 
     def _subscribed(self) -> None:
-        """Let all waiters ask again, because messages are lost while the connection is down."""
+        """Wake all waiters, so that each sends its request again: messages that were published
+        before the subscription are lost."""
         self._end_try()
         for token in list(self._waiters):
             self._wake(token, None, clock())
@@ -188,7 +192,8 @@ async def _closed(pubsub: Any) -> None:
 
 
 async def _received(pubsub: Any) -> list[tuple[str, Any]]:
-    """Return the kind and data of the next message, and of those that were read along with it."""
+    """Return the kind and data of the next message, and of further messages that were read with
+    it."""
     message = await pubsub.get_message(timeout=None)
     received = [] if message is None else [(message["type"], message.get("data"))]
     buffered = buffered_replies(pubsub.connection)
@@ -198,5 +203,5 @@ async def _received(pubsub: Any) -> list[tuple[str, Any]]:
         else:
             await handle_push(pubsub.connection, push)
     if isinstance(push, Exception):
-        raise push  # after the next subscription all waiters ask again
+        raise push  # after the next subscription, all waiters send their requests again
     return received

@@ -16,7 +16,7 @@ from ..protocol.plans import UNDO_BUDGET
 TICK = 0.05
 #: Seconds by which a timer may be late before the loop counts as busy.
 LATE = 0.01
-#: Seconds until the last check, which decides whether an answer is late.
+#: Seconds from the end of the time limit to a last check, which decides whether an answer is late.
 LAST_LOOK = 0.002
 #: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
@@ -31,9 +31,10 @@ T = TypeVar("T")
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` doesn't cancel when its main coroutine is done.
 
-    `asyncio.run()` cancels the project's tasks, which undo their steps by means of such tasks. The
-    task's context is empty, because the context of the first caller would live as long as the task.
-    It is not made by `create_task()`, because a project's task factory might run it at once.
+    `asyncio.run()` cancels the project's tasks. These then undo their steps, and need tasks of this
+    package that still run. The new task's context is empty, because otherwise the caller's context
+    would live as long as the task. The task is not made by `create_task()`, because a task factory
+    of the project might run it at once.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))
@@ -60,14 +61,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 class LoopTimeout:
-    """A time limit of `seconds` for an answer. Time in which the event loop was busy doesn't count,
+    """A time limit of `seconds` for an answer. Time in which the event loop is busy does not count,
     up to MAX_LATE seconds.
 
-    A timer that fires late means that the loop was busy, not that the server is slow: the answer
-    may have arrived meanwhile. So such a timer counts only for the time for which it was set. At
-    the end, a last timer gives the loop the time to read the answer; it is repeated if it is late.
-    The limit begins when this object is created, and ends with `stop`. A `with` block on this
-    object raises asyncio.TimeoutError if the time passes.
+    If a timer fires late, the loop was busy. The answer may have arrived meanwhile, so the server
+    need not be slow. So each timer counts only for the time for which it was set, not for its
+    delay. At the end, a last timer gives the loop the time to read the answer. The last timer is
+    repeated if it is late too.
+    The time starts when this object is created, and ends with `stop`. A `with` block on this
+    object raises asyncio.TimeoutError if the limit is exceeded.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
@@ -86,7 +88,7 @@ class LoopTimeout:
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
-        if self._over:  # while nothing waited
+        if self._over:  # the time passed before this block: give the loop a last check
             self._over = False
             self._arm(LAST_LOOK)
         return self
@@ -141,9 +143,9 @@ class BackgroundTasks:
 class LoopResources:
     """The async servers of one event loop, by alias. They close when the loop ends.
 
-    `asyncio.run()`, like every runner that follows it, closes the loop's asynchronous generators
-    after all tasks are done. A generator of this class closes the connections then. If a loop is
-    closed without that, the garbage collector closes them, as it does for redis-py.
+    `asyncio.run()` closes the loop's asynchronous generators after all tasks are done, and other
+    runners do the same. This class has such a generator, which then closes the connections. If a
+    loop is closed without that, the garbage collector closes them, as it does for redis-py.
     """
 
     def __init__(self) -> None:
@@ -151,7 +153,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # up to its yield, so that the loop knows it
+            self._closing.asend(None).send(None)  # to the yield, so that the loop knows it
 
     def retire(self, servers: Iterable[Any]) -> None:
         """Close these servers now, or when the last plan that uses them has ended."""
@@ -161,7 +163,7 @@ class LoopResources:
                 self._background.start(one.aclose())
 
     async def aclose(self) -> None:
-        """Close each server when no plan uses it, at the latest after END seconds."""
+        """Close each server as soon as no plan uses it, and after END seconds in any case."""
         until, servers = time.monotonic() + END, list(self.by_alias.values())
         await asyncio.sleep(0)  # the loop's other generators may have to release something
         while any(one.plans for one in servers) and time.monotonic() < until:
@@ -171,7 +173,7 @@ class LoopResources:
         for one in servers:
             await one.aclose()
         self.by_alias.clear()
-        self._closing = None  # a generator refers to its loop
+        self._closing = None  # the generator refers to the loop, and would keep it alive
 
 
 async def _closing(of: weakref.ref[LoopResources]) -> AsyncGenerator[None, None]:
@@ -189,10 +191,11 @@ _by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopResources] = 
 
 
 def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
-    """Return the resources of the running loop. Don't keep them."""
+    """Return the resources of the running loop. The caller must not store them, so that they end
+    with the loop."""
     found = _by_loop.get(loop)
     if found is None:
-        # The connections of a closed loop refer to it, so its weak entry has to be removed.
+        # The connections of a closed loop refer to the loop, so its entry must be removed here.
         for other, _ in resources_of_all_loops():
             if other.is_closed():
                 _by_loop.pop(other, None)

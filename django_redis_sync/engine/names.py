@@ -26,24 +26,24 @@ KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MOST_NOTED = 100_000
 
-#: Seconds between two writes of the index of holders. A lease that is held for twice as long is in
-#: the index.
+#: Seconds between two writes of the index of holders. A lease that has been held for twice this
+#: time is in the index.
 HOLDERS_INTERVAL = 30.0
-#: Entries that a write checks: as many of the oldest, and as many at a random position.
+#: Entries that a write checks: this many of the oldest, and this many from a random position on.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
 
 
 def names_key(prefix: str) -> str:
-    """Return the key of the registry: a sorted set of quoted names by last use in server ms. A
-    policy with keys in use is listed as `policy@`, and its keys have a registry of their own."""
+    """Return the key of the registry: a sorted set of quoted names by last use in server ms. If a
+    policy's keys are in use, it has an entry `policy@`. The keys are in another registry."""
     return f"{quote(prefix)}:names"
 
 
 def policy_key(prefix: str, name: str) -> str:
-    """Return the key of the registry of a policy's keys. It is separate because clients can make
-    any number of keys, which must not push other names out."""
+    """Return the key of the registry of a policy's keys. It is a separate registry, so that any
+    number of keys made by clients can't push names out of the registry of names."""
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
@@ -60,14 +60,14 @@ class Names:
     `noted`: the names that this process used within the current minute.
     """
 
-    # Invariant: while `noted` is not empty, `due` is at most the end of the minute.
+    # Invariant: while `noted` is not empty, `due` is not later than the end of the minute.
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self._uses = uses
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
-        self._fresh: deque[Keys] = deque()  # those that have yet to be written
+        self._fresh: deque[Keys] = deque()  # names that have yet to be written
         self._not_before = 0.0
-        self._trim_at: dict[tuple[str, str], float] = {}  # of each alias and registry
+        self._trim_at: dict[tuple[str, str], float] = {}  # by alias and registry
 
     def add(self, keys: Keys) -> None:
         if len(self.noted) < MOST_NOTED:
@@ -156,18 +156,18 @@ Place = tuple[str, str]
 
 
 def holders_key(prefix: str) -> str:
-    """Return the key of the index of holders: a sorted set of quoted names by the time when their
-    oldest holder got its lease, in server ms. It never expires, because permanent leases don't."""
+    """Return the key of the index of holders: a sorted set of quoted names by the time of their
+    oldest lease, in server ms. The key never expires, because permanent leases don't."""
     return f"{quote(prefix)}:holders"
 
 
 class HolderIndex:
-    """The housekeeping job for the index of holders, with which lists begin with the names that are
-    held longest. `held`: returns the leases of this process.
+    """The housekeeping job for the index of holders. Operators' lists read the index, to show the
+    names first that are held longest. `held`: returns the leases of this process.
 
-    An acquire or a release does not write it. Every HOLDERS_INTERVAL seconds, each process enters
-    its permanent leases and those that it has held for a while, and corrects its entries for leases
-    that ended. It also checks a few entries of other processes, because a killed process can't.
+    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, each process enters
+    its permanent leases and those that it has held since the last write. It also corrects its
+    entries for leases that ended, and a few of other processes, which may have been killed.
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
@@ -218,7 +218,7 @@ class HolderIndex:
             answers = server.many([_inspecting(*place) for place in batch])
             for (prefix, quoted), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Failure):
-                    continue  # for example a foreign value, or a node that is down
+                    continue  # for example, the key has a foreign value, or a node is down
                 records = answer.reply[9][2::3]
                 fences = [whole(part) for record in records for part in record.split(" ")[1:2]]
                 since = min(fences, default=0) // 1000

@@ -5,8 +5,9 @@ of a key sends the overrides of its policy, so that they apply to new keys too.
 
 Before the first acquire of a policy that this process hasn't used lately, its overrides are read.
 While the policy is in use, the housekeeping thread reads all overrides once a second, with one
-command. If one was removed or its limit grew, it has the waiters of this process ask again. If
-Redis can't be read, the last known overrides stay in force.
+command. If an override has changed, the thread sends it to the names for which this process waits,
+so that waiters get permits that are free now. If Redis can't be read, the last known overrides stay
+in force.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _BATCH = 200
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     """Return the step of an operator's action on a name. `how`: "pause" (`value`: see `pause_of`),
-    "resume", "resize" (to the limit `value`), "reset" (remove that limit), or "poke" (grant permits
-    to waiters as far as the overrides of the policy allow)."""
+    "resume", "resize" (to the limit `value`), "reset" (remove the limit of "resize"), or "poke"
+    (grant permits to waiters as far as the overrides of the policy allow)."""
     return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 
@@ -45,7 +46,7 @@ def reading(registry: str) -> Run:
     return Run("marks", (registry,), (), ROUND)
 
 
-#: The overrides read last, and when, by their key in Redis.
+#: The overrides that were read last, and the time of that read, by their key in Redis.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
@@ -78,8 +79,8 @@ def _mark(paused: str, limit: str) -> str:
 
 
 def refresh(server: Server, registry: str) -> None:
-    """Read all overrides now. If they can't be read, the last known stay in force, and the
-    housekeeping thread reads them soon."""
+    """Read all overrides now. If they can't be read, the last known overrides stay in force, and
+    the housekeeping thread reads them soon."""
     with suppress(Failure):
         take(registry, retry_if_disconnected(lambda: server.run(reading(registry))))
 
@@ -97,7 +98,7 @@ class OverridePoller:
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # new in this process: the last read may include it
+        if policy.due == -math.inf:  # new in this process: the last read may have its overrides
             _learn(policy)
         return policy.due <= now
 

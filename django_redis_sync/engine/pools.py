@@ -32,7 +32,7 @@ FRESH = 1.0
 MAX_WAITING = 256
 #: Max idle private connections, and seconds without use after which one is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If a connection was made in less than this many seconds, that time is not deducted.
+#: If making a connection took less than this many seconds, the time left is not reduced by it.
 _AT_ONCE = 0.01
 #: Min seconds to make a connection, even if less time is left.
 _SHORTEST = 0.1
@@ -44,7 +44,7 @@ _POLL = 0.05
 _ASKING = pack(("ASKING",))
 
 T = TypeVar("T")
-#: A connection, the seconds that are left, and to which object to release it.
+#: A connection, the seconds that are left, and the object to which to release the connection.
 Found = tuple[Any, float, "CachedConnections | PrivatePool"]
 
 #: The process that first used each of the project's pools.
@@ -52,7 +52,7 @@ _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A context manager with a connection that `lender` checks out. It raises Failure for Redis's
+    """A context manager that checks a connection out of `lender`. It raises Failure for Redis's
     errors.
 
     `within`: max seconds to get the connection and the first reply. Each further reply may take as
@@ -73,14 +73,15 @@ class CheckedOut:
         return self
 
     def send(self, packed: bytes, asking: bool = False) -> None:
-        """Send a command. `asking`: after ASKING, for a node of a Cluster that gets its slot."""
+        """Send a command. `asking`: send ASKING first, for a node of a Cluster to which the slot
+        moves."""
         self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
-        self._sent = True  # not earlier: the server ignores half a command
+        self._sent = True  # not before: if sending fails, the server ignores the partial command
         if asking:
             self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # earlier: the server may receive some commands before this fails
+        self._sent = True  # before: if sending fails, the server may have received some commands
         # Joined, because redis-py calls send() for each item.
         self.connection.send_packed_command((b"".join(packed),))
 
@@ -95,8 +96,8 @@ class CheckedOut:
         if isinstance(error, errors.ResponseError) and not is_busy(error):
             self._lender.release(self.connection)
         else:
-            # An unread reply would be taken for that of the next command. And if the primary was
-            # demoted, the next connection asks Sentinel for the new one.
+            # Otherwise an unread reply would be taken for that of the next command. And a new
+            # connection asks Sentinel for the primary, in case this server was demoted.
             self.connection.disconnect()
             self._lender.drop(self.connection)
         if isinstance(error, REDIS_ERRORS):
@@ -111,7 +112,8 @@ def was_disconnected(failure: Failure) -> bool:
 
 
 def retry_if_disconnected(ask: Callable[[], T]) -> T:
-    """Return `ask()`. If its connection was lost, call it once more: it may be sent twice."""
+    """Return `ask()`. If its connection was lost, call it once more. So its command must be one
+    that may be sent twice."""
     try:
         return ask()
     except Failure as failure:
@@ -123,7 +125,7 @@ def retry_if_disconnected(ask: Callable[[], T]) -> T:
 def retry_many_if_disconnected(
     many: Callable[[list[Run]], list[Answer | Failure]], steps: list[Run]
 ) -> list[Answer | Failure]:
-    """Return `many(steps)`. Send the steps whose connection was lost once more."""
+    """Return `many(steps)`. If the connection of a step was lost, send that step once more."""
     answers = many(steps)
     cut = [n for n, one in enumerate(answers) if isinstance(one, Failure) and was_disconnected(one)]
     for n, answer in zip(cut, many([steps[n] for n in cut]) if cut else (), strict=True):
@@ -132,16 +134,16 @@ def retry_many_if_disconnected(
 
 
 class CachedConnections:
-    """Connections of the project's pool that stay checked out between two commands, because to get
-    and release one costs a quarter of a command.
+    """Connections of the project's pool that stay checked out between two commands. To get and
+    release a connection costs a quarter of a command.
 
-    Few connections are cached, and none of a small pool or of Sentinel's, which checks each
-    connection that it gets back. A connection that was cached for longer than FRESH is returned, so
-    that the pool checks it. If one breaks before, the plan repeats its step.
+    Few connections are cached. None is cached of a small pool, or of Sentinel's pool, which checks
+    each connection that it gets back. A connection that was cached for longer than FRESH is
+    returned to the pool, which checks it. If a connection breaks before, the plan repeats its step.
 
-    Private connections are used instead if the pool may not answer in time: it may wait for a free
-    connection (redis-py's BlockingConnectionPool), it is of a class of the project, or its timeout
-    for making a connection is longer than the time that is left.
+    Private connections are used instead if the pool may not return a connection in time. Such a
+    pool waits for a free connection (redis-py's BlockingConnectionPool), has a class of the
+    project, or has a timeout for making a connection that is longer than the time left.
     """
 
     def __init__(self) -> None:
@@ -160,10 +162,10 @@ class CachedConnections:
         """Use the connections of `pool` from now on, or private ones with the same settings."""
         is_forked = self._pid != os.getpid()
         if is_forked:
-            self._idle = []  # the parent's
+            self._idle = []  # the idle connections are the parent's
         elif self.pool is not pool:
             self.give_back()
-        # Never set to None meanwhile: another thread may have called this, and use it already.
+        # `own` is never None in between, because another thread may use it.
         own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
         self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
         # After a fork, a thread of the parent may hold the pool's lock forever.
@@ -173,7 +175,7 @@ class CachedConnections:
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of `within` seconds, and to which object to release it."""
+        """Return a connection, the rest of `within` seconds, and the object to release it to."""
         if not self._asks or self.own.takes > within:
             return self.own.check_out(within)  # type: ignore[no-any-return]
         try:
@@ -189,7 +191,7 @@ class CachedConnections:
         try:
             return self._connected(), _left(within, began), self
         except errors.ConnectionError as error:
-            # With an exhausted pool too, holders must be able to release their leases.
+            # The pool is exhausted. Holders must still be able to release, so use a private one.
             if not is_exhausted(error):
                 raise
         return self.own.check_out(within)  # type: ignore[no-any-return]
@@ -201,8 +203,8 @@ class CachedConnections:
             raise
         except BaseException as error:
             # If a signal handler's exception interrupts the pool, the pool keeps a connection that
-            # is set up in part, maybe for another database. The next use of it fails with an
-            # AttributeError.
+            # is set up only in part, maybe without its database selected. The next use of that
+            # connection fails with an AttributeError.
             self.pool.disconnect(inuse_connections=False)
             if not isinstance(error, AttributeError):
                 raise
@@ -215,13 +217,14 @@ class CachedConnections:
             self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
-        """Take back a closed connection. Return the idle ones, which may be broken too."""
+        """Take back a closed connection. Return the idle ones to the pool, as they may be broken
+        too."""
         self.pool.release(connection)
         self.give_back()
 
     def close_idle(self) -> None:
-        """Return the idle connections to the pool, and later those that are in use now. Close the
-        private ones."""
+        """Return the idle connections to the pool, and later the connections that are in use now.
+        Close the private connections."""
         self._most = 0
         self.give_back()
         if self.own is not None:
@@ -236,14 +239,14 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return the rest of `within` seconds. Return `within` if almost no time has passed: then the
-    socket's own timeout applies to the reply, which is cheaper."""
+    """Return the rest of `within` seconds. If almost no time has passed, return `within`: a reply
+    that may take the socket's own timeout is cheaper to read."""
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
 
 
 def _never_waits(pool: Any) -> bool:
-    """Return True if the pool returns a connection or fails at once."""
+    """Return True if the pool, at once, returns a connection or raises an error."""
     plain = type(pool).get_connection is ConnectionPool.get_connection
     return plain and "get_connection" not in vars(pool)
 
@@ -260,7 +263,7 @@ class PrivatePool:
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         timeouts = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
-        with contextlib.suppress(AttributeError, TypeError):  # a class of the project
+        with contextlib.suppress(AttributeError, TypeError):  # the project's class may lack it
             # Otherwise each connection reads redis-py's version from disk, which takes longer than
             # to connect.
             about = {**given, _ABOUT: getattr(sample, _ABOUT)}
@@ -277,8 +280,8 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        # The waiting threads. With a semaphore instead, a waiter that is interrupted at any
-        # bytecode might never release it; here, its next wait uses the same entry.
+        # The waiting threads. A thread that was interrupted may leave its entry here, and uses the
+        # same entry in its next wait. A semaphore would stay acquired for good.
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
@@ -310,18 +313,19 @@ class PrivatePool:
             pass  # other threads took the idle ones
 
     def drop(self, connection: Any) -> None:
-        """Discard a closed connection. Used again, it would connect with its first timeout."""
+        """Discard a closed connection. If it were used again, it would connect with the timeout of
+        its first use."""
 
     def close_idle(self) -> None:
-        """Close the idle connections, and later those that are in use now."""
+        """Close the idle connections now, and each other connection when it is released."""
         self._most = 0
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop()[0].disconnect()
 
     def pop(self, key: str, seconds: float) -> Any:
-        """Return the reply of BLPOP within `seconds`, or None. If too many threads wait already,
-        return None soon, without a connection. Raise Failure for Redis's errors."""
+        """Return the reply of BLPOP, or None after at most `seconds`. If too many threads wait
+        already, return None soon, without a connection. Raise Failure for Redis's errors."""
         me = threading.get_ident()
         if len(self._waiting) >= MAX_WAITING:
             time.sleep(min(seconds, _POLL))
@@ -338,7 +342,7 @@ class PrivatePool:
 
 
 def _is_open(connection: Any) -> bool:
-    """Return True if an idle connection has received nothing: neither an end nor a reply."""
+    """Return True if an idle connection has received neither a reply nor its end."""
     try:
         return not connection.can_read()
     except REDIS_ERRORS:

@@ -1,11 +1,11 @@
 """Renewal of leases in the background, and detection of lost leases.
 
 In each process, a daemon thread per cache alias watches the leases of threads and of event loops,
-so that a busy event loop does not lose its leases. The watching thread never waits for a server:
-each node has a queue of renewals with a thread of its own. So a lost lease is reported in time even
-if a server hangs, and a hanging node does not delay renewals on other nodes. Leases are referenced
-weakly: a lease that no code can release any more is not renewed. `locks/lease_state.py` decides
-when a lease is due.
+so that a busy event loop does not lose its leases. The watching thread never waits for a server.
+It puts renewals into a queue per node, and each queue has a thread of its own. So a lost lease is
+reported in time even if a server hangs, and a hanging node does not delay renewals on other nodes.
+Leases are referenced weakly. So a lease that no code can release any more is not renewed.
+`locks/lease_state.py` decides when a lease is due.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: Part of the time until a renewal by which it may be earlier, to be sent with others.
+#: Part of the time until a renewal. A renewal may be sent earlier by this part, together with
+#: others.
 EARLY = 1 / 8
 #: Seconds between two checks whether a lease without renewals is still referenced.
 POLL_INTERVAL = 60.0
@@ -41,8 +42,8 @@ POLL_INTERVAL = 60.0
 class RenewableLease(Held, Protocol):
     """The attributes of a lease that the renewer uses.
 
-    `_due`: when to renew it. `_deadline`: when it is lost if it was not renewed before. If either
-    changes, `moved` has to be called.
+    `_due`: when to renew the lease. `_deadline`: when the lease is lost unless it was renewed
+    before. If either time changes, `moved` must be called.
     """
 
     @property
@@ -57,8 +58,8 @@ class LeaseRenewer:
     """Watches the leases of an alias in this process."""
 
     # Invariants: _in_flight has the tokens of renewals without an answer. Only the watching thread
-    # changes it and calls methods of leases. A watched token is in _fresh or in _schedule. Most
-    # leases are released before the thread looks, and never enter _schedule.
+    # changes _in_flight and calls methods of leases. A watched token is in _fresh or in _schedule.
+    # The thread moves tokens from _fresh to _schedule; most leases are released before that.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
         self.housekeeper, self.retries = Housekeeper(alias, self._held), RetryQueue(alias)
@@ -91,11 +92,11 @@ class LeaseRenewer:
     def forget(self, token: str) -> None:
         """Stop watching a lease."""
         self._watched.pop(token, None)
-        if self._fresh.pop(token, self) is self:  # it was scheduled
+        if self._fresh.pop(token, self) is self:  # the token is not in _fresh
             self._schedule.drop(token)
 
     def newest(self, keys: Keys, limit: int) -> list[Any]:
-        """Return the leases of a name among the `limit` newest."""
+        """Return the leases of a name that are among the `limit` newest leases of all names."""
         # copy() is atomic. A loop is not: other threads call watch() and forget() meanwhile.
         newest = itertools.islice(reversed(self._watched.copy().values()), limit)
         mine = [ref() for ref, of in newest if of.leases == keys.leases]
@@ -114,7 +115,7 @@ class LeaseRenewer:
         self.retries.clear()
 
     def finish(self, until: float) -> None:
-        """At exit: send what is pending, and write what the process did."""
+        """At exit: send pending steps, and let the housekeeping write its entries."""
         for queue in (self.retries, *list(self._queues.values())):
             queue.finish(until)
         self.housekeeper.finish(until)
@@ -156,10 +157,10 @@ class LeaseRenewer:
             self._plan(token)
 
     def _renewal(self, token: str, now: float) -> Entry | None:
-        """Return the renewal to send for a lease that is due, if any."""
+        """Return the renewal to send for a lease that is due, or None."""
         lease, step = self._lease(token), None
-        # A lease with a renewal in flight needs no other. But once its deadline has passed, it has
-        # to be reported as lost: the server may grant its permits to another holder.
+        # A lease with a renewal in flight needs no other renewal. But once its deadline has passed,
+        # the lease must be reported as lost: the server may grant its permits to another holder.
         if lease is not None and (token not in self._in_flight or now >= lease._deadline):
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
@@ -220,13 +221,13 @@ class LeaseRenewer:
     def _answered(
         self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
     ) -> None:
-        # Through a deque, because only the watching thread may change _in_flight.
+        # Pass outcomes on through a deque, because only the watching thread changes _in_flight.
         self._answers.extend(zip(entries, outcomes, strict=True))
         self._worker.rouse()
         self._log(node, [outcome for outcome in outcomes if isinstance(outcome, Failure)])
 
     def _log(self, node: Hashable, failures: Sequence[Failure]) -> None:
-        """Log one line when renewals begin to fail, and one when they work again."""
+        """Log one line when renewals on a node begin to fail, and one line when they work again."""
         if failures and isinstance(failures[0].cause, ImproperlyConfigured):
             # The alias no longer exists, for example after override_settings in a test.
             message = "the leases of %r are no longer renewed: %s"

@@ -1,4 +1,4 @@
-"""A heap of due times, which removes an entry only when it becomes due."""
+"""A heap of due times. An entry that is no longer valid stays in it until the entry is due."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import heapq
 import math
 from collections.abc import Iterator
 
-#: Stale entries that the heap may have, in addition to as many as it has valid ones.
+#: Max stale entries in the heap, in addition to the number of its valid entries.
 _STALE = 64
 
 
 class Schedule:
-    """The times at which tokens are due. From its `early` time on, a token may be taken together
-    with one that is due.
+    """The times at which tokens are due. If a token is due, other tokens may be taken together with
+    it from their `early` times on.
 
     Any thread may call `drop`, also in a destructor, and `clear`. Only the owner's thread may call
-    the other methods. A token that is dropped, or put again, leaves a stale entry in the heap,
-    which is skipped when its time comes.
+    the other methods. If a token is dropped or put again, the heap keeps a stale entry, which is
+    skipped when its time comes.
     """
 
-    # Invariant: each token of _when is in the heap with the same pair, or was taken.
+    # Invariant: unless a token of _when was taken, the heap has an entry with its pair of times.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
         self._heap: list[tuple[tuple[float, float], str]] = []
 
     def put(self, token: str, at: float, early: float) -> None:
-        """Schedule a token, instead of its previous time."""
+        """Schedule a token. Its previous time, if any, is no longer valid."""
         self._when[token] = when = at, early
         heapq.heappush(self._heap, (when, token))
         if len(self._heap) > 2 * len(self._when) + _STALE:
@@ -39,9 +39,8 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Return the tokens that are due at `now`, and those that may join them, most urgent first.
-
-        Return none if no token is due. The caller must `put` or `drop` each.
+        """Yield the tokens that are due at `now`, and those that may be taken together with them,
+        most urgent first. Yield none if no token is due. The caller must `put` or `drop` each.
         """
         if self.earliest() > now:
             return

@@ -39,9 +39,8 @@ class Members(str):
 
 
 class Server:
-    """The server of a cache alias in sync code. It uses the connections of the project's pool.
-
-    `pool`: the pool to use instead, for a node of a Cluster.
+    """The server of a cache alias in sync code. It uses the connections of the project's pool, or
+    those of `pool`, for a node of a Cluster.
     """
 
     def __init__(self, alias: str, pool: Any = None) -> None:
@@ -64,7 +63,7 @@ class Server:
 
     def run(self, step: Run, asking: bool = False) -> Answer:
         """Run a script and return the answer. If the server doesn't have the script yet, send its
-        source. Raise Failure if there was no usable answer. `asking`: send it after ASKING."""
+        source. Raise Failure if there was no usable answer. `asking`: send ASKING first."""
         with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step), asking)
@@ -77,15 +76,15 @@ class Server:
             return Answer(answered(reply), sent, clock())
 
     def node_of(self, step: Run) -> Hashable:
-        """Return the node for which `step` is queued, so that a hanging node delays only its own
-        steps. Send nothing."""
+        """Return the node for which to queue `step`, or None for a single server. With a queue for
+        each node, a hanging node delays only its own steps."""
         return None
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
         """Send several steps in one round trip. Return an Answer or a Failure for each.
 
-        They use a private connection. So leases are renewed even if the project's pool is
-        exhausted, and a fork never finds the pool's lock held by the renewal thread.
+        The steps use a private connection. So leases are renewed even if the project's pool is
+        exhausted, and the renewal thread never holds the pool's lock during a fork.
         """
         if not steps:
             return []
@@ -128,7 +127,7 @@ class Server:
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
         """Send another Redis command, which may be sent twice, over a private connection. Return
         the reply with str for bytes. Raise Failure if there was no usable answer within `timeout`
-        seconds. `asking`: send it after ASKING."""
+        seconds. `asking`: send ASKING first."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
@@ -169,8 +168,8 @@ class Server:
 class AsyncServer:
     """The server of a cache alias on an event loop.
 
-    `plans`: number of plans that use it. `retired`: True if the settings changed or the loop is
-    ending. Then it closes whenever the last plan has ended.
+    `plans`: number of plans that use the server. `retired`: True if the settings changed or the
+    loop is ending. A retired server closes when its last plan ends.
     """
 
     plans, retired = 0, False
@@ -235,7 +234,7 @@ def async_server_of(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Replace the servers of all aliases within the block by those that these functions make."""
+    """Within the block, use servers that these two functions make for an alias."""
     global _stand_ins
     before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
@@ -249,8 +248,8 @@ _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """Return a server made by the alias (a quorum), by its connection factory (a Cluster's), or
-    else by `one`."""
+    """Return a server for an alias. A quorum makes its own server, and so does the connection
+    factory of a Cluster. For other aliases, `one` makes the server."""
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)

@@ -2,11 +2,12 @@
 
 A page can't read ten thousand names, so each process counts events. An acquire only appends an
 event to a deque. Every two seconds, the housekeeping thread adds the events up and writes one small
-entry per group, whose size doesn't depend on the number of names.
+entry per group (a policy, a template, or the site). Its size doesn't depend on the number of names.
 
-Permits in use and waiters are written as a gauge of this process, which is valid for LIFE seconds
-and replaced by the next one. So if a process dies, or if a lease is cleared or adopted, the gauge
-is wrong for at most LIFE seconds. Only the busiest keys are listed, with a bound for the error.
+The process also writes its permits in use and its waiters as a gauge. A gauge is valid for LIFE
+seconds, unless the process writes the next one before. So if a process dies, or if a lease is
+cleared or adopted, the gauge is wrong for at most LIFE seconds. A gauge lists the busiest keys
+only, with a bound for the numbers of the others.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ EVERY = 2.0
 AGAIN = 10.0
 #: Seconds for which a gauge is valid.
 LIFE = 30.0
-#: Max events until the next write. Further events replace the oldest.
+#: Max events between two writes. Further events replace the oldest ones.
 MOST_EVENTS = 200_000
-#: Max groups of a process, and in the index, which lists the last used ones.
+#: Max groups of a process, and max groups in the index, which lists those used last.
 MOST_GROUPS = 500
-#: Max keys of a group whose rejections are written: the most rejected.
+#: Max keys of a group for which rejections are written: the keys with the most rejections.
 MOST_KEYS = 200
-#: Max keys of a group in its gauge: by permits in use, and as many by waiters.
+#: Number of keys of a group in its gauge: those with the most permits in use, and as many with the
+#: most waiters.
 NAMED = 20
 #: Days without an event after which a group is no longer listed.
 KEPT_DAYS = 1
@@ -102,7 +104,7 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Keep the counts, but only those of the busiest keys. Reset the gauge."""
+        """Reset the gauge. Keep the counts, but the rejections only of the most rejected keys."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))
@@ -110,7 +112,7 @@ class _Sum:
     @property
     def entry(self) -> str:
         """The gauge as JSON: permits, waiters, `off`, and permits and waiters of the busiest keys.
-        `off`: the most permits and waiters of any other key."""
+        `off`: the largest number of permits, and of waiters, that any other key has."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
@@ -147,7 +149,7 @@ class StatisticsBuffer:
                 self._said[place] = entry, now + AGAIN
             if not entry:
                 self._said.pop(place, None)
-        self.due = math.inf  # first, so that an event that arrives now sees it
+        self.due = math.inf  # before events are checked: an event after that schedules a write
         if self._said or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
@@ -155,7 +157,7 @@ class StatisticsBuffer:
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # its gauge is written again
+                self._said.pop(place, None)  # so that the gauge is written again
                 if answer.why != "final":
                     one.forget_share()
                     self._unwritten[place] = one
@@ -189,7 +191,8 @@ class StatisticsBuffer:
         """Return the events since the last call, by name and template.
 
         There are many events, and other threads wait for the GIL meanwhile. So names are compared
-        by identity, which is fast. A name with two objects appears twice, and both are added.
+        by identity, which is fast. If two objects have the same name, the name appears twice, and
+        the caller adds both.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:
@@ -220,8 +223,8 @@ def enter(
     days: int,
     trim: bool = True,
 ) -> None:
-    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove members
-    with scores that are more than `days` older, and the oldest of more than `most`."""
+    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove the members
+    whose score is older than `days`. If more than `most` are left, remove the oldest of them."""
     kept = days * 86_400_000
     for start in range(0, len(members), 1000):
         words = [word for member in members[start : start + 1000] for word in (ms, member)]

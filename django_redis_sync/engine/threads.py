@@ -1,10 +1,11 @@
-"""The daemon threads of this package: they start when there is work, and are woken without a lock.
+"""The daemon threads of this package. They start when there is work, and are woken without a lock.
+
 Callbacks and signal receivers run on separate threads, so that they delay neither renewals nor each
 other.
 
 Any thread of the project may wake one of these threads, also from a destructor that the garbage
-collector runs. A signal handler's exception may interrupt the caller at any bytecode. So no code
-here holds a lock over several bytecodes if another caller would wait for that lock without limit.
+collector runs. A signal handler's exception may interrupt the caller at any bytecode, and then a
+lock would stay taken. So no caller here waits for a lock without a time limit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: The function at the time of import. gevent replaces it.
+#: The function at the time of import. It shows whether gevent has replaced the function since.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -69,8 +70,8 @@ def is_shutdown(error: RuntimeError) -> bool:
 class Bell:
     """Wakes the thread that waits for it. If it rang before, the next wait ends at once.
 
-    Each method is one call of C code. An Event has an inner lock, which an interrupted call could
-    leave taken and which a destructor could have to wait for.
+    Each method is one call of C code, which can't be interrupted halfway. A threading.Event has an
+    inner lock. An interrupted call could leave it taken, and a destructor would then wait for it.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it rang already
+        with contextlib.suppress(RuntimeError):  # the bell has rung already
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
@@ -88,15 +89,15 @@ class Bell:
 
 
 class Worker:
-    """Runs a function, `turn`, on a thread of its own when that is due.
+    """Runs a function, `turn`, on a thread of its own whenever work is due.
 
-    `turn()` does the work that is due and returns when it is due next. `earliest()` returns that
-    time with regard to new work, and is called before the thread sleeps. Two threads never call
-    them at the same time.
+    `turn()` does the work that is due, and returns the time at which it must run next. Before the
+    thread sleeps, it calls `earliest()`, which returns that time including work that was added
+    meanwhile. Two threads never call these functions at the same time.
     """
 
-    # Invariants: the thread wakes up at _looks_at or earlier; the thread that runs `turn` holds
-    # _runs; if _thread is not None, that thread will call earliest() again.
+    # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` holds
+    # _runs. If _thread is not None, that thread will call earliest() again.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -106,7 +107,7 @@ class Worker:
 
     @property
     def runs(self) -> bool:
-        """True while there is a thread. A forked child has none of its parent's."""
+        """True while the worker has a thread."""
         return self._thread is not None
 
     def expect(self, due: float) -> bool:
@@ -128,7 +129,8 @@ class Worker:
     def finish(self, is_pending: Callable[[], object], until: float) -> None:
         """At exit, run `turn` until nothing is pending, or until the time `until`.
 
-        Without a thread, the caller runs it: from Python 3.12 on, no thread can be started at exit.
+        If there is no thread, run it on the calling thread: from Python 3.12 on, no thread can be
+        started at exit.
         """
         while is_pending() and clock() < until:
             self._bell.ring()
@@ -141,7 +143,7 @@ class Worker:
 
     def _start(self) -> bool:
         # The lock prevents that many callers start threads at once. If an interrupted caller left
-        # it taken, others wait for _STARTING. If two threads start, the second one ends.
+        # the lock taken, others wait for _STARTING only. If two threads start, the second one ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
@@ -173,8 +175,8 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # Keep an earlier time even if no work is due then. Otherwise each short lease would
-            # have to wake the thread again.
+            # Keep an earlier time to wake up, even if no work is due then any more. Otherwise each
+            # new short lease would have to wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due
@@ -213,10 +215,11 @@ class CallbackExecutor:
     """Runs callbacks on up to MAX_THREADS threads, which end when no callback is left. Callbacks
     submitted together run in order.
 
-    A callback is the project's own code: an exception, SystemExit too, ends that callback only.
+    A callback is the project's own code. If it raises an exception, even SystemExit, the other
+    callbacks run nevertheless.
     """
 
-    # Invariant: a thread that leaves _threads looks after the callbacks that arrived meanwhile.
+    # Invariant: a thread that leaves _threads then starts a thread for callbacks that are left.
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._todo: deque[tuple[Callable[[], Any], ...]] = deque()

@@ -23,8 +23,7 @@ from ..protocol.steps import Run, Why
 
 #: Max seconds to wait for an answer. The project's socket_timeout applies if it is shorter.
 ATTEMPT = 5.0
-#: Max seconds that background threads wait for an answer, so that a hanging server delays them
-#: no longer.
+#: Max seconds for which a hanging server can delay a background thread.
 ROUND = 1.0
 #: Seconds until a background thread retries a failed step.
 RETRY = 1.0
@@ -32,7 +31,7 @@ RETRY = 1.0
 REDIS_ERRORS = (errors.RedisError, OSError)
 
 _BUSY = ("BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
-#: Parts of the server's messages if an ACL denies a command, outside of scripts and within them.
+#: Parts of the server's messages if an ACL denies a command, outside of a script or within one.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
@@ -47,7 +46,7 @@ LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
 _boot = getattr(time, "CLOCK_BOOTTIME", None)
-# While this machine sleeps, leases go on expiring on the server. So this clock must not stop.
+# A clock that goes on while this machine sleeps, because leases on the server go on expiring.
 clock: Callable[[], float] = time.monotonic if _boot is None else partial(time.clock_gettime, _boot)
 
 
@@ -61,11 +60,11 @@ def pack(args: Sequence[Any]) -> bytes:
 
 
 def pack_step(step: Run) -> bytes:
-    """Return `pack(words_of(step))`. The words that many steps share are packed once: all except
-    the token and the second argument, a lease or a fence."""
-    # Most steps are ASCII, so that the number of characters is that of bytes.
+    """Return `pack(words_of(step))`, made faster. Only the token and the second argument (a lease
+    or a fence) differ for each step. The other words are packed once and cached."""
+    # If the text is ASCII, as of most steps, the number of characters is the number of bytes.
     verb, keys, argv, _ = step
-    if len(keys) != 2:  # a script that is not on a name
+    if len(keys) != 2:  # a script on several names
         return pack(words_of(step))
     token, first = argv[0], str(argv[1])
     text = (
@@ -89,7 +88,7 @@ def _word(arg: Any) -> str:
     return arg if isinstance(arg, str) else str(arg, "ascii") if type(arg) is bytes else str(arg)
 
 
-#: Types that need no conversion. The keys have these types, and are most of what is packed.
+#: Types that need no conversion. Keys, which are most of the packed words, have these types.
 _TEXTS = {str, Token}
 
 
@@ -97,7 +96,8 @@ _once = lru_cache(maxsize=1024, typed=True)(_words)
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
-    """Return the words of EVALSHA for a step. `whole`: those of EVAL, with the script's source."""
+    """Return the words of EVALSHA for a step. With `whole`, return the words of EVAL, with the
+    script's source."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
@@ -150,8 +150,8 @@ def why(error: BaseException, sent: bool) -> Why:
 
 
 def configuration_error(error: BaseException | None) -> str:
-    """Return which setting of the connection is wrong, in words. Return "" for an error that may
-    end without a change of settings."""
+    """Return a text that says which setting of the connection is wrong. Return "" for an error that
+    may end without a change of settings."""
     while error is not None:
         message = str(error)
         if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, message):
@@ -206,7 +206,7 @@ def write_label(label: str = "", user: str = "", request: str = "") -> str:
 
 
 def read_label(text: str) -> dict[str, Any]:
-    """Return the fields, str or int, of a label by `write_label`. Return {} for another text."""
+    """Return the fields of a label that `write_label` made. Return {} for any other text."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

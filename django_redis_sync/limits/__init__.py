@@ -3,12 +3,13 @@
 The steps of a request, with their modules:
 
 1. The decorator and the mixin of `decorator` wrap a view, and `..middleware` serves the whole
-   project. All three ask `policy` which limits apply: options from the decorator or mixin,
-   ENDPOINTS, SEMAPHORES, and REQUESTS become one frozen `Policy`.
-2. `admission` acquires a permit of each policy, in a fixed order, or none.
+   project. All three ask `policy` which limits apply. It combines the options from the decorator or
+   mixin, ENDPOINTS, SEMAPHORES, and REQUESTS into a frozen `Policy`.
+2. `admission` acquires a permit of each policy, in a fixed order. If one of them is full, it
+   releases the permits that it has.
    `identity` makes the key and the share, from the user, the address, or a project's callable.
    `semaphore` sends the requests to Redis, and lets only some of a process's requests wait.
-3. `breaker` detects that Redis is down. Then `local` decides, a limiter in this process.
+3. `breaker` detects that Redis is down. Then `local`, a limiter in this process, decides.
 4. For a request without a permit, `rejection` makes the response, as JSON, a page, or in the form
    of the view's framework.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.

@@ -39,7 +39,8 @@ class RejectedRequest(NamedTuple):
     @property
     def status(self) -> int:
         """The HTTP status of the response. If other requests are the cause, it is the option
-        `status`, else 429 if they have the same key or share. It is 503 otherwise."""
+        `status`. Without that option, it is 429 if these requests have the same key or share. In
+        all other cases, it is 503."""
         if not self.rejection.why.crowded:
             return 503
         same = self.policy.key is not None or self.rejection.reason == SHARE
@@ -52,9 +53,10 @@ def admit(
     """Acquire a permit of each policy that counts the request. Return them in a Hold, or release
     them and return a RejectedRequest.
 
-    Permits are acquired in a fixed order. Each waits up to its own `blocking_timeout`, and all
-    together up to the longest. `seen`: the request as the view sees it, if that is another object.
-    `preflight`: True if a framework answers the request before the view's code.
+    Permits are acquired in a fixed order. The wait for each is limited by the `blocking_timeout` of
+    its policy, and all waits together by the longest of these. `seen`: the request object that the
+    view gets, if it is another one. `preflight`: True if a framework answers the request before
+    the view's code.
     """
     admission = _Admission(request, seen, threads)
     if not conf.current().enabled:
@@ -122,7 +124,7 @@ class _Admission:
             if policy.blocking_timeout > state.longest:
                 state.longest = policy.blocking_timeout
         if len(semaphores) > 1:
-            # With two orders, requests could wait for each other.
+            # All requests use this order. Otherwise two requests could wait for each other.
             semaphores.sort(key=lambda one: (one.name, one.id.using, one.key or ""))
         return semaphores
 
@@ -153,7 +155,7 @@ class _Admission:
 
     def _permit(self, semaphore: RequestSemaphore) -> Plan:
         """Add a permit to the hold and return None, or return the Rejection. If the policy is not
-        enforced, do both for a request that would be rejected."""
+        enforced and would reject the request, add a permit and return the Rejection."""
         redis = breaker(semaphore.id.using)
         generation = redis.allow()
         try:
@@ -165,14 +167,14 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            raise  # in the garbage collector, which may run while the limiter's lock is taken
+            raise  # without `left`: the garbage collector may run while the limiter's lock is taken
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
     def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> Plan:
-        """Do what `_permit` does, by asking Redis. It gets one request, so that it counts one
-        outcome. Raise Unavailable if it doesn't answer."""
+        """Do what `_permit` does, by asking Redis. Send one acquire request, so that Redis counts
+        one outcome. Raise Unavailable if Redis doesn't answer."""
         policy, hold = semaphore.policy, self.hold
         # Redis does not count the requests that were admitted locally and still run.
         if policy.enforce and local_limiter.has_local_admissions(semaphore.id):
@@ -183,8 +185,8 @@ class _Admission:
         if policy.blocking_timeout and policy.enforce:
             seconds = self._seconds_left(policy)
             if seconds > 0 and not self.slots.full(self.request):
-                # The wait reports success to the breaker when it begins, so that other requests
-                # don't wait for its end.
+                # When a wait begins, Redis has answered. The wait reports this to the breaker at
+                # once, so that other requests need not wait for its end.
                 succeeded = partial(redis.succeeded, generation)
                 take.wait = Wait(self.request, self.slots, seconds, succeeded)
         try:
@@ -207,7 +209,7 @@ class _Admission:
         return got
 
     def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> Plan:
-        """Do what `_permit` does, as the option `on_outage` says."""
+        """Do what `_permit` does, without Redis, according to the option `on_outage`."""
         policy = semaphore.policy
         if policy.on_outage == "open" or not policy.enforce:
             local_limiter.enter(semaphore.id, self.hold, semaphore.share)
@@ -238,8 +240,8 @@ class _Admission:
         return replace(found, reason=reason) if reason and found.reason != SHARE else found
 
     def _seconds_left(self, policy: Policy) -> float:
-        """Return the max seconds for which the request may wait for a permit of the policy. All
-        limits of a request together wait at most for the longest `blocking_timeout`."""
+        """Return the max seconds for which the request may wait for a permit of the policy. The
+        waits of a request together take at most its longest `blocking_timeout`."""
         return float(min(policy.blocking_timeout, self.state.longest - self.state.waited))
 
 
@@ -248,7 +250,7 @@ class _Admission:
 
 class Take:
     """The step that requests a permit, and waits for it with `wait`. Its result is a lease or a
-    Rejection. `got`: the result too, for a plan that is interrupted after the step."""
+    Rejection. `got` has the result too: a plan that is interrupted after the step can read it."""
 
     wait: Wait | None = None
     got: Lease | Rejection | None = None

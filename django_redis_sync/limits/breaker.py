@@ -27,17 +27,18 @@ REMINDER_INTERVAL = 300.0
 class Breaker:
     """The circuit breaker of a cache alias.
 
-    Closed: every request may contact Redis. Open: no request may, and a thread probes Redis once
-    per `PROBE_INTERVAL`. After each answered probe, one request may contact Redis, and its outcome
-    decides. If it ends without an outcome, the request after the next probe decides.
+    While the breaker is closed, every request may contact Redis. While it is open, no request may,
+    and a thread probes Redis once per `PROBE_INTERVAL`. After each answered probe, one request may
+    contact Redis. Its outcome decides whether the breaker closes. If it ends without an outcome,
+    one request after the next probe decides.
     """
 
     # Invariant: the generation grows with each change, and is odd while Redis is down. A request
-    # reports its outcome with the generation in which it began, because an answer to a request from
-    # before an outage does not mean that the outage has ended.
+    # reports its outcome with the generation in which it began. So an answer to a request that
+    # began before an outage does not end the outage.
 
     def __init__(self, alias: str) -> None:
-        self.alias, self.pid = alias, os.getpid()  # pid: for `made_once`
+        self.alias, self.pid = alias, os.getpid()  # `made_once` needs `pid`
         self.generation = 0
         self._lock = threading.Lock()
         self._probe_answered = False
@@ -111,7 +112,8 @@ class Breaker:
             logger.error(message, self.alias, error)
 
     def _ensure_prober(self) -> None:
-        """Start the thread that probes. If that is impossible, the next request tries it again."""
+        """Start the thread that probes Redis. If it can't be started, the next request tries
+        again."""
         if self.down and (self._prober is None or not self._prober.is_alive()):
             name = f"redis-sync-probe-{self.alias}"
             thread = threading.Thread(target=self._probe, name=name, daemon=True)

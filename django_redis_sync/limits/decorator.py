@@ -54,13 +54,12 @@ def semaphore_required(
 def semaphore_required(
     name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
-    """Limit the requests of a view that run at the same time to `limit`. Others wait or are
-    rejected.
+    """Let at most `limit` requests of a view run at the same time. Others wait or are rejected.
 
-    It decorates sync and async views, and methods of class-based views, directly or with
-    method_decorator. Decorators directly on each other acquire their permits together. Without
-    parentheses or without a name, the semaphore is named after the view, and its limit is from
-    REDIS_SYNC. The options are those of `defaults.PolicyOptions`.
+    This decorates sync and async views, and methods of class-based views, directly or with
+    method_decorator. Decorators directly on each other acquire their permits together. Without a
+    name, the semaphore is named after the view. Without a limit, REDIS_SYNC gives the limit. The
+    options are those of `defaults.PolicyOptions`.
 
     Raise TypeError or ValueError for wrong options. At the first call, raise TypeError if the
     function gets no request, and ImproperlyConfigured if no limit is set.
@@ -115,7 +114,7 @@ def decorate(view: View, declared: Declared) -> View:
 def _policies(
     view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool
 ) -> tuple[list[Policy], HttpRequest, Any]:
-    """Return the policies to apply, the request, and the request as the view sees it."""
+    """Return the policies to apply, Django's request, and the request object that the view gets."""
     seen, request = find_request(view, args, kwargs)
     endpoint = endpoint_of(request)
     if mixin:
@@ -135,7 +134,7 @@ def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, k
 def respond(
     view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
 ) -> Any:
-    """Return the view's response, or that of a rejection, in sync code."""
+    """Return the view's response, or the response to a rejected request, in sync code."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = admit(policies, request, seen, is_preflight(request, view, args))
     if isinstance(hold, RejectedRequest):
@@ -188,13 +187,13 @@ async def arespond(
 
 
 class SemaphoreRequiredMixin:
-    """Limit the requests of a class-based view that run at the same time to `semaphore_limit`.
+    """Let at most `semaphore_limit` requests of a class-based view run at the same time.
 
-    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. A function as its value is
-    called with the request only, without `self`. To decide per request, override
-    `get_semaphore_<option>(self)`. Without a name, the semaphore is named after the class. List the
-    mixin before View and after LoginRequiredMixin, so that a request without a login takes no
-    permit.
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. If its value is a
+    function, the function is called with the request only, without `self`. To decide per request,
+    override `get_semaphore_<option>(self)`. Without a name, the semaphore is named after the class.
+    List the mixin before View and after LoginRequiredMixin, so that a request without a login takes
+    no permit.
 
     With Django REST framework, limit the handler with a decorator if the policy depends on the
     user: the framework authenticates the user inside the view.
@@ -203,8 +202,8 @@ class SemaphoreRequiredMixin:
     semaphore_name: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise TypeError if the mixin is listed after View, or if an attribute is misspelt: the
-        limit would have no effect."""
+        """Raise TypeError if the mixin is listed after View, or if an attribute is misspelt. In
+        both cases, the limit or the option would have no effect."""
         super().__init_subclass__(**kwargs)
         bases = cls.__mro__
         if views.View in bases and bases.index(views.View) < bases.index(SemaphoreRequiredMixin):
@@ -252,7 +251,7 @@ def _may_reference_request(view: Any, option: str, value: Any) -> bool:
     return not isfunction(value) or any(getattr(value, part) for part in parts)
 
 
-# A decorator directly on this dispatch acquires these permits together with its own.
+# With this mark, a decorator directly on `dispatch` acquires the mixin's permits with its own.
 setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
 
 
@@ -270,8 +269,8 @@ class _Mark:
         self._view_class, self._initkwargs = view_class, initkwargs
 
     def declared(self) -> Declared | None:
-        """Return the options of its attributes, or None if a method is overridden, which may need
-        the request."""
+        """Return the options that the view's attributes give. Return None if a method is
+        overridden, because the method may need the request."""
         for option in ("name", *ENTRY):
             getter = f"get_semaphore_{option}"
             if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):

@@ -1,7 +1,7 @@
 """The key and the share of a request. Addresses and free-form values become digests.
 
-They may come from callables of the project, which may query the database. So the callables are
-steps of a plan, which `run` carries out in sync code and `arun` in async code.
+The project's callables may make a key or a share, and may query the database. So each call is a
+step of a plan, which `run` carries out in sync code and `arun` in async code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def of_user(pk: Any) -> str:
 
 
 def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
-    """Return the key of the client's address: its digest, with IPv6 that of its network."""
+    """Return the key of the client's address: the digest of an IPv4 address or an IPv6 network."""
     return digest("ip", network(address(request, trusted_proxies), ipv6_prefix))
 
 
@@ -58,8 +58,8 @@ def of_value(value: Any) -> str:
 
 
 def possible_keys(text: str) -> list[str]:
-    """Return the keys that an operator may mean with `text`, the likeliest first: those of a
-    primary key, an address, or a free-form value."""
+    """Return the keys that an operator may mean with `text`, the likeliest first. The text may be
+    a key itself, a primary key, an address, or a free-form value."""
     plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
     is_address = re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
@@ -71,11 +71,11 @@ def possible_keys(text: str) -> list[str]:
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
-    """Return the client's address: that of X-Forwarded-For as far as trusted proxies have written
-    it, else REMOTE_ADDR. Return "" if there is none."""
+    """Return the client's address. With trusted proxies, it is the address in X-Forwarded-For that
+    the outermost of them wrote. Otherwise it is REMOTE_ADDR. Return "" if there is none."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
-        # Each proxy appends an address on the right. A client may have written the others.
+        # Each proxy appends an address on the right. A client may have forged those further left.
         passed = str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         if len(passed) >= trusted_proxies:
             return _bare(passed[-trusted_proxies]) or nearest
@@ -84,7 +84,7 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
 
 #: Addresses of IPv4 clients behind a NAT64. The last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: The same with a prefix that the network has chosen. Each address is one client.
+#: Addresses behind a NAT64 with a prefix that the network has chosen. Each one is one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
@@ -139,8 +139,8 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # Interrupted between two steps: let the plan release its permits. An ended plan raises
-        # here.
+        # This code was interrupted between two steps. Let the plan release its permits. A plan that
+        # has ended raises the error here.
         plan.throw(error).do()
         raise
 
@@ -196,8 +196,8 @@ class Either(NamedTuple):
 
 
 def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the key of a request for a keyed policy. For anonymous users, return that of the
-    address. `seen`: the request as the view sees it."""
+    """Return the key of a request for a keyed policy. For an anonymous user, return the key of the
+    client's address. `seen`: the request object that the view gets."""
     found = yield from _value_of(policy.key, of_value, policy, request, seen)
     return _client(policy, request) if found is None else found
 
@@ -241,7 +241,7 @@ def _user(request: Any) -> Any:
 
 
 async def _auser(request: Any) -> Any:
-    # The request of Django REST framework has its own user, but Django's auser.
+    # A request of Django REST framework has the framework's user, but its auser() is Django's.
     if isinstance(request, HttpRequest) and hasattr(request, "auser"):
         return (await request.auser()).pk
     return await sync_to_async(_user)(request)

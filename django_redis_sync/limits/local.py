@@ -1,7 +1,8 @@
 """The local limiter: the limits of this process while Redis is down.
 
-An exception from a signal handler may interrupt a thread at any bytecode. So the limiter references
-requests weakly: a request that no longer exists uses no permit, however it ended.
+An exception from a signal handler may interrupt a thread at any bytecode, so a request may end
+without a report to the limiter. So the limiter references requests weakly: a request that no longer
+exists uses no permit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: Requests by their hold: the share of each semaphore that they use.
+#: Requests, by a reference to their hold. The value has the semaphores that the request uses, each
+#: with the request's share.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 
 class LocalLimiter:
-    """The requests that run in this process, and those that wait in it while Redis is down.
+    """The requests that run in this process, and the requests that wait here while Redis is down.
 
-    Requests that Redis admitted count too, so that the limit holds for all requests when Redis goes
-    down, and when it is available again. `hold`: an object that exists until its request has ended.
+    Requests that Redis admitted count too. So the limit also applies to all requests together when
+    Redis goes down, and when it is available again. `hold`: an object that identifies a request,
+    and exists until the request has ended.
     """
 
-    # A plain lock is safe: CPython runs no signal handler between the acquire and the block of its
-    # `with`, nor between the end of the block and the release. Requests are counted without it.
+    # A plain lock is safe here: CPython runs no signal handler between the acquire of a `with` and
+    # its block, nor between the block and the release. Requests are counted without the lock.
     def __init__(self) -> None:
         self._lock, self._turns = threading.Lock(), itertools.count()
         self._by_redis: _Inside = {}
@@ -42,7 +45,7 @@ class LocalLimiter:
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
 
     def has_local_admissions(self, semaphore: SemaphoreId) -> bool:
-        """Return True if a request runs that was admitted locally."""
+        """Return True if a request is still running that was admitted locally to this semaphore."""
         return bool(self._local) and any(semaphore in held for held in self._local.copy().values())
 
     def admitted(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
@@ -71,7 +74,8 @@ class LocalLimiter:
         """
         newcomer = LocalWait(semaphore, hold, limit, share, share_limit)
         with self._lock:
-            # Before requests are counted: one that leaves meanwhile looks for a queue afterward.
+            # Make the queue before requests are counted. A request that ends meanwhile then finds
+            # the queue, and admits its waiters.
             self._queues.setdefault(semaphore, [])
             waiters = self._waiters(semaphore)
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer
@@ -137,10 +141,10 @@ class LocalLimiter:
         return [held[semaphore] for held in map(dict.copy, holds) if semaphore in held]
 
     def _next(self, semaphore: SemaphoreId, waiters: list[LocalWait]) -> LocalWait | None:
-        """Return the waiter that is next, or None if no permit is free.
+        """Return the waiter to admit next, or None if no permit is free.
 
-        The next waiter is the first one of the share that has its turn. A share that has reached
-        its limit is skipped.
+        Shares take turns, and waiters of a share are in order of arrival. Skip a share that has
+        reached its limit.
         """
         inside = self._shares(semaphore)
         for waiter in sorted(waiters, key=lambda waiter: waiter.turn):
@@ -149,7 +153,7 @@ class LocalLimiter:
         return None
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:
-        """Admit a waiter. The next turn of its share is after those of the others."""
+        """Admit a waiter. Then all other shares have their turn before its share."""
         self.enter(admitted.semaphore, admitted.hold, admitted.share)
         turn = next(self._turns)
         for waiter in waiters:
@@ -168,10 +172,10 @@ def _remove(inside: _Inside, semaphore: SemaphoreId, hold: Any) -> None:
 
 @dataclass(eq=False)
 class LocalWait:
-    """The wait of a request in a local queue. `turn`: its place; the waiters of a share have the
-    same."""
+    """The wait of a request in a local queue. `turn`: when its share has its turn, as a number in
+    the order of turns. All waiters of a share have the same number."""
 
-    # Requests are admitted in `left`, under the limiter's lock. The bell only wakes the waiter.
+    # `left` admits a waiter, under the limiter's lock. After that, the bell wakes the waiter.
     semaphore: SemaphoreId
     hold: Any
     limit: int
@@ -196,7 +200,7 @@ class LocalWait:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         self._wake_task = partial(_wake, loop, woken)
-        if not self._bell.wait(0):  # otherwise the request was admitted before this
+        if not self._bell.wait(0):  # if it has rung, the request is admitted already
             await asyncio.wait([woken], timeout=seconds)
 
 

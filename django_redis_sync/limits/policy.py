@@ -1,7 +1,7 @@
 """Policies: how a semaphore limits requests. Options are parsed once into a frozen object.
 
-The first source that gives an option wins: the decorator or mixin, the entry in ENDPOINTS, the
-entry in SEMAPHORES, REQUESTS.
+If several sources give an option, the first one wins. The order is: the decorator or mixin, the
+entry in ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Policy(_Options):  # type: ignore[misc]
     seconds.
 
     The other attributes are the options of `defaults.Entry`, which explains them. Dotted paths are
-    resolved, and `methods` are in upper case. `semaphores`: a cache of its semaphores, by key,
-    limit, share, and share_limit.
+    resolved, and `methods` are in upper case. `semaphores`: a cache of the policy's semaphores, by
+    key, limit, share, and share_limit.
     """
 
     __slots__ = ()
@@ -133,9 +133,11 @@ class Entry(NamedTuple):
 
 
 def entry_of(pattern: str, given: Any) -> Entry:
-    """Return an entry of ENDPOINTS. A dict is named by its "name", else by its pattern.
+    """Return an entry of ENDPOINTS. The name is `given` if that is a str. If it is a dict, the name
+    is its "name", or else the pattern.
 
-    Raise ImproperlyConfigured if it is neither a name nor a dict, or if the pattern is not a str.
+    Raise ImproperlyConfigured if `given` is neither a str nor a dict, or if the pattern is not a
+    str.
     """
     if not isinstance(pattern, str):
         raise ImproperlyConfigured(
@@ -152,8 +154,8 @@ def entry_of(pattern: str, given: Any) -> Entry:
 
 
 class Endpoints:
-    """The parsed ENDPOINTS. One entry applies to a view: that of its exact name, else the longest
-    glob."""
+    """The parsed ENDPOINTS. At most one entry applies to a view: the entry with the view's exact
+    name, or else the entry with the longest glob that matches the name."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
@@ -214,9 +216,9 @@ class Endpoint:
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
         """Return the policy of a decorator or mixin on this view.
 
-        The name is the decorator's, else that of the view's entry in ENDPOINTS, else `fallback`.
-        If the entry has that name, it gives the options that the decorator leaves out. Raise
-        ImproperlyConfigured for a wrong option, or if no limit is set.
+        The name is that of the decorator. If it has none, it is the name of the view's entry in
+        ENDPOINTS, or else `fallback`. If the entry has the same name, it gives the options that the
+        decorator leaves out. Raise ImproperlyConfigured for a wrong option, or if no limit is set.
         """
         found = self._declared.get((declared, fallback))
         if found is None:

@@ -1,7 +1,7 @@
 """The response to a rejected request. It does not name holders, hosts, or tokens.
 
-For a view of Django REST framework or django-ninja, it has the form of the framework. A framework
-is only imported if one of its views is limited.
+For a view of Django REST framework or django-ninja, the response has the form of the framework. A
+framework is only imported if one of its views is limited.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .admission import RejectedRequest
 from .identity import Call
 from .policy import Policy
 
-#: Bounds of Retry-After in seconds, and its value if no hold was measured.
+#: Bounds of Retry-After in seconds, and its value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
 #: Part by which Retry-After is increased at random, so that clients don't return together.
 JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the estimated seconds until a permit is free after those of all waiters."""
+    """Return the estimated seconds until all waiters and this request have had a permit."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -48,7 +48,7 @@ def _retry_after(rejected: RejectedRequest | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RejectionInfo:
-    """A rejection, as the second argument of a project's `response` callable gets it.
+    """A rejection: the second argument of a project's `response` callable.
 
     `status`: the HTTP status. `retry_after`: seconds. `message`: a text in the request's language.
     `reason`: a word of `protocol.reasons`, such as "full". `name`: the name of the limit.
@@ -74,7 +74,7 @@ def _info_of(rejected: RejectedRequest) -> RejectionInfo:
 
 
 def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
-    """Return the response to a rejected request. `seen`: the request as the view sees it.
+    """Return the response to a rejected request. `seen`: the request object that the view gets.
 
     Raise NotAcquired if the policy has on_full="raise".
     """
@@ -87,8 +87,8 @@ def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) ->
 async def aanswer(
     request: HttpRequest, rejected: RejectedRequest, seen: Any = None
 ) -> HttpResponseBase:
-    """Async version of `answer()`. Sync code of the project and templates run in a thread, because
-    they may query the database."""
+    """Async version of `answer()`. Sync callables of the project and templates run in a thread,
+    because they may query the database."""
     info, made = _info_of(rejected), None
     if rejected.policy.response is not None:
         own = partial(rejected.policy.response, request)
@@ -133,7 +133,7 @@ def _name_of(function: Any) -> str:
 
 
 def _is_plain(request: HttpRequest) -> bool:
-    """Return True if the default response is JSON that this module makes itself."""
+    """Return True if the default response is JSON that no framework and no template makes."""
     view = _view_of(request)
     return not (is_drf(view) or _ninja_api(view) or _prefers_page(request))
 
@@ -161,7 +161,7 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
 
 
 def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
-    """Return the response. Add the headers of a rejection that it does not have."""
+    """Return the response. Add those headers of a rejection that the response does not have."""
     response.setdefault("Retry-After", str(info.retry_after))
     response.setdefault("Cache-Control", "no-store")
     # Otherwise Django logs an error for each rejection, and mails it to the admins.
@@ -187,17 +187,17 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
 
 
 def is_drf(view: Any) -> bool:
-    """Return True for a view of Django REST framework. It authenticates inside the view."""
+    """Return True for a view of Django REST framework, which authenticates inside the view."""
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
 def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the rejection in the form that the exception handler and the renderers of a REST
-    framework view give to errors."""
+    """Return the response that the exception handler and the renderers of a REST framework view
+    make of an error."""
     exceptions: Any = import_module("rest_framework.exceptions")
     error = exceptions.APIException(info.message, code=info.reason)
     error.status_code, error.wait = info.status, info.retry_after  # `wait` becomes Retry-After
-    if hasattr(seen, "parser_context"):  # inside the view
+    if hasattr(seen, "parser_context"):  # the request was rejected inside the view
         # If the error were raised, Django would log the response as an error of the server.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match

@@ -1,16 +1,16 @@
 """Hold the permits of a request until the request ends.
 
-If a view returns a complete response, its permits are released at once. For a stream, or a response
-that Django still has to render, they are released when its last byte was sent or it was rendered.
-Such a response may be discarded before: a template or a middleware raises, or the client leaves. So
-the permits are released at the end of the request if that is earlier.
+If a view returns a complete response, its permits are released at once. The permits of a stream are
+released after its last byte. If Django still has to render the response, they are released after
+that. Such a response may also be discarded: a template or a middleware raises an exception, or the
+client leaves. So the permits are released at the end of the request if that is earlier.
 
 Django reports the end of a request in two ways. It calls `request.close()` when it closes the
 response that it sent, which may be another one than the view's. Under ASGI, if the client left
-before there was a response, it only sends `request_finished`, in the thread of the request's sync
-code and therefore after that code. If a server cancels the request, Django 6.1 does neither. Then
-the request ends with the context in which Django handles it: that exists as long as a task or a
-thread runs code of the request.
+before there was a response, Django only sends `request_finished`. It does so in the thread of the
+request's sync code, so after that code. If a server cancels the request, Django 6.1 does neither.
+Then the permits are released when the context in which Django handles the request is deleted. The
+context exists as long as a task or a thread runs code of the request.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from .policy import Policy, SemaphoreId
 _STATE = "_redis_sync"
 
 #: A stream is ended LEAD seconds before its lease expires, so that it has stopped when the next
-#: request is admitted. MAX_PART: the largest part of max_hold for that.
+#: request is admitted. If max_hold is short, this time is the part MAX_PART of max_hold.
 LEAD, MAX_PART = 0.5, 0.1
 
 
 class State:
-    """What decorators, mixin, and middleware store about a request.
+    """The data that decorators, the mixin, and the middleware store about a request.
 
     - `held`: the semaphores that have given the request a permit.
     - `passed`: the policies that the middleware has applied.
@@ -78,7 +78,7 @@ def state_of(request: HttpRequest) -> State:
 class RequestLease(Lease):
     """The lease of a request to `path`. It ends the request's stream, and logs the path."""
 
-    # Class attributes: most leases don't change more than `path`.
+    # Defaults as class attributes, because most leases set only `path`.
     path = ""
     #: The hold with the stream that ends with this lease, and the time to end the stream.
     _hold: weakref.ref[Hold] | None = None
@@ -131,7 +131,7 @@ class Permit(NamedTuple):
         if isinstance(error, LeaseLost):
             logger.debug("nothing to release: %s", error)  # the loss was logged before
         elif isinstance(error, Unavailable):
-            self.redis.failed(generation, error)  # logs it once per outage
+            self.redis.failed(generation, error)  # logs one error per outage
             logger.debug("%r will be released when Redis is available: %s", name, error)
         else:
             logger.error("releasing %r failed", name, exc_info=error)
@@ -140,11 +140,12 @@ class Permit(NamedTuple):
 class Hold:
     """The permits that a decorator, the mixin, or the middleware took for a request."""
 
-    # Invariant: each permit is released by the one thread that pops it. list.pop is atomic.
+    # Invariant: only the thread that pops a permit releases it. list.pop is atomic.
     __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "held")
 
     def __init__(self, held: set[SemaphoreId]) -> None:
-        """`held`: the semaphores that have given the request a permit, at any place."""
+        """`held`: all semaphores that have given the request a permit, also through another
+        Hold."""
         self._permits: list[Permit] = []
         self.held, self._ended = held, False
         self._hang_up: Callable[[], bool] | None = None
@@ -181,10 +182,10 @@ class Hold:
             run_callbacks(self.release)
 
     def goes_with(self, request: HttpRequest, response: Any) -> bool:
-        """If `response` is not complete, release the permits at its end, and return True.
+        """If `response` is not complete, arrange that its end releases the permits. Return True.
 
-        Return False if the caller has to release them now, because the response is complete or the
-        request has ended.
+        Return False if the caller has to release the permits now, because the response is complete
+        or the request has ended.
         """
         streaming = getattr(response, "streaming", False)
         if not self or not (streaming or not getattr(response, "is_rendered", True)):
@@ -204,7 +205,7 @@ class Hold:
     def hang_up(self) -> bool:
         """End the stream of this hold as if its client had left. Return False if there is none.
 
-        Any thread may call this. It never waits, because the lease expires soon.
+        Any thread may call this. The call never waits, because the lease expires soon.
         """
         self._ended, hang_up = True, self._hang_up
         return hang_up is not None and hang_up()
@@ -212,10 +213,11 @@ class Hold:
     def _watch(self, response: Any, request: HttpRequest) -> None:
         """Wrap the iterator of a stream.
 
-        If it raises, the permits are released: under ASGI, Django doesn't close such a response.
-        `hang_up` can end it: otherwise a client that reads slowly could make it last forever.
+        If the iterator raises, the permits are released: under ASGI, Django doesn't close such a
+        response. `hang_up` can end the iterator. Otherwise a client that reads slowly could make
+        the stream last forever.
         """
-        # Not through streaming_content: that makes a reference cycle of response and iterator,
+        # Don't set streaming_content: the response and the iterator would form a reference cycle,
         # which only the garbage collector frees.
         if response.is_async:
             response._iterator = self._awatched(response._iterator)
@@ -231,7 +233,7 @@ class Hold:
         try:
             for part in parts:
                 if self._ended:
-                    # For this error, servers close the connection, most of them without a log line.
+                    # After this error, servers close the connection, most of them without logging.
                     raise ConnectionResetError(errno.ECONNRESET, "max_hold has passed")
                 yield part
         except Exception:
@@ -253,8 +255,8 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Return the next permit with a lease to release now, or None. No other caller gets it. If
-        Redis is down, release leases in the background instead."""
+        """Return a permit with a lease to release now, or None. No other caller gets this permit.
+        If Redis is down, release its leases in the background instead."""
         self._hang_up = None  # the connection may already serve another request
         while self._permits:
             try:
@@ -266,15 +268,16 @@ class Hold:
             if permit.lease is not None and not permit.redis.down:
                 return permit
             if permit.lease is not None:
-                with contextlib.suppress(NotAcquired):  # it was released
+                with contextlib.suppress(NotAcquired):  # the lease was released before
                     permit.lease.release_later()
         return None
 
 
 def _shut(connection: socket.socket | None) -> bool:
-    """Shut the connection down, which frees a thread that is stuck in writing to a slow client.
-    Only gunicorn gives access to the connection. With other servers, the stream ends at its next
-    part."""
+    """Shut the connection down. This frees a thread that is stuck in writing to a slow client.
+
+    Only gunicorn gives access to the connection. With other servers, `connection` is None, and the
+    stream ends at its next part."""
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -300,7 +303,7 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
     """Release `hold` when the request ends. Return False if it has ended already."""
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is not None:
-        if context.token is None:  # Django has left it
+        if context.token is None:  # Django has left the context
             return False
         weakref.finalize(context, hold.release_later).atexit = False
         _at_end.setdefault(context, []).append(hold)
@@ -312,7 +315,8 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
 def _close(
     reference: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold
 ) -> None:
-    """Replace `request.close()`: call the one that was `known` before, and release the permits."""
+    """Do what `request.close()` does, and release the permits. `known`: the close() that was set
+    on the request before, if any."""
     request = reference()
     if known is not None:
         known()
@@ -321,7 +325,7 @@ def _close(
     hold.release()
 
 
-# Connected at import: Django may cache the receivers before the view returns.
+# Connected at import, because Django may cache the receivers before the view returns.
 @receiver(request_finished)
 def _finished(**_: Any) -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)

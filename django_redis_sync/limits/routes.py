@@ -1,4 +1,4 @@
-"""The class, the name, and the limits of a view, found without calling it.
+"""The class, the name, and the limits of a view, found without calling the view.
 
 `routes` returns the views of the URLconf, for the system checks and for `testing`.
 """
@@ -23,9 +23,9 @@ View = Callable[..., Any]
 MARK = "_redis_sync_policies"
 #: The attribute of a view with its Stack.
 STACK = "_redis_sync_stack"
-#: The attribute of the mixin's dispatch: a function from the view's instance to its options.
+#: The attribute of the mixin's dispatch: a function that returns the options of a view's instance.
 MIXIN = "_redis_sync_declared_by"
-#: The packages with an `options` and a `dispatch` that run no code of the project.
+#: Packages whose `options` and `dispatch` methods run no code of the project.
 _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
@@ -41,7 +41,7 @@ class Stack(NamedTuple):
 def stack_of(view: Any) -> Stack | None:
     """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
     stack: Stack | None = getattr(view, STACK, None)
-    # Other decorators copy this attribute, but wrap another function.
+    # Another decorator may have copied the attribute from the function that it wraps.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
 
 
@@ -55,8 +55,8 @@ def first_is_mixin(view: Any) -> bool:
 
 
 def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
-    """Return the request as the view sees it, and Django's request. Raise TypeError if the call has
-    none."""
+    """Return the request object that the view gets, and Django's request. Raise TypeError if the
+    call has no request."""
     for seen in (*args[:2], kwargs.get("request")):
         request = getattr(seen, "_request", seen)
         if isinstance(request, HttpRequest):
@@ -83,7 +83,7 @@ def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
 def _answers_options(owner: type) -> bool:
     handlers = [getattr(owner, "options", None)]
     handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
-    # method_decorator's wrapper of a handler keeps its module.
+    # If method_decorator wraps a handler, __module__ is still that of the handler.
     return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
 
 
@@ -93,7 +93,7 @@ def owner_of(view: Any) -> Any:
 
 
 def name_of(view: View, args: Any) -> str:
-    """Return the default name of a semaphore: that of the view's class, or of the view."""
+    """Return the default name of a semaphore: the name of the view's class, or else of the view."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
     owner = instance_of(view, args)
@@ -125,8 +125,8 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method, in the form of `marks_of`, by the place that
-    declares them, outermost first. The limits of a place are applied in one admission."""
+    """Return the limits of a view for a method, in the form of `marks_of`. There is a list for each
+    place that declares limits, outermost first. The limits of a place are applied together."""
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
     handler = getattr(owner, method.lower(), None)
@@ -155,11 +155,11 @@ def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, s
 
 
 def instance_of(view: View, args: Any) -> Any:
-    """Return the instance of a class-based view that this is a method of, or None."""
+    """If `view` is a method of a class-based view, return the instance, else None."""
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
-        # At each call, method_decorator passes on a new, wrapped partial of the bound method.
+        # At each call, method_decorator makes a new partial of the bound method, and wraps it.
         inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
         if inner is None:
             return None
@@ -188,7 +188,7 @@ def routes() -> list[Route]:
 
 
 def policies_of(route: Route) -> Iterator[Policy]:
-    """Yield the limits of a view that are known without a request, and without mistakes."""
+    """Yield the limits of a view that don't depend on the request. Omit limits with mistakes."""
     endpoint = _endpoint_of(route)
     if endpoint is None:
         return
@@ -198,11 +198,11 @@ def policies_of(route: Route) -> Iterator[Policy]:
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
-    """Return what the requests of a view take together, for each way through the view.
+    """Return the limits that the requests of a view take together, for each way through the view.
 
-    A view has one way per HTTP method. A way is a list of admissions in order: first that of the
-    middleware, then one per place, outermost first. `atomic`: the middleware takes all limits of a
-    view that ATOMIC_REQUESTS wraps.
+    A view has one way per HTTP method. A way is a list of admissions in order: first the admission
+    by the middleware, then one for each place, outermost first. `atomic`: True if ATOMIC_REQUESTS
+    wraps the view, so that the middleware takes all limits in one admission.
     """
     endpoint = _endpoint_of(route)
     if endpoint is None:

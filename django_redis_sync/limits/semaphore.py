@@ -42,8 +42,10 @@ _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit",
 
 
 class CountedKeys:
-    """The keys for which this process writes statistics in the current hour. Their number is
-    limited: clients can make any number of keys, and each needs about 300 bytes in Redis."""
+    """The keys for which this process writes statistics in the current hour.
+
+    Their number is limited, because clients can make any number of keys. The statistics of a key
+    take about 300 bytes in Redis."""
 
     HOUR, MAX = 3600.0, 2_000
 
@@ -78,7 +80,8 @@ class RequestSemaphore(Semaphore):
         share_limit: int | None,
     ) -> None:
         if share is None and policy.share is not None:
-            # The common share. Without a share_limit, its requests would not take turns.
+            # The request belongs to the common share. A request with neither a share nor a
+            # share_limit does not take turns, so give it a share_limit.
             share_limit = share_limit or MOST_PERMITS
         using = policy.using or conf.current().cache
         options = {option: getattr(policy, option) for option in _PASSED_ON}
@@ -110,7 +113,7 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # No second try: it would only delay on_outage.
+        # The budget is one try: a second one would only delay what on_outage says.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -135,7 +138,7 @@ def semaphore_of(
 def label_of(request: HttpRequest) -> str:
     """Return the label of a request's lease: view, user, and X-Request-ID."""
     match = request.resolver_match
-    user = getattr(request, "_cached_user", None)  # without a query
+    user = getattr(request, "_cached_user", None)  # not request.user, which may make a query
     return write_label(
         request.path if match is None else match.view_name,
         "" if user is None or user.pk is None else str(user.pk),
@@ -147,9 +150,10 @@ class WaitSlots:
     """The wait slots of this process, for threads or for tasks."""
 
     def __init__(self, option: str) -> None:
-        #: The option with the number of slots. It is also the reason of a rejection.
+        #: The option with the number of slots. Its name is also the reason of a rejection.
         self.reason = option
-        # Weak references: a wait that no longer exists has no slot, however it ended.
+        # Weak references, so that a wait that no longer exists has no slot. An exception from a
+        # signal handler may end a wait without `leave`.
         self._taken = weakref.WeakSet[Any]()
         if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's requests
             os.register_at_fork(after_in_child=self._taken.clear)
@@ -182,7 +186,8 @@ threads, tasks = WaitSlots(MAX_WAITING_THREADS), WaitSlots(MAX_WAITING_TASKS)
 
 
 class Wait:
-    """The wait of a request for a permit. The plan calls it when the wait begins and ends."""
+    """The wait of a request for a permit. The plan calls this object when the wait begins, and
+    when it ends."""
 
     def __init__(
         self,
@@ -191,15 +196,15 @@ class Wait:
         seconds: float,
         succeeded: Callable[[], None] | None = None,
     ) -> None:
-        """`seconds`: max time to wait. `succeeded`: called when the wait begins, because Redis has
-        answered then."""
+        """`seconds`: max time to wait. `succeeded`: a function to call when the wait begins. At
+        that time, Redis has answered."""
         self._request, self._slots, self.seconds = request, slots, seconds
         self._succeeded, self.no_slot, self._began = succeeded, False, 0.0
         self.notify: Callable[[str, bool], Any] | None = None
 
     def __call__(self, token: str, begins: bool) -> bool:
-        """Take or free a wait slot. Return False if the request may not wait, because no slot is
-        free."""
+        """Take a wait slot when the wait begins, and free it when the wait ends. Return False if no
+        slot is free, so that the request may not wait."""
         if begins:
             self._began = clock()
             if self._succeeded is not None:

@@ -1,15 +1,16 @@
-"""What Python code takes: semaphores, locks, and leases.
+"""Semaphores, locks, and leases for Python code.
 
-Everything is a semaphore: a lock has one permit, a read/write lock an exclusive mode, a reentrant
-lock counts. An acquire goes through these files, from top to bottom:
+Everything is a semaphore. A lock is a semaphore with one permit. A read/write lock also has an
+exclusive mode. A reentrant lock also counts its acquires. An acquire goes through these files, from
+top to bottom:
 
 - `semaphore`: the public methods of a Semaphore, and its `with` blocks. `locks` has Lock, RLock and
   ReadWriteLock, which are semaphores with other rules.
-- `options`: resolves arguments and settings into an acquire request, sends it, and turns a grant
-  into a lease. `arguments` checks what the caller gave.
+- `options`: resolves arguments and settings into an acquire request, sends the request, and turns a
+  grant into a lease. `arguments` checks the caller's arguments.
 - `engine.drivers`, `protocol.plans`, `engine.server`: carry the request out.
-- `lease`: the Lease that it returns. `lease_state` decides when it ends and when it is renewed,
-  without I/O; the lease renewer (`engine.renewal`) renews it in the background.
+- `lease`: the Lease that an acquire returns. `lease_state` decides, without I/O, when a lease ends
+  and when to renew it. The lease renewer (`engine.renewal`) renews it in the background.
 - `callers`: the leases that each thread or task acquired, for `release()` and blocks.
 
 Beside that:
@@ -17,10 +18,9 @@ Beside that:
 - `acquire_all`: several semaphores, all or none of them.
 - `synchronized`: a decorator that limits the calls of a function.
 - `jobs`, `celery`: tasks that are sent again by their task queue while no permit is free.
-- `transactions`: releases after a COMMIT.
+- `transactions`: releases leases after a COMMIT.
 - `handle`: the text with which another process adopts a lease.
-- `shares`: the text of a share.
 
 A lease that code can no longer release must not be renewed. So only the object, thread, or task
-that can release a lease has a strong reference to it.
+that can release a lease has a strong reference to the lease.
 """

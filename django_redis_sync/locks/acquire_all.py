@@ -25,9 +25,10 @@ class acquire_all:
         with acquire_all([Lock("a"), (Semaphore("exports", 5), 2)]) as (a, exports):
             ...
 
-    - `semaphores`: semaphores and locks, or pairs of one and the permits to take. No name twice.
-    - `blocking`: False to not wait. None: as each object says.
-    - `blocking_timeout`: seconds to wait for all of them together. None: as each object says.
+    - `semaphores`: semaphores and locks, each with a different name. Instead of one of them, a pair
+      of it and the number of permits to acquire.
+    - `blocking`: False to not wait. None: use the option of each object.
+    - `blocking_timeout`: seconds to wait for all of them together. None: use that of each object.
 
     The leases have the order of `semaphores`. A block raises NotAcquired if any of them is not
     available in time, and LeaseLost if a lease is lost while the others are waited for. After an
@@ -180,7 +181,7 @@ class _Group:
             lease.check()
 
     def leave(self, *error: Any) -> None:
-        """Release all leases at the end of their block, even if that fails for some of them."""
+        """Release all leases at the end of their block. If a release fails, release the others."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error)

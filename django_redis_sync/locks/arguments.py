@@ -1,4 +1,4 @@
-"""Check the arguments of the public classes, and say what is wrong with a call."""
+"""Check the arguments of the public classes, and raise errors that explain what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import values
 from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
 
-#: Types that can be a share, or part of a name, by their text.
+#: Types of values that can be a share, or part of a name. The value's text is used.
 ALLOWED = (str, int, UUID, date, Enum)
 #: The arguments of `acquire`.
 _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
@@ -23,7 +23,7 @@ _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
 )
-#: The checks of the arguments that are not None. A flag may be any value, as in redis-py.
+#: The check of each argument. None is not checked. A flag may be any value, as in redis-py.
 _CHECKS: dict[str, values.Check] = {
     "limit": values.whole,
     **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
@@ -34,10 +34,10 @@ _CHECKS: dict[str, values.Check] = {
 
 @lru_cache(maxsize=512, typed=True)
 def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Return the attributes of a `kind` with these arguments, checked.
+    """Check arguments, and return the attributes of a `kind` with them.
 
-    Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
-    of 1.
+    Raise TypeError or ValueError if an argument is wrong. The cache is typed, because True equals
+    1, but is not a valid limit.
     """
     arguments = dict(zip(_GIVEN, given, strict=True))
     name = arguments["name"]

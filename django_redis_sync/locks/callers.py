@@ -31,9 +31,9 @@ T = TypeVar("T")
 #: A weak reference to a task or a thread.
 Caller = weakref.ref[Any]
 
-#: Number of leases of a caller, through one object, beyond which lost ones are removed.
+#: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: Max leases of the process among which those of the caller are searched.
+#: Max leases of the process that are searched for a lease of the caller: the newest ones.
 _MAX_SEARCHED = 100
 #: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
@@ -44,13 +44,13 @@ _UNIDENTIFIED = (
     "Use an object for each block"
 )
 
-#: Return the event loop that runs in this thread, or None. The public function raises instead of
-#: returning None, which would cost 7 % more instructions per acquire and release.
+#: Return the event loop that runs in this thread, or None. The public function raises an exception
+#: instead of returning None. This would cost 7 % more instructions per acquire and release.
 running_loop = asyncio._get_running_loop
 
 
 class _Thread:
-    """An object that exists as long as its thread runs, even if `threading` did not start it."""
+    """An object that exists as long as its thread runs. `threading` may not know the thread."""
 
     __slots__ = ("__weakref__",)
 
@@ -100,8 +100,8 @@ class ByCaller(dict[Caller, T]):
         if found is None:
             found = make()
             if (living := caller()) is not None:
-                # The callback is implemented in C: an exception raised by a signal handler would be
-                # lost in a Python function called here. The proxy avoids a reference cycle.
+                # The callback is a function in C. A signal handler may run in a callback in Python,
+                # and its exception would be lost. The proxy avoids a reference cycle.
                 ended = partial(operator.delitem, weakref.proxy(self))
                 return self.setdefault(weakref.ref(living, ended), found)
         return found
@@ -116,12 +116,12 @@ class Holdings:
     """The leases that were taken through an object, and the blocks over it that are open.
 
     `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block has an
-    entry until it ends, even if its lease ends earlier, so that it never releases the lease of
-    another block. The items are leases; those of `acquire_all` are its groups of leases.
+    entry until the block ends, even if its lease ends earlier. So a block never releases the lease
+    of another block. The items are leases, or groups of leases of `acquire_all`.
     """
 
-    # Invariant: _blocks has the open blocks of each caller that has some, newest last. An entry may
-    # exist longer than the caller: a generator may begin in one thread and end in another.
+    # Invariant: _blocks has the open blocks of each caller with an open block, newest last. An
+    # entry may outlive the caller: a block in a generator may end in another thread.
     def __init__(self, shared: bool = False) -> None:
         # The leases are the keys of a dict, for its atomic operations.
         self._leases: ByCaller[dict[Any, None]] = ByCaller()
@@ -133,11 +133,11 @@ class Holdings:
     # For `acquire` and `release`
 
     def add(self, item: Any) -> None:
-        """Add `item` as the newest of the caller that acquired it."""
+        """Add `item` as the newest item of the caller that acquired it."""
         mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
-            for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even lost ones, for `release`
+            for old in list(mine)[:-_MAX_OVER]:  # `release` needs the newest, even if lost
                 if not old.held:
                     mine.pop(old, None)
 
@@ -162,7 +162,7 @@ class Holdings:
             return None
 
     def take(self) -> Any:
-        """Do the same, and raise NotAcquired instead of returning None."""
+        """Do what `take_newest()` does, but raise NotAcquired instead of returning None."""
         item = self.take_newest()
         if item is None:
             raise NotAcquired("this thread or task holds nothing through this object")
@@ -178,10 +178,10 @@ class Holdings:
     def leave(self) -> Any:
         """End the newest block of this caller and return its item.
 
-        A block that began in another thread or task is found if it is the only open one. Otherwise
-        return None, because its item can't be identified. The item is removed, and then no longer
-        renewed, when all other blocks have ended. If no block is open, return the newest item,
-        because `__exit__` was called directly. Raise NotAcquired if there is none.
+        A block that began in another thread or task is found if no other block is open. If several
+        are open, return None, because the item of this block can't be identified. The item is
+        removed, and no longer renewed, after all other blocks have ended. If no block is open,
+        `__exit__` was called directly: return the newest item. Raise NotAcquired if there is none.
         """
         caller = this_caller()
         if caller not in self._blocks:
@@ -218,7 +218,7 @@ class Holdings:
         return item
 
     def _forget_unidentified(self) -> None:
-        """Remove the open blocks if as many have ended without being identified."""
+        """Remove the entries of all blocks if as many blocks have ended unidentified."""
         if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller, items in list(self._blocks.items()):
@@ -244,8 +244,8 @@ _next_collection = [0.0]
 def collect_if_ended(caller: Caller) -> None:
     """Collect garbage if the caller is a task of an event loop that has ended.
 
-    Such a task is a reference cycle (task, coroutine, future, callback). Without a garbage
-    collection, its leases would be renewed.
+    Such a task is part of a reference cycle (task, coroutine, future, callback). Its leases would
+    be renewed until a garbage collection.
     """
     task = caller()
     loop = None if task is None or isinstance(task, _Thread) else task.get_loop()

@@ -22,10 +22,10 @@ except ImportError as error:
         'on_full="retry" needs Celery 5.5 or newer: pip install django-redis-sync[celery]'
     ) from error
 
-#: The header of a task that was sent again, with the note of `JobQueue.again`.
+#: The header of a task that was sent again. Its value is the note of `JobQueue.again`.
 HEADER = "redis_sync"
-#: The attribute of a task's request that is set once its own permit was requested. Further limited
-#: calls in the body of the task wait.
+#: The attribute of a task's request that is set when the task has requested its own permit. After
+#: that, calls of limited functions in the body of the task wait for their permits.
 _LET_IN = "_redis_sync_let_in"
 
 
@@ -79,7 +79,7 @@ def _unfinished(error: BaseException) -> bool:
 
 
 def _headers(request: Any) -> dict[str, Any]:
-    """Return the headers with which the task was sent, with HEADER."""
+    """Return the headers with which the task was sent, including HEADER."""
     headers = dict(request.headers or {})
     if note := getattr(request, HEADER, None):
         headers.setdefault(HEADER, note)
@@ -88,7 +88,7 @@ def _headers(request: Any) -> dict[str, Any]:
 
 @cache
 def _delayed_by_broker(app: Any) -> bool:
-    """Return True for quorum queues of RabbitMQ, which delay by whole seconds."""
+    """Return True if the app uses quorum queues of RabbitMQ, which delay by whole seconds."""
     driver = app.connection_for_write().transport.driver_type
     return driver == "amqp" and bool(detect_quorum_queues(app, driver)[0])
 
@@ -98,8 +98,8 @@ def _is_body(function: Callable[..., Any], task: Any) -> bool:
 
 
 def _bodies(task: Any) -> Iterator[Any]:
-    """Yield the function of a task, and those that it wraps, from the outside in."""
-    inner = getattr(task, "_orig_run", None) or task.run  # the former with autoretry_for
+    """Yield the function of a task, and the functions that it wraps, from the outside in."""
+    inner = getattr(task, "_orig_run", None) or task.run  # autoretry_for sets _orig_run
     while inner is not None:
         inner = getattr(inner, "__func__", inner)
         yield inner

@@ -19,7 +19,7 @@ from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
-#: Min seconds of `max_hold` in a handle: 0 is not a valid option.
+#: Min seconds of `max_hold` in a handle, because the option can't be 0.
 _MIN_HOLD_LEFT = 0.001
 
 
@@ -55,9 +55,9 @@ class Adoption:
 
     def plan(self) -> Plan:
         """Return the lease's settings, its grant with the new local expiry, and the number of the
-        renewal that adopted it. Raise LeaseLost if it ended or was adopted before."""
+        renewal that adopted it. Raise LeaseLost if the lease ended or was adopted before."""
         terms, start = self.terms, clock()
-        # Random and above `known`, so that Redis rejects the second of two adopters.
+        # The number is random and above `known`, so that Redis rejects the second of two adopters.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
         times = terms.budget, terms.attempt, start
         until = yield from plans.renew(

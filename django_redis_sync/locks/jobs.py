@@ -1,7 +1,7 @@
 """`synchronized(..., on_full="retry")`: a job without a permit is sent again by its task queue.
 
 Meanwhile the job keeps its place in the queue of the name, and no worker waits. `JobQueue` is the
-interface to a task queue; `locks.celery` has that of Celery.
+interface to a task queue; `locks.celery` implements it for Celery.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from .semaphore import Semaphore
 _SALT = "django_redis_sync.locks.jobs"
 #: The attribute that marks a function with on_full="retry".
 RETRIES = "_redis_sync_retries"
-#: Max characters of a task's name, and of its id, that operators see.
+#: Max characters that operators see of a task's name, and of its id.
 _MOST, _SHOWN = 180, 8
-#: Seconds after which a job without a place is sent again: doubled each time, up to the second.
+#: Seconds after which a job without a place in the queue is sent again. They begin with the first
+#: number, and double each time, up to the second number.
 _BACKOFF = 0.5, 60.0
 
 
@@ -37,16 +38,16 @@ class NotSent(Exception):
 class JobQueue(NamedTuple):
     """The interface to a task queue that delivers the job which calls a function.
 
-    - `delivery()`: return the identity of the job and its note, or None if the function was not
-      called by the task queue; such a call waits. The identity is a tuple of str: the task's name,
+    - `delivery()`: return the identity of the job and its note. Return None if the task queue did
+      not call the function; such a call waits. The identity is a tuple of str: the task's name,
       the job's id, and anything else that makes it another job, such as the number of the task's
       own retries. The note is the one given to `again`, or None at the first delivery.
     - `again(seconds, note)`: send the job again, to be delivered after `seconds` with `note`, a
-      short list of str and int. Return or raise what ends this delivery. Raise NotSent if the queue
-      did not accept the job; then this worker waits.
-    - `drop()`: return or raise what ends the delivery of a copy of a job.
-    - `unfinished(error)`: return True if the queue delivers a job again after `error`, by default
-      after what stops a worker, such as SystemExit.
+      short list of str and int. Then end this delivery: return a result, or raise an exception.
+      Raise NotSent if the queue did not accept the job; then this worker waits.
+    - `drop()`: end the delivery of a copy of a job: return a result, or raise an exception.
+    - `unfinished(error)`: return True if the queue delivers a job again after the exception
+      `error`. By default, these are exceptions that stop a worker, such as SystemExit.
     """
 
     delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
@@ -110,7 +111,7 @@ def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return when to send a job again that got no place because too many wait."""
+    """Return when to send a job again that got no place in the queue, because too many wait."""
     least, most = _BACKOFF
     seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
     return Later(seconds, job.nth + 1, job.ticket, -1)
@@ -121,7 +122,7 @@ def _job(identity: tuple[str, ...], note: Any) -> Job:
     place = conf.digest(_SALT, "\0".join(identity))[:24]
     shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
     label = json.dumps(shown, separators=(",", ":"))
-    # A retry of the task may have the note of another place.
+    # A retry of the task is another job, but may have the note of the job before.
     match note:
         case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
             return Job(place, nth, ticket, label)

@@ -28,20 +28,20 @@ class Lease:
     """The right of a holder to its permits, for a time.
 
     `bool(lease)` is True while the lease is held. A lease ends when it is released or detached, or
-    when it is lost: it expired, an operator cleared it, or Redis lost its data. It is a context
-    manager, too::
+    when it is lost: it expired, an operator cleared it, or Redis lost its data. A lease is a
+    context manager, too::
 
         if lease := Lock("report").acquire(blocking=False):
             with lease:
                 report()
                 lease.check()  # before anything that must not happen twice
 
-    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry, which
-    counts from before the request was sent and so is not later than that in Redis. All threads and
-    tasks of the process may use a lease; a forked child may not.
+    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry, which is
+    never later than the expiry in Redis: its time starts before the request is sent. All threads
+    and tasks of the process may use a lease; a forked child may not.
     """
 
-    # _renewer: that of the process that acquired the lease. A fork must not use it.
+    # _renewer: the renewer of the process that acquired the lease. A fork must not use it.
     __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
@@ -62,7 +62,7 @@ class Lease:
     @property
     def fence(self) -> int:
         """The fencing token, a number that grows with every grant of the name. A storage can reject
-        a write with a smaller fence than that of an earlier write."""
+        a write if its fence is smaller than the fence of an earlier write."""
         return self._state.grant.fence
 
     @property
@@ -147,7 +147,7 @@ class Lease:
         """Release the lease.
 
         Raise NotAcquired if it was released or detached before, and LeaseLost if it was lost. If
-        Redis can't be reached, raise Unavailable; the release is retried in the background.
+        Redis can't be reached, raise Unavailable, and retry the release in the background.
         """
         self._end()
         state = self._state
@@ -200,7 +200,7 @@ class Lease:
         return bool((await self._arun(looking(self._settings.keys, clock())))[7])
 
     def downgrade(self) -> None:
-        """Turn a writer's lease into a reader's, so that other readers get in.
+        """Turn a writer's lease into a reader's lease, so that other readers get in.
 
         Raise LeaseLost if the lease was lost or ended, TypeError if it is not a writer's, and
         Unavailable if Redis can't be reached; then the call may be repeated.
@@ -261,8 +261,8 @@ class Lease:
         await self._aleave(kind)
 
     def _leave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
-        """Release the lease at the end of a block, which raised `kind`. `lenient`: only log that
-        the lease was lost."""
+        """Release the lease at the end of a block. `kind`: the type of the block's exception, or
+        None. `lenient`: if the lease was lost, log that instead of raising LeaseLost."""
         if self._state.to_be_released:
             try:
                 self.release()
@@ -304,7 +304,7 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:  # now, because nearly the whole lease is left: a collection pauses this thread, too
+        else:  # a collection also pauses this thread, and now nearly the whole lease is left
             collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
@@ -317,7 +317,7 @@ class Lease:
     # Inside
 
     def _is_of_name(self, keys: Keys, alias: Any) -> bool:
-        """Return True if the lease is of this process, and of that name on that alias."""
+        """Return True if the lease is of this name and alias, and of this process."""
         mine = self._state.terms
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
@@ -338,7 +338,7 @@ class Lease:
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
-        # After the callbacks are submitted, because a handler of the log may be slow.
+        # Log after the callbacks are submitted, because a handler of the log may be slow.
         self._log_lost(reason)
 
     def _lose_if(self, lost: Lost | None) -> None:
@@ -347,7 +347,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # Releasing and detaching are allowed on an event loop: other callers may wait for them.
+    # Not for releasing and detaching: other callers may wait for them, also of this event loop.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:
@@ -361,7 +361,7 @@ class Lease:
         if leaving:
             handles.check(self._state.terms)
         plan = self._state.renewal(timeout, clock(), leaving)
-        self._renewer.moved(self, self.token)  # the local expiry may be earlier now
+        self._renewer.moved(self, self.token)  # the local expiry may have become earlier
         return plan
 
     def _renewed(self, lost: Lost | None) -> None:
@@ -390,7 +390,8 @@ class Lease:
         return handles.of(self._state)
 
     def _left(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
-        """Raise `own` unless the block raised an exception, which is more important."""
+        """Raise or log `own`, the error of a release at the end of a block. If the block itself
+        raised an exception, log `own`, so that the caller gets the exception of the block."""
         if body is not None:
             logger.error("leaving %r after an exception: %s", self.name, own)
         elif lenient and isinstance(own, LeaseLost):

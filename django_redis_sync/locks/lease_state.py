@@ -1,4 +1,4 @@
-"""The state of a lease by the clock of this process, and when to renew it. Without I/O."""
+"""The state of a lease by the clock of this process, and when to renew it. This has no I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..protocol.steps import TICK, Answer, Failure, LocalExpiry, Plan, Run, run_
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
-#: Safety margin: a lease that could not be renewed counts as lost when this part of its duration is
-#: left.
+#: The safety margin, as a part of the lease duration: a lease that could not be renewed counts as
+#: lost when only this part is left.
 _MARGIN_PART = 0.05
 #: Max seconds by which a detached lease may be shorter than requested.
 _CLOSE = 0.005
@@ -58,16 +58,16 @@ class Lost(NamedTuple):
 
 
 class LeaseState(LocalExpiry):
-    """The local expiry of a lease, and its schedule. `now`: this process's clock, in seconds.
+    """The local expiry of a lease, and when to renew it. `now`: this process's clock, in seconds.
 
-    Methods that find the lease lost return Lost. Methods for the holder raise LeaseLost if it was
-    lost before.
+    A method that finds that the lease is lost returns Lost. A method for the holder raises
+    LeaseLost if the lease was lost before.
     """
 
     # Invariants: `over` is "" while the lease is held, else the reason why it is not. `closed` is
     # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
-    # the lease next, at most `deadline`; only the renewer and renewals change it. The first thread
-    # that finds the lease lost empties _not_lost_yet, in one atomic step.
+    # the lease next, at the latest at `deadline`. Only the renewer and renewals change `due`. The
+    # first thread that finds the lease lost empties _not_lost_yet, in one atomic step.
     # _nth: numbers of renewals. _aims: by number, the ends that the holder's own renewals in flight
     # request. _last_end: the end of a lease that is not renewed in the background. _leaving: True
     # while the lease is being detached. _scheduled: when `due` was computed.
@@ -85,7 +85,7 @@ class LeaseState(LocalExpiry):
         self._nth, self._ends = itertools.count(renewals + 1), {renewals: (grant.until, True)}
         self._aims: dict[int, float] = {}
         self._last_end, self._leaving, self._scheduled = grant.ends, False, now
-        # What `_schedule`, which takes more time, computes for a lease without renewals.
+        # The same as `_schedule` computes for a new lease, but in less time.
         self.due = now + (grant.until - now) / _RENEWALS
         if not terms.renew and grant.ends <= grant.until:
             self.due = grant.until
@@ -104,8 +104,8 @@ class LeaseState(LocalExpiry):
 
     @property
     def to_be_released(self) -> bool:
-        """True if the end of a block has to release the lease. It must not in a forked child, and
-        not if the lease was released before."""
+        """True if the end of a block must release the lease: this is not a forked child, and the
+        lease was not released or detached before."""
         return self.at_home and not self.closed
 
     def remaining(self, now: float) -> float:
@@ -131,8 +131,8 @@ class LeaseState(LocalExpiry):
 
     @property
     def deadline(self) -> float:
-        """The time at which the lease counts as lost unless it is renewed: the safety margin before
-        its end."""
+        """The time at which the lease counts as lost unless it is renewed: its end, minus the
+        safety margin."""
         return self.until - self._margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
@@ -169,7 +169,7 @@ class LeaseState(LocalExpiry):
         return None
 
     def _last(self) -> float:
-        """Return the latest end that renewals in the background can give it."""
+        """Return the latest end that renewals in the background can give the lease."""
         return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
 
     def _aim(self) -> float:
@@ -181,7 +181,8 @@ class LeaseState(LocalExpiry):
         left, aim = self._last() - now, self._aim() - now
         if self._leaving:
             return aim
-        # At least what the holder's own renewal requests, because this one has a higher number.
+        # Not shorter than the holder's own renewal in flight, which this one would override: it has
+        # a higher number.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
@@ -192,7 +193,7 @@ class LeaseState(LocalExpiry):
 
     @property
     def _margin(self) -> float:
-        """Seconds before the local expiry at which the lease is lost unless it is renewed."""
+        """Seconds before the local expiry from which on the lease counts as lost."""
         if not self.terms.renew:
             return 0.0
         left = self.until - self._scheduled
@@ -203,15 +204,15 @@ class LeaseState(LocalExpiry):
     def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> Plan:
         """Return a plan that makes the lease end in `timeout` seconds (None: its own timeout).
 
-        The plan returns Lost or None. `leaving`: the lease is being detached, so that renewals in
-        the background must not give it a later end.
+        The plan returns Lost or None. `leaving`: True if the lease is being detached. Renewals in
+        the background must not give such a lease a later end.
         """
         wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
         nth = next(self._nth)
         self._aims[nth] = end = now + wanted - TICK
         self._leaving |= leaving
-        # A shorter lease may take effect on the server before there is an answer, or without one.
+        # Redis may shorten the lease before its answer arrives, or the answer may be lost.
         self.asked(nth, wanted, now)
         if not self.terms.renew:
             self._last_end = min(self._last_end, end)
@@ -230,7 +231,7 @@ class LeaseState(LocalExpiry):
                 self.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._nth)  # another thread's renewal has shortened it
+                nth = next(self._nth)  # another thread's renewal shortened the lease: renew again
                 self.asked(nth, lease, now)
         except BaseException:
             self._leaving &= not leaving
@@ -258,7 +259,7 @@ class LeaseState(LocalExpiry):
         self.check_ours()
         if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
-        # From now on, readers may get in, even if the answer is late or lost.
+        # From now on, Redis may let readers in, even if its answer is late or lost.
         self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
 
@@ -274,7 +275,8 @@ class LeaseState(LocalExpiry):
     # End
 
     def lose(self, reason: str) -> bool:
-        """Mark the lease as lost. Return False if it had ended, or if another thread was first."""
+        """Mark the lease as lost. Return False if it had ended before, or if another thread has
+        marked it."""
         if self.over:
             return False
         try:
@@ -297,7 +299,7 @@ class LeaseState(LocalExpiry):
             self.over, self.due = "released", math.inf
 
     def detached(self) -> int:
-        """Mark the lease as detached. Return a number above those of its renewals."""
+        """Mark the lease as detached. Return a number that is higher than that of each renewal."""
         self.over = self.closed = "detached"
         self.due = math.inf
         return next(self._nth)

@@ -64,8 +64,8 @@ class Lock(Semaphore):
 class _ReentrantLease(Lease):
     """The lease of an RLock.
 
-    `times`: an entry for each time that it is taken: 0, 1, 2 … `deferred`: True if the open
-    transaction releases the lease when it ends.
+    `times`: the numbers 0, 1, 2, …, one for each acquire that was not released yet. `deferred`:
+    True if the open transaction releases the lease when the transaction ends.
     """
 
     __slots__ = ("deferred", "times")
@@ -84,7 +84,7 @@ class _ReentrantLease(Lease):
 class RLock(Lock):
     """A lock that its holder, a thread or task, may take again, through any object of the name.
 
-    All acquires share one lease, which is released with the last of as many releases;
+    All acquires share one lease. It is released after as many releases as acquires;
     `lease.release()` releases it at once. If the lease was lost, acquiring it again raises
     LeaseLost, until there were as many releases as acquires. The options are those of `Lock`,
     without `thread_local`::
@@ -122,7 +122,7 @@ class RLock(Lock):
 
     def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
         """Return the lease of this thread or task, taken through any object, or None. `deferred`:
-        also a lease that only the open transaction will release."""
+        also return a lease that is no longer in use, but that the open transaction will release."""
         mine: list[Any] = self._leases.of_name(self)
         return next((lease for lease in mine if deferred or lease.times), None)
 
@@ -141,7 +141,7 @@ class RLock(Lock):
     def _last(self, lease: Any) -> bool:
         if not lease.times or lease.times.pop() == 0:
             return True
-        self._held.add(lease)  # the block that ends may have had the only reference
+        self._held.add(lease)  # the block that ends may have had the only reference to it
         return False
 
     def _newest(self, keep: bool = False) -> Lease:
@@ -150,7 +150,7 @@ class RLock(Lock):
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
         if not keep and len(lease.times) == 1:
-            self._held.discard(lease)  # the last release: no reference is needed any more
+            self._held.discard(lease)  # this is the last release, so no reference is needed
         return lease
 
     def _deferred(self, lease: Any) -> bool:
@@ -163,7 +163,7 @@ class _Readers(Semaphore):
 
     _kind, _public_name = "w", "ReadWriteLock"
     _leases = _Leases()
-    #: Its name, its permits, and why a holder of the other side can't take this one.
+    #: The name of this side, its permits, and why a holder of the other side can't take this side.
     _word, _permits = "read", 1
     _conflict = "writes; downgrade() turns it into a reader"
 

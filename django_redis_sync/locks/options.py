@@ -1,7 +1,7 @@
 """Resolve the arguments of a semaphore and the settings into an acquire request, and carry it out.
 
-Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. The result is cached
-until the settings change, and objects with equal arguments share it.
+An argument overrides REDIS_SYNC["SEMAPHORES"], which overrides the defaults. The result is cached
+until the settings change. Objects with equal arguments share the cached result.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max acquire requests that are cached per set of arguments. The label of each thread differs.
+#: Max acquire requests that are cached per set of arguments. There may be many, because each thread
+#: has another label.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
-#: for long. os.getrandom does not, where it exists.
+#: for long. os.getrandom does not release the GIL, but does not exist on all platforms.
 _random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 
@@ -46,8 +47,8 @@ def _token() -> str:
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
-    """Return a function to call when a wait begins, and when it ends. `may_be_own`: warn if the
-    caller waits for its own lease."""
+    """Return a function to call when a wait begins, and when it ends. `may_be_own`: whether to log
+    a warning if the caller waits for its own lease."""
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
@@ -63,7 +64,7 @@ _NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 class Acquirer:
     """The base of the public classes. It resolves arguments and settings, sends acquire requests,
-    and turns grants into leases. It keeps no reference to them."""
+    and turns grants into leases. It keeps no reference to the leases."""
 
     _kind = "p"
     _max_waiters = ANY
@@ -85,7 +86,7 @@ class Acquirer:
     using: Any  # an alias, or a quorum
     label: str | None
     on_lost: Callable[[Any], Any] | None
-    share: str | None  # its text
+    share: str | None  # the text of the share
     share_limit: int | None
     #: The template of the name, for statistics; "" if it is unknown.
     _template = ""
@@ -98,7 +99,7 @@ class Acquirer:
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute, for a subclass or a caller, and clear the cache of requests."""
+            """Set an attribute. If it is public, clear the cache of requests."""
             super().__setattr__(name, value)
             if not name.startswith("_"):
                 self.__dict__["_usual"] = {}
@@ -109,21 +110,22 @@ class Acquirer:
         )
 
     def alias(self) -> Any:
-        """Return the cache alias that this object uses now, or its quorum."""
+        """Return the cache alias that this object uses with the current settings, or its quorum."""
         return self.using or conf.current().cache
 
     def _keys(self) -> Keys:
-        """Return the keys of the name that this object uses now."""
+        """Return the name's keys in Redis with the current settings."""
         return keys_of(conf.current().prefix(self.alias()), self.name, self.key)
 
     def _check_permits(self, permits: int) -> None:
-        """Raise what an acquire of `permits` would raise before it sends a request."""
+        """Check whether `permits` can be acquired at all. Raise the errors of `_options` and
+        `_limit`."""
         self._limit(self._options(conf.current()), permits)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[LeaseSettings, AcquireRequest]:
-        """Return the settings of the lease and the acquire request, with the current settings."""
+        """Return the settings of the lease, and the acquire request, by the current settings."""
         label = write_label(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
@@ -148,7 +150,8 @@ class Acquirer:
     def _completed(
         self, terms: LeaseSettings, ask: AcquireRequest, seconds: float
     ) -> tuple[LeaseSettings, AcquireRequest]:
-        """Return a request with what differs each time: the share, and when its wait ends."""
+        """Add to a request what differs for each call: the share, and the time when its wait
+        ends."""
         if self.share:  # not cached: there may be many shares
             ask = ask._replace(share=self.share, words=None)
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
@@ -228,8 +231,8 @@ class Acquirer:
             )
 
     def _share_limit(self, named: dict[str, Any]) -> int:
-        """Return the max permits of its share, 0 for no limit. A callable in the settings applies
-        only to requests."""
+        """Return the max permits of the caller's share; 0 for no limit. A callable in the settings
+        is ignored, because it is for requests."""
         limit = self.share_limit if self.share_limit is not None else named.get("share_limit")
         if limit is None or callable(limit):
             return 0
@@ -239,7 +242,8 @@ class Acquirer:
     def _waiting(
         self, config: conf.Config, named: dict[str, Any], blocking: bool | None, own: float | None
     ) -> tuple[bool, float]:
-        """Return True if the caller waits, and the max seconds to wait. `own`: of this call."""
+        """Return True if the caller waits, and the max seconds to wait. `own`: the
+        blocking_timeout of this call, or None."""
         if own is not None:
             own = values.not_negative("blocking_timeout", own)
         layers = own, self.blocking_timeout, named.get("blocking_timeout"), config.blocking_timeout
@@ -270,7 +274,7 @@ class Acquirer:
         )
 
     def _history(self, config: conf.Config) -> int:
-        """Return the minutes of history that its scripts write."""
+        """Return the minutes of history that the scripts store for this name."""
         return config.keep(self.key)
 
     # Acquire
@@ -298,8 +302,8 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
-        """Request a permit for a job that a task queue has delivered. Return a lease, or what to do
-        with the job."""
+        """Request a permit for a job that a task queue has delivered. Return a lease, or else what
+        to do with the job."""
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
         named = conf.current().named(self.name)
@@ -331,7 +335,7 @@ class Acquirer:
         if type(got) is Grant:
             lease = self._lease(terms, got)
             count = lease._renewer.housekeeper.count
-            # got.rejected: granted only because of shadow mode.
+            # If got.rejected is set, only shadow mode has granted the permit.
             outcome = "s" if got.rejected else "w" if got.waited else "g"
             count(terms, outcome, int(got.waited * 1000), got.used)
             if got.rejected == SHARE:
@@ -350,7 +354,7 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases are allowed on an event loop: other callers may wait for them.
+    # Releases don't check this, because other callers, also of this event loop, may wait for them.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:

@@ -56,15 +56,15 @@ class Semaphore(Acquirer):
       quorum: a majority of these servers has to grant the lock, and waiters have no order.
     - `label`: text that operators see.
     - `on_lost`: a callable that is called with the lease if it is lost, on another thread.
-    - `release_on_commit`: True to make `release()` and the end of a block take effect when the open
-      database transactions end; a database alias to wait for that database only.
+    - `release_on_commit`: True to delay `release()`, and the release at the end of a block, until
+      the open database transactions end; a database alias to wait for that database only.
     - `thread_local`: False to let `release()` release leases that other threads or tasks acquired.
     - `raise_on_release_error`: False to log that a lease was lost when a block ends, instead of
       raising LeaseLost.
-    - `key`: the key, if `name` is that of a keyed policy.
-    - `share`: the group of callers, such as a tenant, that this one belongs to: a str, int, UUID,
-      date, or Enum, identified by its text. Shares of a name take turns, each in order of arrival.
-      Callers without a share (None) are one share.
+    - `key`: the key, if `name` is the name of a keyed policy.
+    - `share`: the group of callers to which this caller belongs, such as a tenant. It is a str,
+      int, UUID, date, or Enum, and is identified by its text. Shares of a name take turns. The
+      waiters of a share are served in order of arrival. Callers without a share are one share.
     - `share_limit`: max permits in use by the caller's share. None: as many as `limit`.
     - `sleep`: accepted for compatibility with redis-py, and ignored.
 
@@ -108,7 +108,7 @@ class Semaphore(Acquirer):
         )
         try:
             attributes = attributes_of(*given)
-        except TypeError:  # wrong, or not hashable
+        except TypeError:  # an argument is wrong, or not hashable
             attributes = attributes_of.__wrapped__(*given)
         self.__dict__.update(attributes, _held=Holdings(not thread_local))
         if on_lost is not None:
@@ -138,8 +138,8 @@ class Semaphore(Acquirer):
     ) -> Lease | None:
         """Return a lease, or None if no permit was available in time.
 
-        - `blocking`: False to not wait. None: as the object says.
-        - `blocking_timeout`: seconds to wait, 0 or more. None: as the object says.
+        - `blocking`: False to not wait. None: use the option of the object.
+        - `blocking_timeout`: seconds to wait, 0 or more. None: use the option of the object.
         - `permits`: number of permits to acquire.
 
         Raise Unavailable if Redis can't be reached, WrongKind if the name is in use as a
@@ -178,8 +178,8 @@ class Semaphore(Acquirer):
     def release(self) -> None:
         """Release the newest lease that this thread or task took through this object.
 
-        Raise NotAcquired if there is none, LeaseLost if the lease was lost, and Unavailable if
-        Redis can't be reached; then the release is retried in the background.
+        Raise NotAcquired if there is none, and LeaseLost if the lease was lost. If Redis can't be
+        reached, raise Unavailable, and retry the release in the background.
         """
         lease = self._newest()
         if self._last(lease) and not self._deferred(lease):
@@ -230,7 +230,7 @@ class Semaphore(Acquirer):
     # The newest lease of this thread or task, as in redis-py's Lock
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Call `extend()` of the newest lease. Also raise NotAcquired if there is none."""
+        """Call `extend()` of the newest lease. Raise NotAcquired if there is no lease."""
         return self._newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -238,7 +238,7 @@ class Semaphore(Acquirer):
         return await self._newest(keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
-        """Call `reacquire()` of the newest lease. Also raise NotAcquired if there is none."""
+        """Call `reacquire()` of the newest lease. Raise NotAcquired if there is no lease."""
         return self._newest(keep=True).reacquire()
 
     async def areacquire(self) -> bool:
@@ -246,8 +246,8 @@ class Semaphore(Acquirer):
         return await self._newest(keep=True).areacquire()
 
     def owned(self) -> bool:
-        """Return True if Redis confirms the newest lease of this thread or task. Raise Unavailable
-        if Redis can't be reached."""
+        """Return True if Redis confirms that the newest lease of this thread or task is held. Raise
+        Unavailable if Redis can't be reached."""
         lease = self._mine()
         return lease is not None and lease.owned()
 
@@ -308,10 +308,10 @@ class Semaphore(Acquirer):
         return NotAcquired(message, rejection.reason, self.name)
 
     def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
-        """Release in the background what an interrupted acquire got.
+        """Release, in the background, the lease of an acquire that was interrupted.
 
-        For example, a signal handler may have raised an exception. This object would keep the lease
-        renewed as long as the object exists.
+        For example, a signal handler may have raised an exception. Without this, the lease would be
+        renewed as long as this object exists.
         """
         if isinstance(got, Lease) and self._last(got):
             self._held.undo(got)
@@ -322,8 +322,8 @@ class Semaphore(Acquirer):
         return self._held.newest()  # type: ignore[no-any-return]
 
     def _newest(self, keep: bool = False) -> Lease:
-        """Return the lease that `release()` releases, and remove it from the list, except with
-        `keep`. Raise NotAcquired if there is none."""
+        """Return the lease that `release()` releases. Unless `keep` is true, remove it from this
+        object's leases. Raise NotAcquired if there is none."""
         lease = self._mine() if keep else self._held.take_newest()
         if lease is None:
             raise NotAcquired(
@@ -337,8 +337,8 @@ class Semaphore(Acquirer):
         return True
 
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
-        """Release a lease at the end of its block, which raised `kind`. `undo`: because others
-        could not be acquired with it."""
+        """Release a lease at the end of its block. `kind`: the type of the block's exception, or
+        None. `undo`: True if `acquire_all` could not acquire the others."""
         if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
             lease._leave(kind, lenient=not self.raise_on_release_error)
 
@@ -348,8 +348,8 @@ class Semaphore(Acquirer):
             await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
-        """If the option is set and a transaction is open, release the lease when the transaction
-        ends, and return True. Warn if the release comes before a COMMIT."""
+        """If release_on_commit is set and a transaction is open, arrange that its end releases the
+        lease, and return True. Otherwise return False. Warn about a release before a COMMIT."""
         if not self.release_on_commit:
             remedy = (
                 "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "

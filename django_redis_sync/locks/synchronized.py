@@ -33,7 +33,8 @@ _SemaphoreOf = Callable[[Any, Any], Semaphore]
 
 
 class _Skipping(Protocol):
-    """The type of `synchronized(..., on_full="skip")`: the function may also return None."""
+    """The type of `synchronized(..., on_full="skip")`: the limited function may also return
+    None."""
 
     @overload
     def __call__(
@@ -43,14 +44,16 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-#: The attribute, with its name, of a function that releases before a transaction ends.
+#: The attribute of a limited function that releases before a transaction ends. Its value is the
+#: name of the semaphore.
 BEFORE_COMMIT = "_redis_sync_before_commit"
 
 
 class _Template(string.Formatter):
-    """A str.format template over the arguments of a call. Different calls get different names.
+    """A str.format template over the arguments of a call.
 
-    In values, `%`, `:` and the separators between two arguments are percent-encoded.
+    Calls with different arguments get different names: in values, `%`, `:` and the separators
+    between two arguments are percent-encoded.
     """
 
     def __init__(self, text: str, what: str = "name") -> None:
@@ -74,8 +77,8 @@ class _Template(string.Formatter):
         self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
     def check(self, function: Any) -> None:
-        """Raise ValueError if the template has an argument that `function` doesn't have, or one
-        without a name, such as {0}."""
+        """Raise ValueError if the template has an argument that `function` doesn't have, or an
+        argument without a name, such as {0}."""
         names = {name.split(".")[0].split("[")[0] for name in self.fields}
         if any(not name or name.isdigit() for name in names):
             raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
@@ -114,7 +117,7 @@ class _Template(string.Formatter):
 
 class _ShareTemplate(_Template):
     """The template of a share. If it is a single argument, the share is the plain text of the
-    value, as with `Semaphore(share=...)`, and None means that there is no share."""
+    argument's value, as with `Semaphore(share=...)`. If the value is None, there is no share."""
 
     def __init__(self, text: Any) -> None:
         if not isinstance(text, str):
@@ -151,7 +154,7 @@ def synchronized(
     on_full: Literal["raise", "skip", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Any:
-    """Limit the calls of a function that run at the same time: at most `limit` per name.
+    """Let at most `limit` calls of a function with the same name run at the same time.
 
     For functions and methods, sync and async::
 
@@ -161,10 +164,10 @@ def synchronized(
     - `name`: a `str.format` template over the arguments of the call. Values must be str, int, UUID,
       date, or Enum.
     - `limit`: max calls of a name at the same time.
-    - `on_full`: what a call without a permit does. "raise" (default): it waits as the options say,
-      and then raises NotAcquired. "skip": it returns None, at once unless a `blocking_timeout` is
-      given. "retry", for a Celery task: Celery sends the task again, and the task keeps its place
-      in the queue of the name. A `JobQueue` does the same with another task queue.
+    - `on_full`: what a call does if it gets no permit. "raise" (default): it waits as the options
+      say, and then raises NotAcquired. "skip": it returns None. It does not wait unless a
+      `blocking_timeout` is given. "retry", for a Celery task: Celery sends the task again, and the
+      task keeps its place in the queue of the name. A `JobQueue`: the same with another task queue.
     - `options`: those of `Semaphore`. A `share` is a template as well: `share="{tenant_id}"`.
 
     Raise TypeError for classes, generators, and wrong options, and ValueError for a name with
@@ -210,8 +213,8 @@ def _semaphores(
     limit: int,
     options: SemaphoreOptions,
 ) -> _SemaphoreOf:
-    """Return a function from the arguments of a call to its semaphore. Raise ValueError if a
-    template has unknown arguments."""
+    """Return a function that returns the semaphore for the arguments of a call. Raise ValueError if
+    a template has unknown arguments."""
     signature = inspect.signature(function)
     for each in filter(None, (template, shares)):
         each.check(function)
@@ -263,7 +266,7 @@ def _limited_async(function: Any, semaphore: _SemaphoreOf, on_full: object) -> C
 
 
 async def _awaited(guard: Semaphore, lease: Lease, call: Callable[[], Any]) -> Any:
-    """Await the result of `call`, and then release as the semaphore's own block does."""
+    """Await the result of `call`. Then release the lease as an `async with` block does."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(functools.partial(guard._aleave, lease))
         return await call()
@@ -287,8 +290,8 @@ def _retried(function: Any, semaphore: _SemaphoreOf, on_full: Any) -> Callable[.
 
 
 def _retries(on_full: Any, options: Any) -> bool:
-    """Return True for on_full="retry" or a JobQueue. Raise ValueError if `on_full` is wrong or
-    doesn't go with the other options."""
+    """Return True for on_full="retry" or a JobQueue. Raise ValueError if `on_full` is wrong, or
+    can't be combined with the other options."""
     if on_full in ("raise", "skip"):
         return False
     if on_full != "retry" and not hasattr(on_full, "again"):

@@ -24,7 +24,8 @@ from .lease_state import LeaseSettings
 
 
 class TransactionRace(RuntimeWarning):
-    """A permit is released before a COMMIT: the next holder may read the data from before it."""
+    """A permit is released before a COMMIT, so the next holder may read the data from before the
+    COMMIT."""
 
 
 @contextmanager
@@ -33,9 +34,9 @@ def locked_atomic(
 ) -> Iterator[Lease]:
     """Acquire, run `transaction.atomic(using, durable=True)`, then release.
 
-    `using`: alias of a database. Raise NotAcquired if no permit was available in time; RuntimeError
-    inside another transaction, before Redis is asked; LeaseLost, after a rollback, if the lease was
-    lost before the COMMIT.
+    `using`: alias of a database. Raise RuntimeError inside another transaction, before a request is
+    sent to Redis. Raise NotAcquired if no permit was available in time. Raise LeaseLost, after a
+    rollback, if the lease was lost before the COMMIT.
     """
     alias = using or DEFAULT_DB_ALIAS
     if transactions_of(alias):
@@ -54,10 +55,10 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
     """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
     innermost savepoint. Return False if no transaction is open.
 
-    `using`: alias of a database, or True: when the last of all open transactions ends.
+    `using`: alias of a database. If it is True, the end of the last open transaction counts.
     """
-    # On rollback, Django discards its callbacks, so _Releasing acts when it is discarded. The same
-    # happens at the end of a TestCase.
+    # On rollback, and at the end of a TestCase, Django discards the callbacks of on_commit. So
+    # _Releasing releases the lease also when it is discarded.
     aliases = transactions_of(using)
     for alias in list(aliases):
         transaction.on_commit(_Releasing(lease, aliases), using=alias)
@@ -66,7 +67,8 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
-    """Return the aliases with an open transaction in this thread. `using`: one alias, or all.
+    """Return the aliases with an open transaction in this thread. `using`: an alias to which this
+    is restricted; any other value for all aliases.
 
     The transaction that a TestCase wraps around a test does not count.
     """
@@ -81,7 +83,7 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 class _Connected(threading.local):
     """The database connections of this thread. Each release needs them, and Django's own list is
-    slow. `leases`: those that its open transactions will release."""
+    slow. `leases`: the leases that the thread's open transactions will release."""
 
     _known: list[weakref.ref[Any]] | None = None  # None until first use, because of the settings
 
@@ -112,8 +114,8 @@ connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
 def check_not_nested(terms: LeaseSettings) -> None:
-    """Raise RuntimeError if the open transaction holds the only permit, so that the caller would
-    wait for itself."""
+    """Raise RuntimeError if an open transaction of this thread will release the only permit. The
+    caller would wait for itself."""
     for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
@@ -123,8 +125,8 @@ def check_not_nested(terms: LeaseSettings) -> None:
 
 
 class _Releasing:
-    """Releases a lease when it is called, or garbage-collected without a call. Of several that
-    share `left`, the last one does so."""
+    """Releases a lease when it is called, or when it is garbage-collected without a call. If
+    several of these objects share a list `left`, the last one releases the lease."""
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
@@ -155,7 +157,8 @@ def _release_now(lease: Lease) -> None:
 
 #: A warning skips the frames of these packages, to find the project's code.
 _INSIDE = (__name__.split(".")[0], "contextlib")
-#: The subjects that were logged without DEBUG. Max entries, because names may contain arguments.
+#: The subjects that were logged without DEBUG. Their number is limited, because names may contain
+#: arguments.
 _logged: set[str] = set()
 _MAX_LOGGED = 20
 

@@ -160,9 +160,9 @@ _MAX_COMPARED = 1000
 
 
 def find(name: str, key: str | None, using: str | None, max_keys: int | None = None) -> list[Pair]:
-    """Return a name and its known keys: those used last if there are more than `max_keys`.
+    """Return a name and its known keys. If there are more than `max_keys`, return those used last.
 
-    Return only the key if `key` is given, or if `name` is not a name but has the form POLICY@KEY.
+    Return only the key if `key` is given, or if `name` is unknown and has the form POLICY@KEY.
     """
     if key is not None:
         return [(name, _key(name, key, using))]
@@ -178,7 +178,8 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
 
 
 def _key(name: str, key: str, using: str | None) -> str:
-    """Return the key for a text by an operator. For example, an address becomes a digest."""
+    """Return the key that an operator means with a text. For example, the key of an address is a
+    digest."""
     possible = [one for one in identity.possible_keys(key) if len(one.encode()) <= MOST_BYTES]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
@@ -186,10 +187,11 @@ def _key(name: str, key: str, using: str | None) -> str:
 
 
 def unknown(found: Sequence[Status], using: str | None) -> str:
-    """Return a text if all of these names are unknown, for example because of a typo, else "".
+    """If all of these names are unknown, for example because of a typo, return a text that says so,
+    else "".
 
-    A name is known if it is in the settings, has an override, or was used within the last day, or
-    if it has counters in Redis.
+    A name is known if it is in the settings, has an override, was used within the last day, or has
+    counters in Redis.
     """
     if any(one.used for one in found):
         return ""

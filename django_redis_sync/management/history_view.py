@@ -11,8 +11,8 @@ from .terminal import Column, Output, number
 
 
 def history(found: History, limit: int | None, out: Output) -> list[str]:
-    """Return the events of a name in sentences, and a table with a line for each step in which
-    something happened. `limit`: the current one, or None if it is unknown."""
+    """Return the events of a name in sentences, and a table with a line for each step with events.
+    `limit`: the current limit, or None if it is unknown."""
     rows = [(start, counters) for start, counters in found.rows if counters != Counters()]
     columns = [
         Column(_("FROM"), lambda row: moment(row[0])),
@@ -37,7 +37,7 @@ def events(
     limit: int | None = None,
 ) -> list[str]:
     """Return the events of a history in sentences, and the suggested limit. `limit`: the current
-    one, or None if it is unknown."""
+    limit, or None if it is unknown."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if c == Counters():

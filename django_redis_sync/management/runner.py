@@ -24,7 +24,8 @@ from ..locks.semaphore import Semaphore
 from ..operators.formats import without_secrets
 from .terminal import printable
 
-#: Exit codes besides the command's own: EX_TEMPFAIL and EX_UNAVAILABLE of sysexits.h.
+#: Exit codes in addition to those of the command. 69 and 75 are EX_UNAVAILABLE and EX_TEMPFAIL of
+#: sysexits.h. Shells use 126 and 127.
 UNAVAILABLE, NOT_ACQUIRED, LOST, CANNOT_RUN, NOT_FOUND = 69, 75, 76, 126, 127
 #: Seconds between SIGTERM and SIGKILL for a command whose permit is lost.
 PATIENCE = 10.0
@@ -33,9 +34,9 @@ _POLL_INTERVAL = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
-# The command ends with `locks run`, even if that is killed. A process in the command's group, which
-# is not its child, reads from a pipe that only `locks run` can write to. If the pipe is closed
-# without a line, this process kills the group. $0 is the number of the pipe.
+# If `locks run` is killed, the command must end too. So a further process is started in the
+# command's group, but not as a child of the command. It reads from a pipe to which only `locks run`
+# can write. If the pipe is closed without a line, it kills the group. $0 is the number of the pipe.
 _START = """
 (
   (
@@ -51,7 +52,7 @@ def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
     """Run the command while holding a permit, and return its exit code. `given`: the arguments of
     `locks run`. Raise Unavailable if Redis can't be reached before the command was started."""
     job = _Job(command, stderr)
-    # Checked before the permit is acquired, because --min-hold would keep the permit taken.
+    # Check this before the permit is acquired: with --min-hold, the permit would then stay taken.
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and os.path.exists(command[0])
         return job.not_run(errno.EACCES if exists else errno.ENOENT)
@@ -65,7 +66,7 @@ def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
         renew=True,
         min_hold=given.min_hold or None,
         using=given.using,
-        # Without the arguments, which may contain secrets.
+        # The label leaves out the command's arguments, which may contain secrets.
         label=f"locks run: {PurePath(command[0]).name}",
     )
     with job.signals():
@@ -86,7 +87,7 @@ class _Job:
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        #: The signals that arrived while the command was being started. None before that.
+        #: The signals that arrived while the command was being started. None before the start.
         self._early: list[int] | None = None
 
     @contextlib.contextmanager

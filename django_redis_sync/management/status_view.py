@@ -1,5 +1,5 @@
-"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data, which is
-also shown as JSON."""
+"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data, also for
+JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .arguments import find
 from .history_view import events, exactness
 from .terminal import Cell, Column, Output, flexible, number, printable
 
-#: Max keys of a policy without statistics that are summed up: those used last.
+#: Max keys of a policy without statistics that are summed up. These are the keys used last.
 MAX_SUMMED = 200
 #: Max busy keys of a policy for which the page of the policy shows the holders of each key.
 MAX_DETAILED = 20
@@ -34,9 +34,8 @@ MAX_DETAILED = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The names that were read. `past`: their events of the last hour. `selection`: the list that
-    they are a part of, if there is one. `ordered`: True if --sort was given for the keys of a
-    policy."""
+    """The names that were read. `past`: their events of the last hour. `selection`: the list from
+    which they were read, or None. `ordered`: True if --sort was given for the keys of a policy."""
 
     groups: Sequence[Group]
     unread: Sequence[Unread]
@@ -65,8 +64,8 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
 
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
-    """Read a policy: its own overrides, and its keys in the given order, by default those used
-    last."""
+    """Read a policy: its own overrides, and its keys in the given order. Without an order, read the
+    keys that are the busiest or were used last."""
     own = status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
@@ -126,7 +125,7 @@ def _least(group: Group, figure: int) -> str:
 
 
 def _rest(seen: Seen, shown: int, out: Output) -> list[str]:
-    """Return lines about the names that a list omits, and about its order."""
+    """Return lines about the number of names that a list omits, and about the order of the list."""
     if (selection := seen.selection) is None:
         return []
     facts = {"shown": shown, "found": selection.found, "compared": selection.compared}
@@ -194,7 +193,7 @@ def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
     """Return the events of the last hour of a name and its keys."""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.statistics is not None:
-        # No suggested limit: the limit of a policy is per key.
+        # Each key has the limit for itself, so the sums of all keys suggest no limit.
         histories = [replace(group.statistics.history, suggested_limit=None)]
     best = max(histories, key=lambda h: h.suggested_limit or 0)
     whole = replace(best, total=add(h.total for h in histories))
@@ -217,8 +216,8 @@ def _used(in_use: int, limit: int | None, out: Output) -> Cell:
 
 
 def _holder_columns(out: Output) -> list[Column]:
-    """Return the columns of a table of holders, and of waiters that `clear` ends. A row is the
-    status of the name, and a holder or waiter."""
+    """Return the columns of a table of holders. A row is the status of the name, and a holder. For
+    `clear`, it may also have a waiter."""
 
     def left(row: tuple[Status, Holder | Waiter]) -> str | Cell:
         one = row[1]
@@ -268,7 +267,7 @@ def _who(status: Status, one: Holder | Waiter) -> str:
 
 
 def _state(status: Status, one: Holder | Waiter) -> str:
-    """Return a state other than the usual one."""
+    """Return the state of a holder or waiter, or "" for the usual state."""
     if isinstance(one, Holder):
         return _("(released, retained by min_hold)") if one.state == "kept" else ""
     if one.next_try is None:
@@ -326,8 +325,8 @@ def _members(one: Status) -> list[str]:
 
 
 def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str]:
-    """Return lines about overrides, and about callers with different limits. Omit overrides that
-    `policy` has too."""
+    """Return lines about overrides of a name, and about callers with different limits. Omit an
+    override if `policy` has the same."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
         facts = {"for": _since(one.paused_since, one), "name": _words(one), "until": ""}

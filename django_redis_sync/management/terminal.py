@@ -17,7 +17,7 @@ from django.utils.translation import ngettext
 from ..logs import printable as printable
 
 GAP = "  "
-#: Min width of a column. A table that is still too wide is cut at the end of each line.
+#: Min width to which a column is narrowed. If a table is still too wide, its lines are too long.
 NARROWEST = 8
 
 # The alternate screen, without a cursor, and with long lines cut at the right.
@@ -63,8 +63,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `cell` returns what a row shows in it. A column is omitted if it is empty in all
-    rows. `flexible`: narrower on a narrow terminal."""
+    """A column. `cell(row)`: returns the content for a row. A column is omitted if it is empty in
+    all rows. `flexible`: True if it may be narrowed on a narrow terminal."""
 
     title: str
     cell: Callable[[Any], str | int | Cell]
@@ -78,13 +78,14 @@ number = partial(Column, right=True)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A stream for lines. `width`: that of a terminal, or None for no limit."""
+    """How lines are written. `width`: the width of the terminal, or None for no limit."""
 
     width: int | None
     style: Style
 
     def wrap(self, text: str) -> list[str]:
-        """Return `text` in lines of whole words, if they fit. Without a width, in one line."""
+        """Return `text` as lines. Break it between words only; a longer word is a line of its own.
+        Without a width, return one line."""
         if self.width is None:
             return [text] if text else []
         lines = [""]
@@ -151,7 +152,7 @@ def width_of(stream: Any) -> int | None:
 
 
 def draw(stream: Any, lines: Sequence[str]) -> None:
-    """Redraw the screen in place, without blank lines in between that would flicker."""
+    """Redraw the screen in place. It is not cleared first, because that would flicker."""
     height = shutil.get_terminal_size().lines
     if len(lines) > height:
         more = len(lines) - height + 1

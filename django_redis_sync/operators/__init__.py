@@ -1,10 +1,10 @@
-"""What operators read and do: the state of names, their history, and actions.
+"""Functions for operators: read the state and the history of names, and carry out actions.
 
 The command `manage.py locks`, the admin pages, and the metrics show what these modules return:
 
     status      Reads the state of names: holders, waiters, shares. A quorum is shown as one lock.
-    facts       That state as dataclasses.
-    names       Lists the known names: in use, overridden, held, or in the settings.
+    facts       The state of names as dataclasses.
+    names       Lists the known names: those in use, held, in the settings, or with an override.
     listing     Sorted lists of names, or of a policy's keys, page by page.
     history     Counters per minute of a name, with peaks and a suggested limit.
     statistics  Counters of many names: of a policy, a template, or the whole site.

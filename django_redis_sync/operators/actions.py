@@ -1,5 +1,5 @@
 """The actions of operators on a name: clear, pause, resume, resize, reset. They apply to all
-processes, and each that changes something is recorded (see `audit`) with `by` (the operator; by
+processes. If an action changes something, it is recorded (see `audit`) with `by` (the operator; by
 default the user of the process) and `reason`.
 
 An override of a policy (`pause`, `resize` without a key) is stored once and applies to all of its
@@ -63,7 +63,7 @@ def clear(
     `tokens`: tokens or ids of `status.holders` and `status.waiters`. Waiters are admitted at once,
     and an evicted holder gets LeaseLost at its next renewal. Raise ValueError for a token that
     `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority of a
-    quorum may still have one of the leases. The others are then cleared, and recorded.
+    quorum may still have one of the leases. In that case, the others are cleared, and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
     chosen: dict[str, Holder | Waiter] = {}
@@ -94,7 +94,8 @@ def clear(
 
 
 def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
-    """Return for each `clear` step True if it ended a lease or removed a waiter, or its error."""
+    """For each `clear` step, return True if it ended a lease or removed a waiter, or False, or the
+    error of the step."""
     members = alias.aliases if isinstance(alias, Quorum) else [alias]
     needed = alias.need if isinstance(alias, Quorum) else 1
     by_member = [server_of(member).many(steps) for member in members]
@@ -127,7 +128,7 @@ def pause(
     """Grant no permits until `resume()`, or for `seconds` by the server's clock. Leases continue.
 
     If the name is paused already, the start of the pause stays, and `seconds` replaces its end.
-    Return the display names of what was paused, or [] if nothing changed. Raise ValueError if
+    Return the display names that were paused, or [] if nothing changed. Raise ValueError if
     `seconds` is not above 0 or above MAX_PAUSE, and Unavailable if Redis can't be reached.
     """
     if seconds is not None and not 0 < seconds <= MAX_PAUSE:
@@ -144,8 +145,8 @@ def pause(
 def resume(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Undo `pause()`, and admit waiters as far as the limit allows. Return the display names of
-    what was resumed, or [] if nothing was paused. Raise Unavailable if Redis can't be reached."""
+    """Undo `pause()`, and admit waiters as far as the limit allows. Return the display names that
+    were resumed, or [] if nothing was paused. Raise Unavailable if Redis can't be reached."""
     return _Change("resume", name, key, using).undo(by, reason)
 
 
@@ -160,7 +161,7 @@ def resize(
 ) -> list[str]:
     """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
 
-    Return the display names of what was resized, or [] if it had this limit before. Raise TypeError
+    Return the display names that were resized, or [] if the limit is the same. Raise TypeError
     or ValueError for an invalid limit, WrongKind for a read/write lock or a quorum, and Unavailable
     if Redis can't be reached.
     """
@@ -176,8 +177,8 @@ def resize(
 def reset(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Undo `resize()`, so that the callers' limit applies again. Return the display names of what
-    was reset, or [] if nothing was resized. Raise Unavailable if Redis can't be reached."""
+    """Undo `resize()`, so that the callers' limit applies again. Return the display names that were
+    reset, or [] if nothing was resized. Raise Unavailable if Redis can't be reached."""
     return _Change("reset", name, key, using).undo(by, reason)
 
 
@@ -195,7 +196,7 @@ class _Change:
         self._overrides = overrides(self.alias)
         own = keys_for(name, key, self.alias)
         self.stored = self._overrides.get(f"{self._field}:{own.quoted}", "")
-        # For a policy, also its keys with an override of their own or an exemption.
+        # For a policy, include its keys that have an override or an exemption of their own.
         entries = (entry.partition(":") for entry in self._overrides if key is None)
         fields, start = (self._field, f"x{self._field}"), f"{own.quoted}@"
         found = {q for field, _, q in entries if field in fields and q.startswith(start)}
@@ -209,15 +210,15 @@ class _Change:
         exempt = [f"x{self._field}:{one.quoted}" for one in self._names]
         if value == self.stored and not any(entry in self._overrides for entry in exempt):
             return []
-        # Registered before it takes effect, so that every paused name is shown.
+        # Enter it in the registry before it takes effect, so that lists show every paused name.
         command(self.alias, "HSET", self._registry, f"{self._field}:{own[0].quoted}", value)
         self._operate(own, value)
         command(self.alias, "HDEL", self._registry, *exempt)
         return self._done(own, by, reason, limit=limit, until=until)
 
     def undo(self, by: str, reason: str) -> list[str]:
-        """Remove the overrides of the name and of its keys. Exempt a single key from that of its
-        policy."""
+        """Remove the overrides of the name and of its keys. For a single key, also exempt it from
+        the override of its policy."""
         own = self._names[0].quoted
         policy = own.partition("@")[0] if self.key is not None else ""
         by_policy, exemption = f"{self._field}:{policy}" in self._overrides, f"x{self._field}:{own}"
@@ -242,7 +243,7 @@ class _Change:
                     raise failed(answer, step)
 
     def _done(self, names: Sequence[Keys], by: str, reason: str, **details: Any) -> list[str]:
-        # Apply it in this process. The others read it within a second.
+        # Apply the change in this process. Other processes read it within a second.
         server = server_of(self.alias)
         refresh(server, self._registry)
         renewer(self.alias).housekeeper.marks.poke(server)

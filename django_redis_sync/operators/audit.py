@@ -1,4 +1,4 @@
-"""The record of operators' actions. It is in Redis, so that all hosts show the same."""
+"""The record of operators' actions. It is in Redis, so that all hosts show the same actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .formats import moment
 from .names import pairs_of
 from .reads import server_time, where
 
-#: Max recorded actions, of all names together: the newest.
+#: Max recorded actions, of all names together. Older actions are removed.
 MAX_KEPT = 1000
 #: Days after the last action for which the record is stored.
 KEPT_DAYS = 365
@@ -36,9 +36,9 @@ MAX_IDS = 20
 @dataclass(frozen=True, slots=True)
 class Action:
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
-    `reason`: a text by the operator. `limit`: that of a resize. `until`: the end of a pause, or
-    None. `ids`: the holders and waiters of a clear, at most MAX_IDS. `amount`: their number if
-    there were more, else 0."""
+    `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
+    pause, or None. `ids`: the cleared holders and waiters, at most MAX_IDS. `amount`: the number of
+    those cleared if it is above MAX_IDS, else 0."""
 
     at: datetime
     what: str
@@ -73,7 +73,7 @@ class Action:
 
 
 def person() -> str:
-    """Return the user of this process, and its host, as "user@host"."""
+    """Return the user and the host of this process as "user@host"."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in this container
@@ -82,7 +82,7 @@ def person() -> str:
 
 
 def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
-    """Record an action that was done. If it can't be recorded, log a warning."""
+    """Record an action that was carried out. If it can't be recorded, log a warning."""
     alias, registry = _place(using)
     kept = {k: v[:MAX_TEXT] if isinstance(v, str) else v for k, v in details.items() if v}
     entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
@@ -99,7 +99,8 @@ def acts(
     name: str | None = None, key: str | None = None, *, limit: int = 100, using: str | None = None
 ) -> list[Action]:
     """Return the recorded actions on all names, or on `name` and its keys, newest first. `key`:
-    only those on this key and on the whole policy. Raise Unavailable if Redis can't be reached."""
+    return only the actions on this key and on the whole policy. Raise Unavailable if Redis can't be
+    reached."""
     alias, registry = _place(using)
     reply = command(alias, "ZREVRANGE", registry, 0, MAX_KEPT - 1, "WITHSCORES")
     found = [act for text, score in pairs_of(reply) if (act := _act(text, score)) is not None]

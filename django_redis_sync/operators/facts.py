@@ -19,7 +19,7 @@ from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
 #: Number of holders, waiters, and shares that the server reads to find the heaviest shares.
 MAX_RECORDS = 10_000
-# The last whole second of the year 9999, in ms. A later datetime is impossible.
+# The last whole second of the year 9999, in ms. Python has no later datetime.
 _LAST_MS = 253_402_300_799_000
 
 
@@ -110,15 +110,16 @@ class Named:
 class Status(Named):
     """The state of a name.
 
-    `kind`: "plain" or "read/write". `limit`: the limit in force: that of an operator, else of the
-    last caller, else of the settings; None if unknown or without one. `callers_limit`: that of the
-    last caller. `override`: that of an operator. `conflicting_limit`: the different limit of an
-    earlier caller, and its time. `in_use`: permits in use. `exclusive`: True if a writer holds the
-    name. `holding` and `waiting`: the numbers of holders and waiters; `holders` and `waiters` have
-    at most MAX_ROWS of them. `fence`: the last fencing token. `at`: time of the reading.
-    `paused_until`: when the pause ends. `members`: the servers if this is a lock on a quorum.
-    `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: number of shares with permits
-    or waiters. `shares_waiting`: number of shares with waiters.
+    `kind`: "plain" or "read/write". `limit`: the limit in force. This is the limit of an operator,
+    or else of the last caller, or else of the settings. It is None if it is unknown, or if there is
+    no limit. `callers_limit`: the limit of the last caller. `override`: the limit of an operator.
+    `conflicting_limit`: the different limit of an earlier caller, and its time. `in_use`: permits
+    in use. `exclusive`: True if a writer holds the name. `holding` and `waiting`: the numbers of
+    holders and waiters; `holders` and `waiters` have at most MAX_ROWS of them. `fence`: the last
+    fencing token. `at`: time of the reading. `paused_until`: when the pause ends. `members`: the
+    servers if this is a lock on a quorum. `shares`: the heaviest shares, at most TOP_SHARES.
+    `share_count`: number of shares with permits or waiters. `shares_waiting`: number of shares with
+    waiters.
     """
 
     kind: str
@@ -147,12 +148,13 @@ class Status(Named):
 
     @property
     def used(self) -> bool:
-        """True if Redis has anything of the name, except counters and registry entries."""
+        """True if Redis has data of the name. Counters and registry entries do not count."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property
     def shares_are_complete(self) -> bool:
-        """False if the server may have left out shares, because it reads some MAX_RECORDS only."""
+        """False if shares may be missing, because the server reads about MAX_RECORDS records
+        only."""
         return self.holding + self.waiting + self.share_count < MAX_RECORDS
 
     @property
@@ -178,7 +180,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
         state, own_fence, _, permits, _, share, label = _record(text, share_limits)
         ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
-        # After the clock went back, a fence may be ahead of it by more than this millisecond.
+        # If the server's clock was set back, a fence may be ahead of the clock. Then show `now`.
         since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(

@@ -24,7 +24,7 @@ _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
 def moment(at: datetime) -> str:
-    """Return a time in the current time zone, with its date unless that is today."""
+    """Return a time in the current time zone. Add the date unless it is today."""
     local = timezone.localtime(at)
     today = local.date() == timezone.localtime().date()
     return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
@@ -69,8 +69,8 @@ def as_json(
     found: int,
     compared: int | None = None,
 ) -> dict[str, Any]:
-    """Return the data of a list for JSON. `found`: the number of names, or of keys of the policy;
-    `names` in the result has those that were read. `compared`: see `Selection`."""
+    """Return the data of a list for JSON. `found`: the number of all names, or of all keys of the
+    policy; the result may have only some of them. `compared`: see `Selection`."""
     return {
         "at": timezone.now().isoformat(),
         "found": found,
@@ -131,7 +131,7 @@ def plain(fact: Any) -> dict[str, Any]:
 
 
 def history_json(found: History) -> dict[str, Any]:
-    """Return a history for JSON, without rows in which nothing happened."""
+    """Return a history for JSON, without rows that have no events."""
     return {
         "name": found.name,
         "key": found.key,

@@ -29,7 +29,7 @@ def _count(letter: str) -> Any:
 class Counters:
     """The numbers of events in a period, and the seconds waited and held.
 
-    `granted`: at once; `waited`: granted after a wait. `reclaimed`: leases that expired.
+    `granted`: grants at once; `waited`: grants after a wait. `reclaimed`: leases that expired.
     `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
     `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: deliveries of
     copies. `job_place_expired`: jobs that did not come back. `peak`: the most permits in use.
@@ -59,7 +59,7 @@ class Counters:
 
 _LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
-# The object for all empty periods, which `add` skips: most periods are empty.
+# The object for all empty periods. Most periods are empty, so `add` skips this object.
 _NOTHING = Counters()
 
 
@@ -86,8 +86,8 @@ def histories(
 ) -> list[History]:
     """Return the last minutes of several names.
 
-    If more than FINE minutes are requested, a row has STEP minutes. Rows are empty if nothing
-    happened or if REDIS_SYNC["STATS"] is off. Raise Unavailable if Redis can't be reached.
+    If more than FINE minutes are requested, a row has STEP minutes. The counters of a row are 0 if
+    it has no events, or if REDIS_SYNC["STATS"] is off. Raise Unavailable if Redis can't be reached.
     """
     alias, prefix = where(using)
     wanted, last = list(names), int(server_time(alias)) // 60
@@ -109,16 +109,17 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
         return found
     since = [moment for moment, _ in living]
     held = [0, *accumulate(permits for _, permits in living)]
-    # At the start of each row: the current leases that were granted before it.
+    # For each row: the number of current leases that were granted before its start.
     before = [bisect_left(since, start) for start, _ in found.rows]
-    # An upper bound of the leases that were held at the start of a row and have ended since.
+    # For each row: an upper bound of the leases held at its start that have ended since then.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # Backwards: ended leases that were held then, because more were released than granted since.
+    # Go backward. If more leases were released than granted since the start of a row, the
+    # difference was held at its start.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -148,7 +149,7 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
     """Return the limit that would have been enough, and True if it is an estimate that may be too
     low. `step`: minutes of a row.
 
-    In shadow mode, every request is admitted, so the highest use is that limit. An enforced limit
+    In shadow mode, every request is admitted, so the highest use is the result. An enforced limit
     also bounds the use, so the demand is estimated as the larger of two values. One is the use in a
     row with a rejection or a wait, plus one permit. The other follows from Little's law: the
     acquires per second of the busiest row, times the mean seconds of a hold, plus one standard
@@ -212,8 +213,8 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
-    """Return the counters of a period. `are_pairs`: True for a minute, where a count and its
-    milliseconds share a number. Otherwise milliseconds have fields of their own."""
+    """Return the counters of a period. `are_pairs`: True for a minute, which stores a count and its
+    milliseconds in one number. Other periods have separate fields for milliseconds."""
     found: dict[str, Any] = {name: values.get(letter, 0) for letter, name in _LETTERS.items()}
     for letter, name in _SECONDS.items():
         ms = values.get(f"{letter}:ms", 0)

@@ -1,8 +1,9 @@
 """Sorted lists of names, or of a policy's keys, read page by page.
 
-To sort by name or to search, all entries of the registry are read, in chunks. The state is read for
-the entries of the page. To sort by a figure, at most MAX_COMPARED entries are compared: the busiest
-ones by the statistics, then those used last. `Selection.compared` is their number.
+To sort by name or to search, all entries of the registry are read, in chunks. Then the state is
+read for the entries of the page. To sort by a figure, at most MAX_COMPARED entries are compared:
+the busiest ones by the statistics, then those used last. `Selection.compared` is the number of
+entries that were compared.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from .reads import cached
 from .statistics import SITE, Statistics, counted, heaviest, statistics_of
 from .status import idle, readable
 
-#: Max entries that are compared by a figure.
+#: Max entries that are compared to sort by a figure, such as the number of waiters.
 MAX_COMPARED = 100
 #: Max entries that are searched for trouble: waiters, rejections, lost leases, long holds.
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: With more entries than this, those without trouble are listed by last use, else by name.
+#: Entries without trouble are listed by name. If there are more than this number of entries, they
+#: are listed by last use instead.
 MAX_BY_NAME = 1000
 
 
@@ -51,9 +53,9 @@ class Group:
     """A policy with its keys, or a single name.
 
     `own`: the status of the plain name, or None if it was never used. `children`: the status of
-    some keys. `keys`: the number of known keys. `statistics`: those of all keys, some seconds old,
-    or None. `in_use` and `waiting`: the larger of the counts in `statistics` and in `children`.
-    `limit`: per key, so `in_use` may be higher.
+    some keys. `keys`: the number of known keys. `statistics`: the statistics of all keys, some
+    seconds old, or None. `in_use` and `waiting`: the larger of the counts in `statistics` and in
+    `children`. `limit`: the limit of each key, so `in_use` may be higher.
     """
 
     name: str
@@ -97,7 +99,8 @@ class Group:
 
     @property
     def paused(self) -> bool:
-        """True if the plain name is paused, which pauses all keys, or if all `children` are."""
+        """True if the plain name is paused, which pauses all keys, or if all `children` are
+        paused."""
         return self.own.paused if self.own is not None else all(s.paused for s in self.children)
 
 
@@ -177,7 +180,7 @@ def natural(text: str) -> tuple[list[str | int], str]:
 
 
 def since(statuses: Iterable[Status]) -> datetime | None:
-    """Return when the oldest holder was granted, or None if there is no holder."""
+    """Return the time of the oldest grant among the holders, or None if there is no holder."""
     return min((h.since for status in statuses for h in status.holders), default=None)
 
 
@@ -213,7 +216,7 @@ def _heaviest_share(group: Group, past: Past) -> int:
     return max((h.in_use + h.waiting for s in group.all for h in s.shares), default=0)
 
 
-#: The figures that a list can be sorted by: the largest first.
+#: The figures that a list can be sorted by, the largest first.
 FIGURES: dict[str, Callable[[Group, Past], Any]] = {
     "use": _fullness,
     "waiting": lambda group, past: group.waiting,
@@ -224,8 +227,8 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """Return the pairs of a policy and one of these keys. Only the MAX_COMPARED names used last are
-    searched."""
+    """Return the policies that have one of these keys, each as a pair with the key. Search only the
+    MAX_COMPARED names used last."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
     pairs = [(name, key) for name in names if name in policies for key in keys]
@@ -237,8 +240,8 @@ class Selection:
     """A sorted list of the names, or of the keys of `policy`, that contain `query` or are in
     `alike`.
 
-    `order`: "name", "recent" or a figure of FIGURES, with a prefix "-" to reverse it; else
-    "trouble". The constructor and `read` raise Unavailable if Redis can't be reached.
+    `order`: "name", "recent" or a figure of FIGURES, with a prefix "-" to reverse it. Any other
+    value is "trouble". The constructor and `read` raise Unavailable if Redis can't be reached.
     """
 
     def __init__(
@@ -270,10 +273,10 @@ class Selection:
         is_partial = self._figure is not None and self.found > max_compared
         #: True if the order is that of an index, which is up to INDEX_AGE seconds old.
         self.indexed = is_partial and field == "oldest"
-        #: Number of entries that were compared by a figure. None if all were, or if the list is not
-        #: sorted by a figure.
+        #: Number of entries that were compared by a figure. None if all entries were compared, or
+        #: if the list is not sorted by a figure.
         self.compared = max_compared if is_partial and not self.indexed else None
-        #: What was read to compare entries, in order. The pages are parts of it.
+        #: The groups that were read to compare entries, in order. Each page is a part of them.
         self._read: tuple[list[Group], list[Unread]] | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -310,7 +313,7 @@ class Selection:
         return self._query in unit.casefold()
 
     def _by_figure(self, field: str, is_partial: bool, max_compared: int) -> list[str]:
-        """Return the entries in the order of a figure, those that could not be read last."""
+        """Return the entries in the order of a figure. Entries that could not be read come last."""
         units = list(self._units[:max_compared])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
@@ -327,9 +330,9 @@ class Selection:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
-        """Return the entries with waiters, then those with rejections or lost leases in the last
-        hour, then those held for long. Compare MAX_SEARCHED entries: the busiest ones by the
-        statistics, those held for long, and those used last."""
+        """Return the entries with waiters, then the entries with rejections or lost leases in the
+        last hour, then the entries held for long. Compare MAX_SEARCHED entries: the busiest ones by
+        the statistics, those held for long, and those used last."""
         group = SITE if self._policy is None else self._policy
         (known,) = statistics_of([group], using=self._using)
         waiting, bad = Counter[str](), Counter[str]()
@@ -346,13 +349,13 @@ class Selection:
         else:
             listed = listed_keys(self._policy, entries, using=self._using)
         entries = [one for one in entries if one in listed or one in others]
-        # A policy may have any number of keys, so only their statistics are used.
+        # A policy may have any number of keys, so the history of keys is not read.
         pairs = [(one, None) for one in entries if self._policy is None]
         for past in histories(pairs, using=self._using):
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
-        # Powers of two, so that a page does not change its order at each refresh.
+        # Compare powers of two, so that the order of a page does not change at each refresh.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries
@@ -364,7 +367,7 @@ class Selection:
         return split(quoted)[0] if self._policy is None else unquote(quoted)
 
     def _held(self) -> list[str]:
-        """Return the entries of the index of holders, the oldest holder first."""
+        """Return the entries of the index of holders, those with the oldest holders first."""
         pairs = held_since(using=self._using)
         if self._policy is None:
             return [name for name, _ in pairs]

@@ -1,5 +1,5 @@
-"""List the known names: those in use, with an operator's override, or in the settings. KEYS and
-SCAN are never used, and no command reads more than CHUNK entries."""
+"""List the known names: those that are in use, are in the settings, or have an operator's override.
+The commands KEYS and SCAN are never used, and no command reads more than CHUNK entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .reads import failed, read, read_each, where
 CHUNK = 1000
 #: Max names that are read from the index of holders.
 MAX_HELD = 1000
-#: Max names on a quorum that are read: the last used ones.
+#: Max names on a quorum that are read: the names used last.
 _MAX_QUORUMS = 1000
 
 #: A name, and a key or None.
@@ -46,8 +46,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
     """Return the names used within the last day, most recent first, and then all others that an
     operator paused or resized.
 
-    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name; for a key of a policy, it
-    is `policy@key`. There may be hundreds of thousands of names, so lists use `Recent` instead.
+    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, or `policy@key` for a key
+    of a policy. There may be hundreds of thousands of names, so lists use `Recent` instead.
     Raise Unavailable if Redis can't be reached.
     """
     alias, prefix = where(using)
@@ -63,7 +63,7 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return the names that the registry has as plain names, and those that it has as policies."""
+    """Return which of these names the registry has as plain names, and which it has as policies."""
     alias, prefix = where(using)
     members = [*map(quote, names), *(f"{quote(name)}@" for name in names)]
     scores = read(alias, "ZMSCORE", names_key(prefix), *members) if members else []
@@ -75,8 +75,8 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
-    """Return the names with the oldest holders, and the times of their grants in server ms, the
-    oldest first. At most MAX_HELD are read from the index of holders (see `engine/names.py`), which
+    """Return the names with the oldest holders, the oldest first, and the times of these grants in
+    server ms. Read at most MAX_HELD names from the index of holders (see `engine/names.py`), which
     may also contain names that are no longer held."""
     alias, prefix = where(using)
     reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
@@ -85,9 +85,9 @@ def held_since(*, using: str | None = None) -> dict[Pair, int]:
 
 
 class Recent:
-    """The known plain names and policies, or the known keys of `policy`, which are read in parts:
-    `recent[start:stop]`. First come those that are not in the registry (configured, paused,
-    resized, or held), then those of the registry, most recent first."""
+    """The known plain names and policies, or the known keys of `policy`. Read a part of them with
+    `recent[start:stop]`. First come entries that are not in the registry (but configured, paused,
+    resized, or held), then the entries of the registry, most recent first."""
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
@@ -127,8 +127,8 @@ class Recent:
 
 
 def newest(limit: int, start: int = 0, *, using: str | None = None) -> list[str]:
-    """Return up to `limit` plain names and policies of the registry from a rank on, most recent
-    first."""
+    """Return up to `limit` plain names and policies of the registry, most recent first, from the
+    rank `start` on."""
     alias, prefix = where(using)
     found = command(alias, "ZREVRANGE", names_key(prefix), start, start + limit - 1)
     return [name for name, _ in _valid(dict.fromkeys(one.partition("@")[0] for one in found))]
@@ -162,8 +162,8 @@ def count_names(*, using: str | None = None) -> int:
 def newest_keys(
     wanted: Mapping[str, int], start: int = 0, *, using: str | None = None
 ) -> dict[str, list[str]]:
-    """Return some keys of each policy from the rank `start` on, most recent first, in a round trip.
-    `wanted`: the number of keys by policy."""
+    """Return some keys of each policy, most recent first, in one round trip. `start`: the rank of
+    the first key. `wanted`: the number of keys by policy."""
     alias, prefix = where(using)
     commands = [
         ("ZREVRANGE", policy_key(prefix, name), start, start + limit - 1)
@@ -177,14 +177,15 @@ def newest_keys(
 
 
 def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, int]:
-    """Return the number of known keys of each name, in a round trip: 0 if it is not a policy."""
+    """Return the number of known keys of each name, in one round trip. It is 0 for a name that is
+    not a policy."""
     alias, prefix = where(using)
     replies = read_each(alias, [("ZCARD", policy_key(prefix, name)) for name in names])
     return dict(zip(names, map(int, replies), strict=True))
 
 
 def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
-    """Return for each pair True if it was used within the last day, in a round trip."""
+    """Return for each pair True if it was used within the last day, in one round trip."""
     alias, prefix = where(using)
     members: dict[str, dict[Pair, str]] = {}
     for name, key in pairs:
@@ -198,7 +199,7 @@ def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
 
 
 def listed_keys(policy: str, keys: Iterable[str], *, using: str | None = None) -> set[str]:
-    """Return those of the keys of a policy that were used within the last day."""
+    """Return which of these keys of a policy were used within the last day."""
     pairs: list[Pair] = [(policy, key) for key in keys]
     listed = is_listed(pairs, using=using)
     return {str(key) for (_, key), is_here in zip(pairs, listed, strict=True) if is_here}
@@ -222,13 +223,13 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
     return [(name, None), *((name, key) for key in keys)]
 
 
-# Locks on a quorum. Holders list their names, with the aliases of the servers, in the default cache
-# and on each server. So the lock is shown as one lock for each of these aliases.
+# Locks on a quorum. A process that holds such a lock writes its name and the aliases of the quorum
+# into the default cache and on each server. So a list on any of these aliases shows it as one lock.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:
-    """Return the quorum of each name that was lately held on one. Raise Unavailable if the cache
-    can't be read."""
+    """Return the quorums of the names that were lately held on a quorum, by name. Raise Unavailable
+    if the cache can't be read."""
     alias, found = using or conf.current().cache, dict[str, Quorum]()
     if isinstance(alias, Quorum):
         return {}
@@ -239,12 +240,13 @@ def quorums(using: str | None = None) -> dict[str, Quorum]:
             if set(aliases) <= set(settings.CACHES):
                 found.setdefault(unquote(quoted), quorum_of(aliases))
         except (ValueError, TypeError, AttributeError, ImproperlyConfigured):
-            continue  # a foreign value, or aliases of another project
+            continue  # skip a foreign value, or aliases of another project
     return found
 
 
 def alias_of(name: str, using: str | None = None) -> str:
-    """Return the alias on which to read or change `name`: a quorum if it was lately held there."""
+    """Return the alias on which to read or change `name`. It is a quorum if `name` was lately held
+    on a quorum."""
     return quorums(using).get(name) or using or conf.current().cache
 
 
@@ -282,7 +284,7 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         start += CHUNK
         yield from chunk
     if start > CHUNK:
-        # Names that were used meanwhile have moved to ranks that were read before.
+        # Names that were used meanwhile have moved to ranks that were read before. Read them now.
         since = int(pairs_of(newest)[0][1])
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)

@@ -1,7 +1,7 @@
 """Reading commands for lists, with a cache for pages that refresh themselves every two seconds.
 
-Such a page reads holders and waiters each time. Counters, numbers of keys, and indexes, which
-change slowly or are some seconds old anyway, are cached for half a minute.
+Such a page reads holders and waiters each time. Counters, numbers of keys, and indexes are cached
+for half a minute, because they change slowly or are some seconds old anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..protocol.steps import Failure, Run
 _BATCH = 500
 #: Seconds for which a reply is cached.
 _LIFE = 30.0
-#: Number of cached replies above which a new cache is begun.
+#: Max cached replies. If there are more, the next block begins with an empty cache.
 _MAX_REPLIES = 5000
 
 Value = TypeVar("Value")
@@ -65,7 +65,7 @@ def read(alias: str, *words: Any) -> Any:
 
 
 def cached(place: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-    """Return what `make` returns. It is cached as replies are, by `place`."""
+    """Return the result of `make`. The result is cached under the key `place`, as replies are."""
     memory = _memory.get()
     if memory is None:
         return make()

@@ -3,9 +3,9 @@
 Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
 
-The permits in use and the waiters of a process are at most AGAIN seconds old; those of a killed
-process count for LIFE seconds. Events that a killed process had not written are missing. Counts of
-single keys may be too low, by the bound that is returned with them.
+The numbers of permits in use and of waiters are at most AGAIN seconds old. The numbers of a killed
+process count for up to LIFE seconds, and events that it had not written are missing. Counts of
+single keys may be too low. The bound of this error is returned with them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Busy:
 class Quantiles:
     """The median and the 95th percentile of durations in the last one to two hours, in seconds.
 
-    None if there were no durations. They are upper bounds, up to twice the true value.
+    They are None if there were no durations. They are upper bounds, up to twice the true value.
     """
 
     p50: float | None
@@ -57,7 +57,7 @@ class Statistics:
     `in_use` and `waiting` are permits and waiters of `processes` processes. `history`: the last
     minutes; each `peak` is the highest use of a single key. `busiest`: keys by permits in use, then
     by waiters. `rejected`: keys by rejections in the last one to two hours. The count of a key may
-    be too low by `rejected_off`, and a missing key has at most that count.
+    be too low by up to `rejected_off`. A key that is missing has at most `rejected_off` rejections.
     """
 
     name: str
@@ -87,8 +87,8 @@ def statistics_of(
 ) -> list[Statistics]:
     """Return the statistics of several groups, with three commands per group in few round trips.
 
-    Without `sketch`, use two commands, and omit durations and the keys with rejections. The
-    statistics of an unknown group are zeros. Raise Unavailable if Redis can't be reached.
+    Without `sketch`, send only two commands, and omit durations and the keys with rejections. An
+    unknown group has statistics of zeros. Raise Unavailable if Redis can't be reached.
     """
     (alias, prefix), wanted = where(using), list(names)
     now, keys = server_time(alias), [group_keys(quote(prefix), quote(name)) for name in wanted]
@@ -102,7 +102,7 @@ def statistics_of(
 def counted(
     policies: Sequence[str], *, using: str | None = None, sketch: bool = True
 ) -> dict[str, Statistics]:
-    """Return the statistics of those policies that have any, by name."""
+    """Return the statistics of the policies that have statistics, by name."""
     found = statistics_of(policies, using=using, sketch=sketch) if policies else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
@@ -110,8 +110,8 @@ def counted(
 def past_of(
     name: str, key: str | None = None, *, minutes: int, using: str | None = None
 ) -> History:
-    """Return the history of a name, of a `key` of a policy, or of all keys of a policy if `key` is
-    None. For all keys, each peak is the highest use of a single key.
+    """Return the history of a name, of a `key` of a policy, or, without `key`, of all keys of a
+    policy. For all keys, each peak is the highest use of a single key.
 
     Raise Unavailable if Redis can't be reached.
     """
@@ -124,7 +124,8 @@ def past_of(
 
 
 def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """Return the busiest names, or keys of a policy, alternating with the most often rejected."""
+    """Return the busiest names, or keys of a policy, alternating with those that have the most
+    rejections."""
     (statistics,) = statistics_of([SITE if policy is None else policy], using=using)
     pairs = zip_longest(statistics.busiest, statistics.rejected)
     found = [busy.key for pair in pairs for busy in pair if busy is not None]
@@ -165,8 +166,8 @@ def _statistics(
 def _gauges(
     gauges: Mapping[str, str], now: float
 ) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
-    """Return the permits in use and the waiters: the sums, and those by key. Also return the number
-    of live processes."""
+    """Return the sums of permits in use and of waiters, both numbers by key, and the number of live
+    processes."""
     total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
     for text in gauges.values():
         deadline, _, entry = text.partition(" ")
@@ -176,7 +177,7 @@ def _gauges(
             *sums, _, named = json.loads(entry)
             own = [(int(sums[i]), {str(k): int(n[i]) for k, n in named.items()}) for i in (0, 1)]
         except (ValueError, TypeError, AttributeError, IndexError):
-            continue  # a foreign value
+            continue  # skip a foreign value
         living += 1
         for i, (count, keys) in enumerate(own):
             total[i] += count
@@ -215,7 +216,7 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
 
 
 def _label(label: str) -> tuple[str, str]:
-    """Return kind (k: rejections of a key, off: of unnamed keys, d: durations) and rest, without
-    the hour."""
+    """Return the kind and the rest of a field's name, without the hour. The kinds: k (rejections of
+    a key), off (rejections of the other keys), d (durations)."""
     kind, _, rest = label.partition(":")[2].partition(":")
     return kind, rest

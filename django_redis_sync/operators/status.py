@@ -33,9 +33,9 @@ _BATCH = 500
 
 
 def idle(name: str, alias: str) -> Status:
-    """Return the status of a plain name that was never used. It may have overrides: those that were
-    read last."""
-    keys = keys_for(name, "-", alias)  # a key applies the overrides of its policy
+    """Return the status of a plain name that was never used. It includes overrides of the name, as
+    this process last read them."""
+    keys = keys_for(name, "-", alias)  # of any key, because a key has its policy's overrides
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
@@ -63,7 +63,7 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
 
 def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
-        with contextlib.suppress(Failure):  # as in overrides.refresh
+        with contextlib.suppress(Failure):  # then the last known overrides stay in force
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
     return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
 
@@ -72,7 +72,7 @@ def statuses(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> list[Status]:
     """Return the status of several names, in a round trip per _BATCH of them. Raise Unavailable if
-    any can't be read."""
+    any name can't be read."""
     found = []
     for one in _read(names, using, rows):
         if isinstance(one, Unread):
@@ -84,8 +84,9 @@ def statuses(
 def readable(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> tuple[list[Status], list[Unread]]:
-    """Return the status of the names that can be read, and the names that can't, because a shard is
-    down or another program wrote a value there. Raise the first error if no name can be read."""
+    """Return the status of the names that can be read, and the names that can't be read, because a
+    node is down or another program wrote a value into a key. Raise the first error if no name can
+    be read."""
     every = list(_read(names, using, rows))
     found = [one for one in every if isinstance(one, Status)]
     unread = [one for one in every if isinstance(one, Unread)]
@@ -114,11 +115,11 @@ def _read(
 
 
 def _quorum_status(name: str, quorum: Quorum, rows: int) -> Status:
-    """Return one status for the views of the members. Raise the first error if fewer than a
-    majority answered.
+    """Combine the status of a name on each server of a quorum into one. Raise the first error if
+    fewer than a majority answered.
 
-    A token is shown as a holder if a majority of the members may have it. A member that did not
-    answer counts as one that has it, so that a lock is shown as free only if that is certain.
+    A token is shown as a holder if a majority of the servers may have it. A server that did not
+    answer counts as if it had the token, so that a lock is shown as free only if that is certain.
     """
     keys = keys_for(name, None, quorum)
     views = {alias: view for alias in quorum.aliases for view in _views([keys], alias, rows)}

@@ -1,7 +1,7 @@
 """Redis keys: `PREFIX:{NAME}:part`. All keys of a name are in one Cluster slot.
 
-`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy it is `NAME@KEY`, with the
-only unquoted `@`.
+`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy, NAME is `POLICY@KEY`, and
+only this `@` is unquoted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Policy:
 
     `mark`: the override, "-" or "PAUSED LIMIT" (see `pause_of`; LIMIT 0: none). Requests for each
     key send it to the server, because policy and key may be on different nodes. `exempt`: the
-    overrides that apply to exempted keys instead, by quoted name. `due`: when to read them again;
-    `used`: when they were last used; both in seconds of the monotonic clock. `stirred`: True if
-    they have changed and the keys with waiters of this process don't have the change yet.
+    overrides that apply to exempted keys instead, by quoted name. `due`: when to read the overrides
+    again; `used`: when the policy was last used; both in seconds of the monotonic clock. `stirred`:
+    True if the overrides have changed, and the change was not yet sent to the keys for which this
+    process waits.
     """
 
     __slots__ = ("__weakref__", "due", "exempt", "mark", "quoted", "registry", "stirred", "used")
@@ -62,10 +63,10 @@ policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 class Keys(NamedTuple):
     """The keys of a name. `display`: the name for people; `quoted`: the name in keys.
 
-    `declared`: the KEYS of every script, which derives the others from them. The last one never
-    exists. Because of it, a Cluster node that is moving the slot rejects the script before it
-    runs, instead of stopping it halfway. `keep`: minutes of history to write; 0: none. `policy`:
-    the policy if the name is a key of one.
+    `declared`: the KEYS of every script, from which the script derives the other keys. The last one
+    never exists. Because of it, a Cluster node that is moving the slot rejects the script before
+    the script runs, instead of stopping it halfway. `keep`: minutes of history to write; 0: none.
+    `policy`: the policy, if the name is a key of a policy.
     """
 
     display: str
@@ -88,7 +89,7 @@ class Keys(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The override of the policy, as scripts take it."""
+        """The override of the policy, in the form of an argument of scripts."""
         policy = self.policy
         if policy is None:
             return "-"
@@ -96,8 +97,8 @@ class Keys(NamedTuple):
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
         """Return start and end of the pause and the limit in force at `now`; 0 for none. Times are
-        server ms. `paused` (see `pause_of`) and `limit` are those of the name itself, which win
-        over those of its policy."""
+        server ms. `paused` (see `pause_of`) and `limit` are the overrides of the name itself, which
+        take precedence over those of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -138,14 +139,14 @@ def unquote(text: str) -> str:
 
 
 def share_terms(share: str, share_limit: int) -> str:
-    """Return the text for a share that precedes the label in a record: "/LIMIT/SHARE". SHARE is
-    empty for the common share. LIMIT 0: none."""
+    """Return "/LIMIT/SHARE", the text for a share, which precedes the label in a record. SHARE is
+    empty for the common share. If LIMIT is 0, there is no limit."""
     return f"/{share_limit}/{share.translate(_SHARE)}"
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """Return share, limit, and label from the part of a record after the channel. Without a share,
-    the first two are "" and 0."""
+    """Return share, limit, and label from the part of a record after the channel. If the record has
+    no share, return "" and 0 for share and limit."""
     if not text.startswith("/"):
         return "", 0, text
     head, _, label = text.partition(" ")
@@ -160,8 +161,8 @@ def unquote_share(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
-    """Return the keys of `name`, or of the key `key` of that policy. Raise TypeError or ValueError
-    for an invalid name or key (see `check_text`)."""
+    """Return the keys of `name`, or of the key `key` of the policy `name`. Raise TypeError or
+    ValueError for an invalid name or key (see `check_text`)."""
     check_text("a name", name)
     quoted, policy = quote(name), None
     if key is not None:
@@ -177,8 +178,8 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 def marks_key(prefix: str) -> str:
     """Return the key of the operators' overrides. It is a hash with pauses ("p:NAME", see
-    `pause_of`), limits ("l:NAME"), and keys that are exempt from those of their policy ("xp:NAME",
-    "xl:NAME"). NAME is quoted."""
+    `pause_of`) and limits ("l:NAME"). A field "xp:NAME" or "xl:NAME" exempts a key of a policy from
+    the pause or limit of the policy. NAME is quoted."""
     return f"{quote(prefix)}:marks"
 
 
@@ -192,7 +193,7 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Return the keys of a group's statistics: gauges per process, the busiest keys, and counts.
+    """Return the keys of a group's statistics: gauges per process, counts by key, and counts.
 
     `prefix`: quoted. `group`: a quoted policy or template, or "" for all names.
     """

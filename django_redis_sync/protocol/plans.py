@@ -5,10 +5,12 @@ A plan yields `Run`, `Wait` or `Sleep`. A driver, sync or async, carries out the
 client's monotonic clock. A lease is in seconds; `math.inf` if it is permanent.
 
 The plans are safe for these reasons:
-- The local expiry of a lease counts from before the request was sent, or from the server time of
-  the grant, converted with the latest "wait" answer. So it is never later than the server's.
+- The local expiry of a lease counts from before the request was sent. For a waiter, it counts from
+  the server time of the grant, converted with the latest "wait" answer. So the local expiry is
+  never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
-- If an acquire of a token was not answered, the script that ends the token writes a tombstone.
+- If an acquire of a token was not answered, the script that ends the token writes a tombstone. It
+  blocks late copies of the acquire.
 """
 
 from __future__ import annotations
@@ -38,9 +40,8 @@ from .steps import (
 )
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
-
 RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
-UNDO_BUDGET = 1.0  # seconds that an undo may take while an exception is on its way out
+UNDO_BUDGET = 1.0  # max seconds for an undo, which delays the exception that caused it
 
 
 class AcquireRequest(NamedTuple):
@@ -48,13 +49,14 @@ class AcquireRequest(NamedTuple):
 
     `wait`: False to try once. `give_up_at`: when waiting ends; inf: never. `budget`: seconds until
     the first answer, including retries. `attempt`: timeout of each try in seconds. `kind`: p
-    (plain) or w (read/write). `permits`: 0 for the whole name. `shadow`: grant in any case, and
-    count what would be a rejection. `channel`: where the wake-up message is published; "-" if it is
-    popped from a list. `tokens`: makes a token. `later`: queues an undo that failed. `learn`: makes
-    a plan to carry out first. `waits(token, waiting)`: called with True when a token begins to
-    wait, and with False when its wait ends; it returns False to forbid the wait. `words`: see
-    `worded`. `share`: "" for the common share. `share_limit`: max permits of the share; 0: none.
-    Without `share` and `share_limit`, the request does not use shares.
+    (plain) or w (read/write). `permits`: 0 for the whole name. `shadow`: True to grant in any case,
+    and to count a request that would be rejected. `channel`: the channel of the wake-up message;
+    "-" if the waiter pops the message from a list. `tokens`: makes a token. `later`: retries an
+    undo that failed. `learn`: makes a plan to carry out before the acquire. `waits(token,
+    waiting)`: called with True when a token begins to wait, and with False when its wait ends; it
+    returns False to forbid the wait. `words`: see `worded`. `share`: "" for the common share.
+    `share_limit`: max permits of the share; 0: none. Without `share` and `share_limit`, the request
+    does not use shares.
     """
 
     keys: Keys
@@ -83,12 +85,12 @@ class AcquireRequest(NamedTuple):
 class Grant(NamedTuple):
     """A granted lease. It began at `began` and is held at least until `until`.
 
-    `ends`: when the requested lease would end. If it is later than `until`, a renewal has to
-    follow. `unanswered`: True if an acquire of this token was not answered, so that its release
-    writes a tombstone. `rejected`: the reason why the limit would have rejected it, if shadow mode
-    granted it. `waited`: seconds from the first request to the grant if it was queued, else 0.
-    `used`: permits in use after the grant, if known, else its own. `place`: the job that the
-    release marks as done.
+    `ends`: when the requested lease would end. If it is later than `until`, a renewal must follow.
+    `unanswered`: True if an acquire of this token was not answered, so that the release writes a
+    tombstone. `rejected`: if only shadow mode granted the request, the reason why the limit would
+    have rejected it. `waited`: seconds from the first request to the grant if it was queued, else
+    0. `used`: permits in use after the grant, if known, else those of the grant. `place`: the job
+    that the release marks as done.
     """
 
     token: str
@@ -105,12 +107,12 @@ class Grant(NamedTuple):
 
 
 #: The usual last arguments of an acquire (override, max_waiters, fair, compact) and of a release
-#: (how, tombstone, hold, override, place). As defaults of the scripts, they are not sent.
+#: (how, tombstone, hold, override, place). The scripts have them as defaults: they are not sent.
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the last arguments without trailing ones that are as usual."""
+    """Return the last arguments of a script, without those at the end that have their defaults."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -120,27 +122,21 @@ def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _ending(
-    keys: Keys,
-    token: str,
-    fence: Any,
-    timeout: float,
-    how: str,
-    tombstone: int = 0,
-    hold: int = 0,
-    place: str = "",
+    keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
-    """Return a step of the script `release`. `hold` is in ms."""
+    """Return a step of the script `release`. `more`: tombstone, hold in ms, and place."""
+    tombstone, hold, place = more
     last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
 def undoing(keys: Keys, token: str) -> Run:
-    """Return the step that removes whatever a token has, and writes its tombstone."""
-    return _ending(keys, token, "0", UNDO_BUDGET, "undo", 1)
+    """Return the step that removes a token's lease or place, and writes its tombstone."""
+    return _ending(keys, token, "0", UNDO_BUDGET, "undo", (1, 0, ""))
 
 
 def _undo(ask: AcquireRequest, token: str) -> Plan:
-    """Undo the acquire of a token. If that fails, queue the undo for later."""
+    """Undo the acquire of a token. If the undo fails, let a background thread retry it."""
     undo = undoing(ask.keys, token)
     try:
         yield undo
@@ -180,7 +176,7 @@ def acquire(
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A late copy of the acquire must not take permits.
+        # A copy of the acquire may still arrive. It must not take permits.
         if state.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -195,8 +191,9 @@ def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
-    """Return the request with the arguments of its first step, so that it can be sent many times.
-    For a key of a policy, return it unchanged: the policy's override is part of the arguments."""
+    """Return the request with the arguments of its first step, so that they are made only once.
+    For a key of a policy, return it unchanged: the arguments contain the override of the policy,
+    which may change."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
@@ -221,8 +218,8 @@ def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Gr
 
 
 def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Return a Grant, a Rejection, or None if the place in the queue was lost, so that the acquire
-    has to start again with another token."""
+    """Return a Grant or a Rejection. Return None if the place in the queue was lost, so that the
+    acquire must start again with another token."""
     until, how = start + ask.budget, ""
     while True:
         step = asking(ask, token, how)
@@ -245,7 +242,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # If the message was popped and lost, the reply to the next request has the lease.
+                # The server may have removed the message, and its reply was lost. Then the reply to
+                # the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
@@ -253,9 +251,9 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             # `asked` is earlier than the server's `then`. So `began` is at most the time of the
             # grant, and any error makes the local expiry earlier.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A published message does not claim the lease: unless renewed, it expires at CLAIM.
+            # A published message does not claim the lease. Unless it is renewed, it ends at CLAIM.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # A message that is too old is ignored: the reply to the next request says what is true.
+            # Ignore a message that is too old. The reply to the next request has the present state.
             if began + seconds(lease) > answer.received:
                 reply = ["ok", fence, lease]
                 return (yield from settled(ask, token, reply, began, start, state))
@@ -268,8 +266,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
 def settled(
     ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, state: SendState
 ) -> Plan:
-    """Return the outcome of an answer other than "wait": a Grant from `began`, a Rejection, or None
-    if the token has nothing left."""
+    """Return the outcome of an answer other than "wait": a Grant from `began`, or a Rejection.
+    Return None if the token has neither a lease nor a place in the queue."""
     word, *rest = reply
     if word == "more":
         return Rejection(FULL)
@@ -286,7 +284,8 @@ def settled(
     waited = max(began - start, TICK) if state.there else 0.0
     state.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # Only now is the lease made permanent: if the caller were dead, it would never expire.
+        # The grant has a limited lease. Make it permanent now, when the caller has it: a permanent
+        # lease of a dead caller would never expire.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
@@ -309,7 +308,7 @@ def _grant(
 def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
     """Leave the queue. Return a Rejection, or a Grant if the lease was granted meanwhile."""
     timeout = min(ask.attempt, UNDO_BUDGET)
-    step = _ending(ask.keys, token, "0", timeout, "giveup", int(state.unanswered))
+    step = _ending(ask.keys, token, "0", timeout, "giveup", (int(state.unanswered), 0, ""))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
         return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
@@ -319,11 +318,11 @@ def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, no
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     """Return the step that releases a lease. `hold` and `timeout` are in seconds."""
     more = int(grant.unanswered), int(hold * 1000), grant.place
-    return _ending(keys, grant.token, grant.fence, timeout, "release", *more)
+    return _ending(keys, grant.token, grant.fence, timeout, "release", more)
 
 
 def counting_loss(keys: Keys, grant: Grant) -> Run:
-    """Return the step that counts a lost lease, which the server can't detect."""
+    """Return the step that counts a lost lease. The server can't detect the loss itself."""
     return _ending(keys, grant.token, grant.fence, UNDO_BUDGET, "lost")
 
 
@@ -342,14 +341,14 @@ def release(
     if given_back(answer):
         return True
     if grant.unanswered:
-        # A late copy of the acquire may hold under another fence.
+        # A late copy of the acquire may have got a lease with another fence.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
-    # An unanswered try may have released the lease.
+    # If a try was not answered, that try may have released the lease.
     return state.unanswered and grant.until > start
 
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return True if a writer's lease became a reader's, False if it is lost."""
+    """Return True if a writer's lease became a reader's, False if the lease is lost."""
     step = _ending(keys, grant.token, grant.fence, attempt, "share")
     return (yield from once(step, start))[0] == "ok"
 
@@ -365,7 +364,7 @@ def renewing(
 
 
 def number_of(renewal: Run) -> int:
-    """Return the number of a renewal of its lease."""
+    """Return the number of a renewal among those of its lease."""
     return int(renewal.argv[4])
 
 
@@ -385,7 +384,7 @@ def renew(
     start: float,
     known: int | None = None,
 ) -> Plan:
-    """Return the local expiry of the renewed lease, or None if it is lost."""
+    """Return the local expiry of the renewed lease, or None if the lease is lost."""
     step = renewing(keys, grant, lease, nth, attempt, known)
     return renewed((yield from persist(step, start + budget, SendState())))
 
@@ -396,6 +395,6 @@ def renewed(answer: Answer) -> float | None:
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return True if the server still has the lease. Its end does not change."""
+    """Return True if the server still has the lease. The end of the lease does not change."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     return (yield from once(step, start))[0] == "ok"

@@ -14,10 +14,10 @@ def gettext_noop(text: str) -> str:
 class Reason(NamedTuple):
     """A reason for a rejection.
 
-    `word`: its code for programs, as in the server's reply. `sentence`: a text for people, a
-    `str.format` template with `detail`. `crowded`: True if other holders or waiters are the cause.
-    `skippable`: True if `locks run --skip` exits with 0 for this reason. `counted`: the event in
-    the statistics: n (rejected at once), t (timed out), or "" for none.
+    `word`: the reason's code for programs, as in the server's reply. `sentence`: a text for people,
+    a `str.format` template with `detail`. `crowded`: True if other holders or waiters are the
+    cause. `skippable`: True if `locks run --skip` exits with 0 for this reason. `counted`: the
+    event in the statistics: n (rejected at once), t (timed out), or "" for none.
     """
 
     word: str
@@ -69,7 +69,7 @@ REASONS = {
 
 
 def reason_of(word: str) -> Reason:
-    """Return the reason with this word. For an unknown word, the word is also the sentence."""
+    """Return the reason with this word. If the word is unknown, it is also the sentence."""
     return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 
 
@@ -79,8 +79,8 @@ class Rejection:
 
     `reason`: a word of REASONS. `detail`: the limit for "large", p or w for "kind". `waiting`:
     number of waiters. `mean_hold`: mean seconds that permits were held lately, or None if unknown.
-    `limit`: the limit in force, or None if unknown. For "share", `waiting` and `limit` are those of
-    the share.
+    `limit`: the limit in force, or None if unknown. If the reason is "share", `waiting` and `limit`
+    are the numbers of the share.
     """
 
     reason: str

@@ -1,10 +1,10 @@
 """The Lua scripts, composed from files: a script, the functions that it calls, and constants.
 
-Each script is a file in `lua`, and each function is a file of its name in `lua/functions`, which
-uses nothing but its arguments. The server creates the functions of a script in each run, and each
+Each script is a file in `lua`. Each function is a file of its name in `lua/functions`, and uses
+nothing but its arguments. The server creates the functions of a script in each run, and each
 creation costs a tenth of a command. So the composer inserts a function in front of the statement
-that calls it, and a run that skips the statement doesn't create the function. If several
-statements of a block call a function, a line before them inserts it for the rest of the block:
+that calls it. A run that skips the statement doesn't create the function. If several statements of
+a block call a function, a line before them inserts the function for the rest of the block:
 
     -- make count grant
 
@@ -13,7 +13,7 @@ misread. The rules are:
 
 - Each statement begins on a line of its own, two spaces deeper than the line that opens its block.
 - A line that ends with `then`, `do` or `else` opens a block. An `if` may be a single line if no
-  function is called after its `then`: such a function would be created in any case.
+  function is called after its `then`. Such a function would be created even if the test fails.
 - Further lines of a statement are indented more than its first line.
 - `for` is the only loop. A function is called by its name, and never stored, passed or nested.
 """
@@ -45,9 +45,10 @@ _MAKE, _OPENS = "-- make ", ("then", "do", "else")
 #: - A handoff grants a lease of FIRST at most until the new holder answers, which it has to do
 #:   within CLAIM. So CLAIM has to be shorter than FIRST.
 #: - TOMBSTONE_TTL must be longer than a copy of a request can be on its way.
-#: - A job that is away comes back in SOONEST to LATEST. PLACE_LIFE after that it loses its place.
-#: - A permit is kept for a job for TURN. If the job does not come for it, no permit is kept for
-#:   REST after that, so that others lose at most TURN in TURN + REST.
+#: - A job that is away comes back after SOONEST to LATEST. If it does not, it loses its place in
+#:   the queue PLACE_LIFE later.
+#: - A permit is kept for a job for TURN. If the job does not come for it, no permit is kept during
+#:   the next REST. So other callers lose at most TURN in each TURN + REST.
 CONSTANTS = MappingProxyType(
     {
         "FIRST": 5000,  # longest lease of a handoff until the new holder answers
@@ -57,32 +58,32 @@ CONSTANTS = MappingProxyType(
         "ASLEEP": 5000,  # latest deadline of a waiter, from now
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
         "NEAR": 32,  # ranks with an interval of HEARTBEAT; each further rank adds 10 ms to it
-        "GRACE": 5000,  # keys expire one to two times this after the last lease or waiter
+        "GRACE": 5000,  # keys expire once to twice this time after the last lease or waiter ends
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
         "CHUNK": 500,  # dead waiters that are removed from the queue at once
-        "ROUNDS": 20,  # rounds in which a script removes expired leases, which must not count
-        "TOP_KEYS": 200,  # keys of a group whose rejections are counted
+        "ROUNDS": 20,  # max rounds in which a script removes expired leases
+        "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
         "TOP_SHARES": 20,  # shares of a name that its status shows: the heaviest
         "EXCLUSIVE": 2**40,  # weight of the whole name: more than any limit
         "FORMAT": 1,  # version of the compact state; change it with the packed fields
-        "FINE": 120,  # minutes of history in steps of a minute; older ones have QUARTER as step
+        "FINE": 120,  # last minutes of history, in steps of a minute; older history: of QUARTER
         "QUARTER": 15,  # minutes
         "PLACE_LIFE": 90_000,  # how long the place of a job outlives the time when the job is due
         "SOONEST": 50,  # shortest time until a job comes back
         "LATEST": 60_000,  # longest time until a job comes back
         "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
-        "STARVED": 3,  # visits in vain after which a permit is kept for a job
+        "STARVED": 3,  # requests without a permit after which one is kept for the job
         "TURN": 2000,  # how long a permit is kept for a job, or a later delivery is waited for
         "REST": 30_000,  # how long no permit is kept after a job did not come for one
         "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms
     }
 )
 
-#: Patterns and formats of the scripts. RECORD is a record: its state and the number of its newest
-#: renewal, if any; its fence; its lease; and its terms, which are constant: permits, limit, wake
-#: channel, label. The states: w waiting, g granted by a handoff, h held, k retained by `min_hold`
-#: after a release, x tombstone. PLACE is the record of a job; see `note_place.lua`.
+#: Patterns and formats of the scripts. RECORD is the record of a token. It has a state and the
+#: number of the newest renewal, if any; a fence; a lease; and terms, which are constant: permits,
+#: limit, wake channel, label. The states: w waiting, g granted by a handoff, h held, k retained by
+#: `min_hold` after a release, x tombstone. PLACE is the record of a job; see `note_place.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
@@ -119,7 +120,7 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: Number of waiters that is never reached.
+#: A max number of waiters that is never reached: no limit.
 ANY = 10**9
 
 #: Values of the arguments that may be left out.
@@ -151,25 +152,25 @@ OTHER_SCRIPTS = ("marks", "statistics")
 
 
 def read(name: str) -> str:
-    """Return the file of a script, or of "functions/NAME"."""
+    """Return the content of the file of a script, or of "functions/NAME"."""
     return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def header(text: str, word: str) -> tuple[str, ...]:
-    """Return the names after `-- WORD`, for example the KEYS at a script's head."""
+    """Return the names in the lines `-- WORD …` of a file, for example the KEYS of a script."""
     return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
 
 
 def with_functions(text: str) -> str:
-    """Return `text` with the functions that it calls, and those that they call, as local ones."""
+    """Return `text` with all functions that it needs, directly or indirectly, as local ones."""
     return "\n".join([*_placed(_code(text), set()), ""])
 
 
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
-    """Return `text` with numbers for `values`, the script's KEYS in capitals, and fields of a name.
+    """Replace constants (`values`), the script's KEYS in capitals, and fields of a name.
 
-    Local variables instead would have to be captured by each function. Indentation is removed.
-    Raise KeyError for an unknown field.
+    If these were local variables instead, each function would have to capture them, which takes
+    time. Also remove indentation. Raise KeyError for an unknown field.
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
@@ -180,7 +181,7 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
 
 
 def keys_of(verb: str) -> tuple[str, ...]:
-    """Return the KEYS of a script, and for a script on a name those that `set_key_names` adds."""
+    """Return the KEYS of a script. For a script on a name, add those that `set_key_names` makes."""
     declared = header(read(verb), "KEYS")
     derived = header(read("functions/set_key_names"), "KEYS")
     return declared + derived if "leases" in declared else declared
@@ -203,14 +204,14 @@ def called(code: str) -> list[str]:
 
 
 def _code(text: str) -> list[str]:
-    """Return the lines without empty ones and comments, except `-- make` lines."""
+    """Return the lines of `text` without empty lines and comments. Keep `-- make` lines."""
     lines = (re.sub(rf"\s*--(?!{_MAKE[2:]}).*", "", line) for line in text.splitlines())
     return [line for line in lines if line]
 
 
 class _Statement(NamedTuple):
-    """A statement: `lines` up to the block that they open, that `block`, and `calls`: the functions
-    to insert in front of it."""
+    """A statement. `lines`: those before the block that the statement opens. `block`: the lines of
+    that block. `calls`: the functions to insert in front of the statement."""
 
     lines: list[str]
     block: list[str]
@@ -218,8 +219,8 @@ class _Statement(NamedTuple):
 
 
 def _placed(lines: list[str], made: set[str]) -> list[str]:
-    """Return `lines` with the functions that they call, except those in `made`, which the script
-    already has."""
+    """Return `lines` with the functions that they call. Leave out the functions in `made`: the
+    script already has them."""
     made, placed = set(made), []
     for statement in _statements(tuple(lines)):
         for name in statement.calls:
@@ -229,8 +230,8 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the lines of a function, after those of the functions that it always calls. Return no
-    lines if the script already has it."""
+    """Return the lines of a function, after the lines of the functions that it always calls. Return
+    no lines if the script already has the function."""
     if name in made or name not in functions():
         return []
     made.add(name)
@@ -242,7 +243,8 @@ def _defined(name: str, made: set[str]) -> list[str]:
 
 @cache
 def _statements(lines: tuple[str, ...]) -> list[_Statement]:
-    """Return the statements of a block. Cached, because a function is inserted in many places."""
+    """Return the statements of a block. The result is cached, because a function is inserted in
+    many places."""
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
     found: list[_Statement] = []

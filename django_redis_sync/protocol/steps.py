@@ -1,6 +1,7 @@
 """Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
-`persist` repeats a step until it is answered. `LocalExpiry` is what the answers to renewals say.
+`persist` repeats a step until it is answered. `LocalExpiry` is the earliest possible end of a
+lease, by the answers to its renewals.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .keys import Keys
 
 SHORTEST_WAIT = 0.01  # shortest timeout of BLPOP in seconds: 0 would block forever
 BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
-TICK = 0.001  # seconds that a lease may be shorter, because scripts count whole ms
+TICK = 0.001  # seconds by which a lease may be shorter, because scripts count in whole ms
 
 
 class Run(NamedTuple):
@@ -80,9 +81,9 @@ def seconds(reply: str) -> float:
 
 @dataclass(slots=True)
 class SendState:
-    """What may be left of a token. `unanswered`: a late copy of its acquire; `there`: a place in
-    the queue, or a lease; `announced`: `AcquireRequest.waits` was called, and is to be called again
-    when the wait ends."""
+    """The state of a token on the server, as far as known. `unanswered`: True if a late copy of its
+    acquire may arrive. `there`: True if it may have a place in the queue, or a lease. `announced`:
+    True if `AcquireRequest.waits` was called, and must be called again when the wait ends."""
 
     unanswered: bool = False
     there: bool = False
@@ -90,8 +91,8 @@ class SendState:
 
 
 def uncounted(step: Run) -> Run:
-    """Return the step to send after the same step was not answered. It counts nothing that the
-    unanswered one may have counted: with `keep` 0, scripts don't count."""
+    """Return the step to send after `step` was not answered. The server may have counted the event
+    already, so an acquire or a loss is sent with `keep` 0: then scripts don't count."""
     if step.verb == "acquire" and step.argv[2] != "again":
         keep = 5
     elif step.verb == "release" and step.argv[3:4] == ("lost",):
@@ -105,8 +106,8 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
     """Return the answer to `step`, which is repeated while that may help. Raise Failure at `until`,
     in seconds of the monotonic clock.
 
-    If the server is unreachable, only a `patient` request is repeated for that long. It has a place
-    in the queue to lose.
+    A `patient` request has a place in the queue to lose. If the server is unreachable, only such a
+    request is repeated for that long.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -116,7 +117,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
             if failure.why == "unanswered":
                 state.unanswered, step = True, uncounted(step)
             if failure.why != "unanswered" or step.timeout == whole:
-                cause = failure.cause  # not that of a try with a shorter timeout
+                cause = failure.cause  # not the cause of a try that had less time
             # Without a place in the queue, fail fast if the server is unreachable.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
@@ -134,8 +135,8 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
 
 
 def once(step: Run, start: float) -> Plan:
-    """Return the reply to a step that may run twice. It is repeated until two times its timeout
-    after `start`."""
+    """Return the reply to a step that may run twice. It is repeated until twice its timeout has
+    passed since `start`."""
     return (yield from persist(step, start + 2 * step.timeout, SendState())).reply
 
 
@@ -147,12 +148,14 @@ def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start
 class LocalExpiry:
     """The earliest possible end of a lease, for any order in which its renewals are executed.
 
-    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    Threads share this object without a lock: each method reads or writes the table in one atomic
+    step.
     """
 
     # The server ignores a renewal with a lower number than the last one. So only the answer with
-    # the highest number counts. A renewal above it may be executed at any time. Then the lease
-    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
+    # the highest number counts. The server may execute a renewal with a higher number at any time.
+    # Then the lease lasts at least until the renewal's duration has passed since it was sent. The
+    # earliest of these ends is the local expiry.
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
@@ -168,7 +171,7 @@ class LocalExpiry:
         return min(end for nth, (end, _) in ends.items() if nth >= newest)
 
     def asked(self, nth: int, lease: float, now: float) -> None:
-        """Record a renewal by `lease` seconds that is about to be sent."""
+        """Record a renewal that is about to be sent, for a lease of `lease` seconds from `now`."""
         self._ends[nth] = (now + lease - TICK, False)
 
     def answered(self, nth: int, until: float) -> None:

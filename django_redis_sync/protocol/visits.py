@@ -10,9 +10,9 @@ from .steps import Answer, Plan, Run, SendState, persist
 
 
 class Job(NamedTuple):
-    """One delivery of a job. `place`: a digest that identifies the job; `nth`: how many times it
-    was sent again; `ticket`: time of its first visit in µs of the server's clock, or 0; `label`:
-    a text for operators."""
+    """One delivery of a job. `place`: a digest that identifies the job, and its place in the queue.
+    `nth`: how many times it was sent again. `ticket`: time of its first request in µs of the
+    server's clock, or 0. `label`: a text for operators."""
 
     place: str
     nth: int
@@ -21,8 +21,8 @@ class Job(NamedTuple):
 
 
 class Later(NamedTuple):
-    """The job has to be sent again in `seconds`, with `nth` and `ticket` (see `Job`). `rank`:
-    number of jobs before it; -1 for a copy of a job."""
+    """The job must be sent again in `seconds`, with `nth` and `ticket` (see `Job`). `rank`: number
+    of jobs before it in the queue; -1 for a copy of a job."""
 
     seconds: float
     nth: int
@@ -31,14 +31,14 @@ class Later(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The delivery has to end without running the job. `why`: "copy" (the job ended, or was sent
-    again later), or "cleared" (by an operator)."""
+    """The delivery must end without running the job. `why`: "copy" (the job has ended, or a later
+    delivery of it was sent), or "cleared" (by an operator)."""
 
     why: str
 
 
 def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
-    """Return a Grant, Later, Dropped, or a Rejection if too many jobs and waiters wait. Raise
+    """Return a Grant, Later, or Dropped, or a Rejection if too many jobs and waiters wait. Raise
     Failure if the server gave no answer within the budget."""
     return (yield from acquire(ask, start, with_token=partial(_visit_with, job)))
 
@@ -51,7 +51,8 @@ def visiting(ask: AcquireRequest, job: Job, token: str) -> Run:
 
 
 def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Return the outcome, or None if this token has lost its lease, so that another one is used."""
+    """Return the outcome. Return None if the token has lost its lease, so that `acquire` uses
+    another token."""
     answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, state)
     word, *rest = answer.reply
     if word == "later":

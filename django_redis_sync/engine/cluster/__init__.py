@@ -1,6 +1,7 @@
 """Redis Cluster: find the node of a name, and follow redirections.
 
-All keys of a name are in one slot, so a step goes to one node, which is used like a single server.
+All keys of a name are in one slot. So a step is sent to one node, as it would be sent to a single
+server.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """The value of OPTIONS["CONNECTION_FACTORY"] for a cache whose LOCATION is nodes of a Cluster.
+    """The value of OPTIONS["CONNECTION_FACTORY"] for a cache with nodes of a Cluster as LOCATION.
 
     The client of the cache is a redis.cluster.RedisCluster, one per URL and process. For locks and
-    semaphores, there is a pool per node, made by django-redis, so OPTIONS mean the same as for a
-    single server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
+    semaphores, django-redis makes a pool per node. So OPTIONS have the same meaning as for a single
+    server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
     """
 
     _clusters: dict[str, RedisCluster] = {}

@@ -54,7 +54,7 @@ class ClusterServer(Server):
         return found
 
     def pool(self) -> Any:
-        """Return the pool of a node that is not suspect, if possible."""
+        """Return the pool of a node, if possible of one that is not suspect."""
         return self.node(self.topology.addresses[0]).pool()
 
     def close_idle(self) -> None:
@@ -69,7 +69,7 @@ class ClusterServer(Server):
         return answer
 
     def node_of(self, step: Run) -> Address | None:
-        """Return the node that has the name of `step`, or None if that is not known yet."""
+        """Return the node that has the name of `step`, or None if the slots are not known yet."""
         return self.topology.known(step.keys[0])
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -85,7 +85,8 @@ class ClusterServer(Server):
         keys: Sequence[str | None],
         do: Callable[[Address, list[T]], Sequence[Done]],
     ) -> list[Done]:
-        """Return the results of `do` for each node and for what has its key there."""
+        """Call `do` once per node, with the items of `what` that have their key there. `keys`: the
+        key of each item; None for any node. Return the results in the order of `what`."""
         by_node: dict[Address, list[int]] = {}
         for i, key in enumerate(keys):
             address = self.topology.addresses[0] if key is None else self.topology.of(key)
@@ -107,9 +108,9 @@ class ClusterServer(Server):
         ]
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a command, which may be sent twice, to the node that has its key, or to any node if
-        it has none. Return the reply. Raise Failure if there was no usable answer within `timeout`
-        seconds."""
+        """Send a command, which may be sent twice, to the node that has its key. A command without
+        a key is sent to any node. Return the reply. Raise Failure if there was no usable answer
+        within `timeout` seconds."""
 
         def do(node: Server, asking: bool = False) -> Any:
             return node.command(*args, timeout=timeout, asking=asking)
@@ -149,7 +150,8 @@ class ClusterServer(Server):
         return self._on_each_node(several, [key_of(args) for args in several], at)
 
     def wait(self, step: Wait) -> Answer:
-        """Wait on the node that has the name. Raise a "busy" Failure while its slot moves."""
+        """Wait on the node that has the name. Raise a "busy" Failure while the slot of the name
+        moves to another node."""
 
         def do(node: Server, asking: bool) -> Answer:
             if asking:
@@ -159,8 +161,8 @@ class ClusterServer(Server):
         return self._routed(step.keys.leases, do)
 
     def _routed(self, key: str, do: Callable[..., Done]) -> Done:
-        """Return `do(node, asking=...)` for the node that has `key`. Follow redirections. After one
-        of the ASK type, `asking` is true."""
+        """Return `do(node, asking=...)` for the node that has `key`. Follow redirections. `asking`
+        is true after a redirection of the ASK type."""
         address, asking = self.topology.of(key), False
         for _ in range(MAX_REDIRECTS):
             try:
@@ -180,8 +182,8 @@ class ClusterServer(Server):
 class AsyncClusterServer(AsyncServer):
     """The server of a cache alias that is a Cluster, on an event loop.
 
-    It sends a step to the node that has the name. Any other case, such as a redirection, is rare:
-    then the sync server of the process carries the step out, in a thread.
+    It sends a step to the node that has the name. In any other case, such as a redirection, the
+    sync server of the process carries the step out, in a thread. These cases are rare.
     """
 
     def __init__(self, alias: str) -> None:
@@ -191,7 +193,7 @@ class AsyncClusterServer(AsyncServer):
         self._nodes: dict[Address, AsyncServer] = {}
         self._background = BackgroundTasks()
         async_options(alias)  # raises if the alias can't be used in async code
-        # Two connections, because any node may hang. So each message arrives twice.
+        # Subscribe on two nodes, because any node may hang. So each message arrives twice.
         self.hub = Hub(self, conf.current().prefix(alias), subscriptions=2)
 
     async def aclose(self) -> None:
@@ -231,8 +233,8 @@ class AsyncClusterServer(AsyncServer):
         return await asyncio.to_thread(self._server.run, step)
 
     def pubsub(self, **options: Any) -> Any:
-        """Return the Pub/Sub object of a node: at each call, that of the next one. A message that
-        is published on any node reaches all nodes."""
+        """Return the Pub/Sub object of a node; each call uses the next node. Any node will do,
+        because a message that is published on one node reaches all nodes."""
         addresses = self._server.topology.primaries
         self._nth += 1
         return self.node(addresses[self._nth % len(addresses)]).client.pubsub(**options)

@@ -16,7 +16,8 @@ from ..wire import clock
 
 #: Max seconds that a node may take to answer CLUSTER SLOTS, and min seconds between two requests.
 LOOK, LOOK_AGAIN = 0.5, 0.5
-#: Seconds for which a node that did not answer counts as suspect: other nodes are asked before it.
+#: Seconds for which a node counts as suspect after it did not answer. Other nodes are asked before
+#: a suspect node.
 SUSPECT = 5.0
 
 
@@ -39,12 +40,12 @@ def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
 
 
 class Topology:
-    """The slots of the nodes as this process last read them. Threads and event loops share it.
+    """The slots of the nodes as this process last read them. Threads and event loops share them.
 
     `seeds`: URLs of nodes. `ask`: sends CLUSTER SLOTS to a node.
     """
 
-    # Invariant: _slots is replaced, or gets single items.
+    # Invariant: _slots is only replaced as a whole, or changed one item at a time.
     def __init__(self, seeds: Sequence[str], ask: Callable[[Address], Any]) -> None:
         urls = map(urlsplit, seeds)
         self._seeds = [Address(one.hostname or "localhost", one.port or 6379) for one in urls]
@@ -89,7 +90,8 @@ class Topology:
         return address
 
     def lost(self, address: Address) -> None:
-        """Record that a node did not answer. Ask the others, which may have its slots by now."""
+        """Record that a node did not answer. Ask the other nodes for the slots, because one of them
+        may have taken over the slots of this node."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
             with contextlib.suppress(Failure):  # no node answers: keep the last map
@@ -151,9 +153,9 @@ def is_silence(answer: Any) -> bool:
 
 
 def partly(answer: Any) -> Any:
-    """Return `answer`. If it is a Failure of a script that stopped halfway, return an "unanswered"
-    one, so that the step is repeated. While a slot moves, a script stops when it uses a key that
-    has moved, and its earlier writes stay."""
+    """Return `answer`, or an "unanswered" Failure if the script stopped halfway, so that the step
+    is repeated. While a slot moves to another node, a script stops at a key that has moved, and
+    the script's earlier writes stay."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer

@@ -1,12 +1,13 @@
 """Quorums: several independent servers, of which a majority has to grant a lock.
 
-For plans and the lease renewer, a quorum is a server. Each step goes to all its servers at the same
-time, with the same token, and their answers are counted. There is no queue: an acquire that gets no
-majority releases its grants, and tries again after a random time.
+Plans and the lease renewer use a quorum like one server. Each step is sent to all servers of the
+quorum at the same time, with the same token, and the answers are counted. There is no queue. An
+acquire that gets no majority releases its grants, and tries again after a random time.
 
-This is safe because any two majorities share a server, and a server grants to one token at a time.
-The holder's local expiry is the earliest end in the longest-lived majority of its leases. It is
-earlier than the servers' expiry by a margin, DRIFT, because their clocks may run at other rates.
+Two callers can't both have a majority: any two majorities have a server in common, and a server
+grants to one token at a time. The holder has a lease on each server of its majority. Its local
+expiry is the time until which a majority of the servers has its lease, minus a margin, DRIFT,
+because the servers' clocks may run at other rates.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Quorum(Members):
 
 def quorum_of(using: Any) -> Quorum:
     """Return the quorum of a list of aliases. Raise TypeError if `using` is not a list of str.
-    Raise ImproperlyConfigured if there are fewer than three, or one occurs twice."""
+    Raise ImproperlyConfigured if it has fewer than three aliases, or one of them twice."""
     if not isinstance(using, (list, tuple)) or not all(isinstance(one, str) for one in using):
         raise TypeError(f"using must be a cache alias or a list of them, not {using!r}")
     if len(set(using)) != len(using):

@@ -88,7 +88,7 @@ class _Loop:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        """Start the thread. Raise RuntimeError if that is impossible."""
+        """Start the thread. Raise RuntimeError if the thread can't be started."""
         self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="redis-sync-quorum", daemon=True
@@ -105,8 +105,8 @@ class _Loop:
 
     def do(self, body: Coroutine[Any, Any, Any]) -> Any:
         """Return the outcome of `body`. If the caller is interrupted, cancel `body`."""
-        # Not a concurrent future: if a signal handler's exception interrupts the caller, the lock
-        # of the future may stay taken, and the loop would wait for it forever.
+        # Not a concurrent future, which has a lock. If a signal handler's exception interrupts the
+        # caller, the lock may stay taken, and the loop would wait for it forever.
         done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
         begun: list[asyncio.Task[Any]] = []
 
@@ -118,14 +118,15 @@ class _Loop:
         try:
             task = done.get()
         except BaseException:
-            # It runs after `begin`, so the task exists.
+            # The lambda runs after `begin`, so the task exists.
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         return task.result()
 
 
 _loop: _Loop | None = None
-#: Prevents that many threads make a loop at once. If it stays taken, others wait for a second.
+#: Prevents that many threads make a loop at once. An interrupted thread may leave the lock taken.
+#: Then others wait for a second.
 _making = threading.Lock()
 
 
@@ -147,13 +148,13 @@ def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     return _loop.do(body)
 
 
-#: Milliseconds until the next try, at random: after a split vote, and if another caller holds the
-#: name.
+#: Min and max milliseconds of a random pause before the next try: after a split vote (no caller got
+#: a majority), and if another caller holds the name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 
 class AsyncQuorumServer(AsyncServer):
-    """A quorum on an event loop. Leases count from when a step was sent."""
+    """A quorum on an event loop. The time of a lease counts from when its step was sent."""
 
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
@@ -185,7 +186,7 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), remember(self.quorum, token)
         held.again()
-        # The queues of the servers are not used: "again" is another try.
+        # The queues of the servers are not used. So the heartbeat of a waiter is another try.
         step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
@@ -196,7 +197,7 @@ class AsyncQuorumServer(AsyncServer):
                 held.until = sent + left / 1000
                 fence = str(max(int(reply[1]) for reply in oks.values()))
                 return ["ok", fence, _ms(left)]
-        # Undo the grants of a minority, which prevent that another caller gets a majority.
+        # Undo the grants of this minority, which could keep another caller from a majority.
         await self._undo(step, held, votes)
         reply = self._rejection(votes, how)
         if reply[0] != "wait":
@@ -206,7 +207,7 @@ class AsyncQuorumServer(AsyncServer):
     def _rejection(self, votes: Votes, how: str) -> list[Any]:
         """Return the reply to an acquire that got no majority. Raise Failure if too few servers
         answered."""
-        # One such reply is enough: it is a mistake of the caller, so a retry can't succeed.
+        # One such reply is enough: it reports a mistake of the caller, so a retry can't succeed.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -214,7 +215,7 @@ class AsyncQuorumServer(AsyncServer):
         noes = list(votes.saying("no").values())
         if how == "try":
             return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
-        # Random, so that callers which split this vote don't split the next one too.
+        # A random pause, so that callers that split this vote don't split the next one too.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -240,8 +241,8 @@ class AsyncQuorumServer(AsyncServer):
                 # Renewals may overlap: keep the latest end.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
-        # Servers that didn't answer may have renewed it. The lease is lost only if the others can't
-        # be a majority.
+        # `held` still has the servers that didn't answer, because they may have renewed the lease.
+        # It is lost only if too few servers for a majority may have it.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
@@ -277,7 +278,7 @@ class AsyncQuorumServer(AsyncServer):
         lost = {*self.quorum.aliases} - held.fences.keys() | votes.saying("lost").keys()
         lost -= held.ended
         done = len(held.ended) >= self.quorum.need
-        # If only a minority has lost the lease, the others may be a majority.
+        # If only a minority has lost the lease, the other servers may still be a majority.
         if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:
@@ -286,8 +287,8 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply of the server with the most holders such that a majority of the servers
-        has at least as many."""
+        """Return the reply with the largest number of holders that a majority of the servers
+        reaches or exceeds."""
         replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return views[-self.quorum.need]
@@ -311,13 +312,13 @@ class AsyncQuorumServer(AsyncServer):
         return sorted(map(deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: Held, votes: Votes) -> None:
-        """Remove a token from all servers, from unreachable ones later. Write its tombstone where
-        an acquire may still arrive."""
+        """Remove a token from all servers. Retry unreachable servers later. Write the token's
+        tombstone on servers where its acquire may still arrive."""
 
         def of(alias: str) -> Run | None:
             answered = alias in votes.answers
             if answered and alias not in held.fences:
-                return None  # it has granted nothing
+                return None  # this server has granted nothing
             return undo(step, int(not answered))
 
         undone = await self._voters.ask(undo(step, 1), (), of)

@@ -22,17 +22,19 @@ from ..wire import clock
 
 #: Max seconds that a server may take to answer.
 PATIENCE = 1.0
-#: Seconds that the other servers have after the majority has answered.
+#: Seconds for which the other servers are waited for after the majority has answered.
 LATE = 0.05
-#: Seconds for which a server that was too late counts as suspect: it is not waited for.
+#: Seconds for which a server counts as suspect after a late answer. Once a vote is decided, it does
+#: not wait for suspect servers.
 SUSPECT = 5.0
-#: The margin of a lease, because clocks may run at different rates: a part of it, and milliseconds.
+#: The margin of a lease, because clocks may run at different rates: a part of the lease duration,
+#: and additional milliseconds.
 DRIFT, DRIFT_MS = 0.01, 2
 
 
 class Votes(NamedTuple):
-    """The answers and the failures of the servers, by alias. A server that was left out is in
-    neither. An answer that arrives after the vote is added to the answers."""
+    """The answers and the failures of the servers, by alias. A server to which the step was not
+    sent is in neither. An answer that arrives after the vote is added to the answers."""
 
     answers: dict[str, Answer]
     failures: dict[str, Failure]
@@ -64,7 +66,7 @@ class Voters:
         of: Callable[[str], Run | None] | None = None,
     ) -> Votes:
         """Send a step to all servers. Wait until a majority has given a `wanted` answer or can no
-        longer do so, and LATE seconds more.
+        longer do so. Then wait LATE seconds more.
 
         `wanted`: the first words of answers that count; empty: any answer. `of(alias)`: returns the
         step for a server, or None to leave it out.
@@ -80,8 +82,9 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
-            # A suspect server gets the step, but once the vote is decided, its answer is not waited
-            # for. Otherwise each undo would last PATIENCE while a server is down.
+            # A suspect server gets the step too. But once the vote is decided, only the answers of
+            # other servers are waited for. Otherwise, while a server is down, each undo would last
+            # PATIENCE.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and decided:
                 break
@@ -97,7 +100,7 @@ class Voters:
                 _count(future, asked[future], votes)
         for future in pending:
             self._suspects[asked[future]] = clock() + SUSPECT
-            # A server that is silent may have run the step, or may run it later.
+            # The server did not answer. It may have run the step, or may run it later.
             silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
             votes.failures[asked[future]] = silent
             future.add_done_callback(partial(_count_late, asked[future], votes))
@@ -134,7 +137,7 @@ def _count_late(alias: str, votes: Votes, future: asyncio.Future[Answer]) -> Non
 
 # The state of each token on the servers
 
-#: If more tokens than this are recorded, those that have ended are removed.
+#: If more tokens than this are recorded, the records whose time has passed are removed.
 MAX_REMEMBERED = 1000
 #: Seconds for which a token without a grant is recorded.
 FORGET = 300.0
@@ -142,8 +145,8 @@ FORGET = 300.0
 
 class Held:
     """The record of a token. `wire`: the token that the servers get. `tries`: number of tries.
-    `votes`: those of the last try. `ended`: the aliases where it was released. `until`: when the
-    record may be removed. `abandoned`: True if the caller no longer waits.
+    `votes`: the votes of the last try. `ended`: the aliases of the servers that released the lease.
+    `until`: when the record may be removed. `abandoned`: True if the caller no longer waits.
     """
 
     __slots__ = ("abandoned", "ended", "tries", "until", "votes", "wire")
@@ -155,12 +158,13 @@ class Held:
 
     @property
     def fences(self) -> dict[str, str]:
-        """The fences of the grants, by alias. A grant that arrived after the vote doesn't count,
-        but it is renewed and released, too."""
+        """The fences of the grants, by alias. They include a grant that arrived after the vote. It
+        did not count in the vote, but it is renewed and released too."""
         return {alias: reply[1] for alias, reply in self.votes.saying("ok").items()}
 
     def again(self) -> None:
-        """Begin a try. It has a new token, because the last one may have a tombstone."""
+        """Begin a try. A further try has a new token, because the last token may have a tombstone,
+        which blocks it."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
@@ -168,7 +172,8 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: By quorum and token. Threads and event loops share it: a lease is renewed by another thread.
+#: The records by quorum and token. Threads and event loops share them, because another thread
+#: renews a lease.
 _known: dict[tuple[Members, str], Held] = {}
 
 
@@ -195,8 +200,8 @@ def forget(quorum: Members, token: str) -> None:
 
 
 def undo(step: Run, tombstone: int) -> Run:
-    """Return the step that removes whatever the token of `step` has on a server. `tombstone`: 1 to
-    write its tombstone, else 0."""
+    """Return the step that removes the grant or the waiter of the token of `step` from a server.
+    `tombstone`: 1 to write the token's tombstone, else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
@@ -205,7 +210,7 @@ def undo(step: Run, tombstone: int) -> Run:
 
 
 def check(members: Members) -> None:
-    """Raise ImproperlyConfigured if an alias can't be used, or if two have the same LOCATION."""
+    """Raise ImproperlyConfigured if an alias can't be used, or two aliases have one LOCATION."""
     # A server with two aliases would have two votes.
     places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
@@ -213,10 +218,11 @@ def check(members: Members) -> None:
 
 
 def stretched(ms: str) -> str:
-    """Return the lease to request from servers so that the holder has `ms` of local expiry."""
+    """Return the lease duration to request from servers, so that the holder has `ms` after the
+    margin is deducted."""
     return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
 
 
 def deducted(ms: str) -> float:
-    """Return the milliseconds of local expiry for a server's lease of `ms`."""
+    """Return the milliseconds that the holder may use of a server's lease of `ms`."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))

@@ -38,9 +38,9 @@ from ...protocol.keys import SHOWN, display
 from .. import arguments, history_view, runner, status_view, terminal
 from ..terminal import Column, Output, flexible, printable
 
-#: A function that returns lines to print, and errors with their exit codes.
+#: A function that returns lines to print, and the texts of errors with their exit codes.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
-#: Max names in the text about names that could not be read.
+#: If some names can't be read, a text lists this many of them at most.
 MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
@@ -78,7 +78,8 @@ class Command(BaseCommand):
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
-            # Not an error, for example with `locks status | head`. Prevent a second one at exit.
+            # Not an error: for example, `locks status | head` closes the pipe. Without this, Python
+            # would report a second BrokenPipeError at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # Actions that show something
@@ -89,7 +90,7 @@ class Command(BaseCommand):
             raise CommandError(_("--key needs a name"), returncode=2)
 
         def look() -> tuple[list[str], dict[str, int]]:
-            """Return the lines, and errors with their exit codes."""
+            """Return the lines to print, and the texts of errors with their exit codes."""
             seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
             problems = {_unread(seen.unread): 1}
             if name is not None:
@@ -106,7 +107,7 @@ class Command(BaseCommand):
                 self._watch(look, given)
             return
         lines, problems = look()
-        # JSON is printed for an unknown name too, for scripts.
+        # Scripts need JSON for an unknown name too.
         if is_json or arguments.UNKNOWN not in problems.values():
             self._print(lines)
         for text, code in problems.items():
@@ -246,7 +247,7 @@ class Command(BaseCommand):
     def _override(
         self, act: Callable[..., list[str]], done: str, before: str, given: Namespace
     ) -> None:
-        """Change an override, and print `done`, or `before` if nothing had to be changed."""
+        """Change an override with `act`. Print the text `done`, or `before` if nothing changed."""
         using, pairs = given.using, self._find(given)
         if act in (actions.resume, actions.reset) or not given.create:
             self._check(arguments.unknown(statuses(pairs, using=using), using))
@@ -289,8 +290,8 @@ class Command(BaseCommand):
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
-    """Return all holders, or the holder or waiter with a token that begins with `holder`. Raise
-    CommandError if there are several."""
+    """Return all holders. If `holder` is given, return the holder or waiter whose token begins with
+    it. Raise CommandError if several tokens begin with it."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]
@@ -308,7 +309,8 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
 
 
 def _report(found: Sequence[doctor.Finding], out: Output) -> list[str]:
-    """Return the findings of the doctor with their remedies, and the number of each level."""
+    """Return the findings of the doctor with their remedies, and the number of findings of each
+    level."""
     words = {
         "ok": out.style.SUCCESS(_("ok")),
         "part": out.style.NOTICE(_("in part")),

@@ -39,19 +39,19 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked: the last used ones, and for a policy its last used key.
+#: Max names that are checked: the names used last. Of a policy, the key used last is checked.
 MAX_NAMES = 30
 #: Max entries of the index of holders that are checked: the oldest ones.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
-#: How long a finding reports that callers used different limits.
+#: A finding reports callers that used different limits within this time.
 CLASH_AGE = timedelta(days=1)
 
 
 def examine(*, using: str | None = None) -> list[Finding]:
-    """Return the findings of all checks, including those of level "ok". If the server denies
-    access, return only that finding. Raise Unavailable if Redis can't be reached.
+    """Return the findings of all checks, including findings of level "ok". If the server denies
+    access, return one finding about that. Raise Unavailable if Redis can't be reached.
 
     In a Cluster, every node with slots is checked. A node that does not answer is a finding if
     another node answers.
@@ -80,14 +80,15 @@ def _checked(
     subject: Subject,
     goes_on: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings of each check. An error reply is a finding. With `goes_on`, a missing
-    reply is one too."""
+    """Yield the findings of each check. If the server replies with an error, yield a finding about
+    that. With `goes_on`, do the same if it does not reply."""
     for id, check in checks.items():
         try:
             yield from check(subject)
         except (Failure, Unavailable) as error:
             why = configuration_error(error)
-            # The check of permissions reports missing ones. Without access, no check can run.
+            # A missing permission is only a finding, which the check of permissions explains. But
+            # if the server denies access, no check can run.
             is_reply = isinstance(_cause(error), ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
@@ -124,7 +125,8 @@ def _unanswered(error: Failure | Unavailable) -> Finding:
 
 
 def _combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
-    """Return each finding once. Its `nodes` are those that have it, or () if all have it."""
+    """Return each finding once. Its `nodes` are the nodes with the finding, or () if all have
+    it."""
     nodes: dict[Finding, list[str]] = {}
     for node, findings in by_node:
         for finding in findings:
@@ -247,8 +249,8 @@ def _about(
     id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
     remedy: str,
 ) -> Finding:  # fmt: skip
-    """Return a finding about names: a warning if there are `odd` ones. `seen`: the number of names
-    that were checked, and the number of all names."""
+    """Return a finding about names. It is a warning about the names in `odd`, if there are any.
+    `seen`: the number of names that were checked, and the number of all names."""
     if odd:
         return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:

@@ -1,5 +1,5 @@
-"""The permissions that a Redis user needs: found in the Lua sources, and tried with harmless
-commands on a key of the doctor."""
+"""The permissions that a Redis user needs. They are found in the Lua sources, and tried with
+harmless commands on a key of the doctor."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SENT = (
     "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
     "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-#: Commands by the arguments with which they are tried. An error of the type of the key or of an
-#: argument also shows that the command is permitted.
+#: Commands by the arguments with which they are tried. If the server complains about the type of
+#: the key or about an argument, the command is permitted too.
 _TRIES: dict[tuple[Any, ...], str] = {
     (): "PING TIME",
     ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
@@ -38,14 +38,15 @@ _TRIES: dict[tuple[Any, ...], str] = {
     ("return 1", 1, "key"): "EVAL",
     ("0" * 40, 1, "key"): "EVALSHA",
 }
-#: Commands that create the key. They are not tried if it could not be deleted.
+#: Commands that create the key. They are not tried if the user may not delete the key.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
-#: Max random names that are tried to find one on a node of a Cluster. Enough for a node with 20
-#: slots.
+#: Max random names that are tried to find a name on a node of a Cluster. This is enough for a node
+#: with 20 slots.
 _MAX_TRIES = 5000
 
 
-#: Characters of a prefix that a rule can't contain, or that are special there. "?" matches them.
+#: Characters of a prefix that a rule can't contain, or that are special in a rule. A rule has "?"
+#: instead, which matches any character.
 _SPECIAL = re.compile(r"[\s*?\[\]\\]")
 
 
@@ -57,9 +58,10 @@ def needed() -> tuple[str, ...]:
 
 
 def rules(prefix: str) -> str:
-    """Return the least ACL, as arguments of ACL SETUSER. `prefix`: that of the keys."""
+    """Return the least ACL, as arguments of ACL SETUSER. `prefix`: the prefix of the keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Before Redis 7, a new user has access to all channels, and adding one is an error.
+    # Begin with resetchannels: before Redis 7, a new user has access to all channels, and adding a
+    # channel would be an error.
     return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 
@@ -73,9 +75,8 @@ def _channels_rule(prefix: str) -> str:
 
 def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str, str]:
     """Return the commands that the user may not run on keys with this prefix, each with the missing
-    rule for ACL SETUSER, or with "" if the server has no such command, because it was renamed or
-    disabled. `has(key)`: True if the key is on this server. Raise Failure if Redis can't be
-    reached."""
+    rule for ACL SETUSER. If a command was renamed or disabled on the server, its rule is "".
+    `has(key)`: True if the key is on this server. Raise Failure if Redis can't be reached."""
     bases = (f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:" for _try in range(_MAX_TRIES))
     names = {"key": next(filter(has, bases), ""), "channel": f"{prefix}:wake:doctor"}
     found: dict[str, str] = {}
@@ -90,7 +91,7 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str
 
 
 def _rule(message: str, verb: str, prefix: str) -> str:
-    """Return the missing rule of the least ACL, by the server's error message."""
+    """Return the rule of the least ACL that is missing according to the server's error message."""
     if "unknown command" in message:
         return ""
     if "channel" in message:

@@ -19,9 +19,9 @@ from ...protocol.steps import Failure
 from . import permissions
 
 OLDEST_VERSION = (6, 2)
-#: Seconds by which the server's clock may differ from that of this machine.
+#: Max seconds by which the clocks of the server and of this machine may differ.
 MAX_OFFSET = 1.0
-#: Seconds of a round trip above which the finding is a warning, and an error.
+#: Seconds of a round trip above which the finding is a warning (SLOW) or an error (TOO_SLOW).
 SLOW, TOO_SLOW = 0.01, 0.1
 #: A server's `timeout` below this many seconds is a warning.
 SHORT_TIMEOUT = 300
@@ -37,8 +37,9 @@ Level = Literal["ok", "part", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. `id`: stable, for scripts. `remedy`: "" if the level is "ok". `nodes`:
-    addresses of the nodes of a Cluster that have it; () if all have it.
+    """The result of a check. `id`: a word for scripts, which does not change. `remedy`: "" if the
+    level is "ok". `nodes`: the addresses of the nodes of a Cluster with this finding; () if all
+    nodes have it.
     """
 
     id: str
@@ -55,7 +56,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """`nodes` in words, or ""."""
+        """A text with the nodes, or ""."""
         return _("On %s.") % ", ".join(self.nodes) if self.nodes else ""
 
 
@@ -69,8 +70,8 @@ class Node:
 
 
 def nodes_of(alias: str) -> list[Node]:
-    """Return the server of an alias, or the current primaries of a Cluster. Raise Failure if none
-    answers."""
+    """Return the server of an alias, or the current primaries of a Cluster. Raise Failure if no
+    node of a Cluster answers."""
     server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
@@ -87,8 +88,8 @@ def nodes_of(alias: str) -> list[Node]:
 
 
 def allowed(server: Server, *words: Any) -> Any:
-    """Return the reply, or None if the server rejects the command. Raise Failure if it can't be
-    reached."""
+    """Return the reply, or None if the server rejects the command. Raise Failure if the server
+    can't be reached."""
     try:
         return decoded(server.command(*words))
     except Failure as failure:
@@ -167,8 +168,8 @@ def _parsed(reply: Any) -> dict[str, str]:
 
 
 def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Finding]:
-    """Yield the findings about a server. `info`: its INFO. `option(name)`: the value of an option
-    of its configuration, or None."""
+    """Yield the findings about a server. `info`: the fields of its reply to INFO. `option(name)`:
+    returns the value of an option of its configuration, or None."""
     yield _version(info)
     if info.get("role") == "slave":
         detail = _("It does not accept writes, so no permits can be granted.")
@@ -235,7 +236,8 @@ def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Findi
 
 
 def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the finding about a Cluster by its CLUSTER INFO. Yield none if `state` is empty."""
+    """Yield the finding about a Cluster. `state`: the fields of its reply to CLUSTER INFO. Yield
+    none if `state` is empty."""
     if not state:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))
