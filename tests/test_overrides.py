@@ -101,6 +101,8 @@ async def test_override_of_a_key_and_exemptions_last_until_the_policy_is_set_aga
     operate("resize", "2")
     assert [(5, 5), (2, 2)] == [shown("vip"), shown("other")]
     operate("pause")
+    operate("resume", "--key", "half")
+    assert await can_acquire(io, "half") and (2, 2) == shown("half"), "the limit stays"
     operate("resume", "--key", "vip")
     operate("resize", "--reset", "--key", "vip")
     assert await can_acquire(io, "vip") and not await can_acquire(io, "other")
