@@ -1,4 +1,5 @@
-"""Admit or reject a request. Decorator, mixin, and middleware share this module.
+"""Admit or reject a request; log a rejection, and send its signal. Decorator, mixin, and middleware
+share this module.
 
 The logic is written once, as plans that yield steps. `admit` carries them out in sync code, and
 `aadmit` in async code.

@@ -1,4 +1,7 @@
-"""The `JobQueue` of Celery. Imported only by `on_full="retry"`."""
+"""The `JobQueue` of Celery. Imported only by `on_full="retry"`.
+
+The script `visit` decides when a task is sent again.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from ..server import AsyncServer, Server, server_of
 from ..wire import ATTEMPT, clock
 from .topology import (
     LOOK,
-    MAX_REDIRECTS,
     Address,
     Topology,
     is_silence,
@@ -27,6 +26,9 @@ from .topology import (
     points_elsewhere,
     url_at,
 )
+
+#: Max redirections that a request follows.
+MAX_REDIRECTS = 4
 
 T = TypeVar("T")
 Done = TypeVar("Done")

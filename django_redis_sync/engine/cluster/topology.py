@@ -127,10 +127,7 @@ def url_at(seed: str, address: Address) -> str:
     return parts._replace(netloc=f"{login}{at}{host}:{address.port}").geturl()
 
 
-# Routing and redirections
-
-#: Max redirections that a request follows.
-MAX_REDIRECTS = 4
+# Routing
 
 #: Commands that any node can answer. The first argument of all others is a key.
 _KEYLESS = {"ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "LATENCY", "MEMORY"}
