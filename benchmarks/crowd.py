@@ -25,7 +25,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads or tasks in each of `processes`. In a visit, each holds for `hold` s."""
+    """`workers` threads or tasks in each process. In a visit, each holds a permit for `hold` s."""
 
     limit: int
     hold: float
@@ -37,8 +37,8 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """The measurements of one process. A visit is the times of (request, acquire, release), in
-    seconds of the machine's clock."""
+    """The measurements of one process. A visit is a tuple of the times of request, acquire, and
+    release, in seconds of the machine's clock."""
 
     visits: list[list[tuple[float, float, float]]]
     cpu: float
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Failed(Exception):
-    """A contender raised or hung."""
+    """A contender raised an exception or hung."""
 
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:

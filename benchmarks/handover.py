@@ -40,7 +40,7 @@ def _median_latency(what: str, url: str, times: int, key: str) -> float:
     events = sorted(event for _ in both for event in results.get())
     for process in both:
         process.join()
-    # Each release of one side that the other side's acquire follows directly.
+    # Keep each release that the acquire of the other side follows directly.
     pairs = itertools.pairwise(events)
     return median(
         [

@@ -66,7 +66,7 @@ class _Watched(RedisServer):
 
 
 class _Name:
-    """A name, with the token of its holder, which is the first, and the tokens of its waiters."""
+    """A name and its tokens. The first token is that of the holder, the others are of waiters."""
 
     def __init__(self, name: str) -> None:
         self.keys: Keys = keys_of("bench", name, None, KEEP)

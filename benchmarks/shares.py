@@ -1,4 +1,4 @@
-"""A single caller beside many others, with a share of its own and without shares."""
+"""Measure the waits of a single caller beside many others, with and without a share of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the Lua scripts: all names are known, and the composer reads each line as Lua does.
+"""Check that the Lua scripts use known names, and that the composer reads each line as Lua does.
 
 `python -m devtools.lua_lint` prints a line for each mistake, and exits with 1 if there are any. At
 run time, an unknown name would be nil without an error. Each file is checked separately: a function
@@ -128,7 +128,7 @@ def _capitals() -> set[str]:
 
 
 def _takes(function: str, given: int) -> str:
-    """Return "" if a function takes `given` arguments, or else the number that it takes."""
+    """Return "" if a function takes `given` arguments, or else how many arguments it takes."""
     arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)

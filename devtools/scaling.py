@@ -2,7 +2,7 @@
 own servers.
 
 The capacity of a server is calculated from its CPU seconds (INFO cpu), so that slow clients and
-other processes don't matter: a Redis server runs scripts on one core.
+other processes don't matter. A Redis server runs scripts on one core.
 """
 
 from __future__ import annotations

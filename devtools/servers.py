@@ -204,7 +204,7 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop the server with SIGSTOP: it accepts connections, but does not answer."""
+        """Stop the server with SIGSTOP. It then accepts connections, but does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -234,7 +234,8 @@ class RedisServer:
     def _launch(self, binary: Path) -> None:
         assert self.directory is not None
         words = self.command(binary)
-        # Only on the main thread: the kernel kills the server when the thread that starts it ends.
+        # Only on the main thread, because the kernel kills the server when the starting thread
+        # ends.
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:

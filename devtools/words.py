@@ -1,8 +1,9 @@
 """Count phrases that are hard to read, so that their number can only fall.
 
-`python -m devtools.words` compares each tree with `devtools/words.json`. It fails if a kind of
-phrase is more frequent than before, both in number and per 1,000 words, so that good text may be
-deleted. `--write` stores the current numbers if they are lower. `--show TREE` lists the places.
+`python -m devtools.words` compares each tree (documentation, package, or test names) with
+`devtools/words.json`. It fails if a kind of phrase is more frequent than before, both in number and
+per 1,000 words, so that good text may be deleted. `--write` stores the current numbers if they are
+lower. `--show TREE` lists the places.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ TREES = {
 
 
 def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
-    """Yield each phrase in a tree: the reason, the path, the line, and the phrase."""
+    """Yield each phrase in a tree as a tuple: why it is hard to read, its path, line, and text."""
     for path, line, text in TREES[tree]():
         for why, pattern in _FIND.items():
             for found in pattern.finditer(text):
@@ -106,7 +107,8 @@ def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
 
 
 def counts(tree: str) -> dict[str, dict[str, float]]:
-    """Return the number of phrases of each kind in a tree, in total and per 1,000 words."""
+    """Return how many phrases of each kind the texts of a tree have, in total and per 1,000
+    words."""
     words = sum(len(text.split()) for _, _, text in TREES[tree]()) or 1
     found = Counter(why for why, *_ in places(tree))
     return {

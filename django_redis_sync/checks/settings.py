@@ -20,7 +20,7 @@ from ..engine.clients import backend_of
 from ..limits.policy import Endpoint, checked, endpoints
 from ..protocol.keys import check_text
 
-#: A process needs this many connections at least: to acquire, to release, to renew, and to poll.
+#: Min connections of a process: one each to acquire, to release, to renew, and to poll.
 MIN_CONNECTIONS = 4
 
 

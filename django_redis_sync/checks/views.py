@@ -40,7 +40,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 #: The callables of a policy, with the number of arguments that each gets.
 _CALLABLES = {"limit": 1, "key": 1, "share": 1, "share_limit": 1, "when": 1, "response": 2}
 
-#: What is wrong with a view: the number of the message, its text, and its hint.
+#: A mistake in a view: the number of the message, its text, and its hint.
 Problem = tuple[str, str, str]
 
 
@@ -230,7 +230,7 @@ def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_limits() -> Iterator[CheckMessage]:
-    """Yield names that ENDPOINTS give different limits: the largest of them takes effect."""
+    """Yield names with different limits in ENDPOINTS, of which only the largest takes effect."""
     limits: dict[str, dict[int, str]] = defaultdict(dict)
     for pattern, entry in endpoints().entries.items():
         policy = None if mistake(check_endpoint, pattern) else Endpoint(entry).policy
@@ -248,7 +248,8 @@ def _check_limits() -> Iterator[CheckMessage]:
 
 
 def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield names whose share_limit has no effect: no share is given, or the limit is lower."""
+    """Yield names whose share_limit has no effect, because no share is given or the limit is
+    lower."""
     policies = [policy for route in reached for policy in policies_of(route)]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}

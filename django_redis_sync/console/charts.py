@@ -17,7 +17,7 @@ MAX_STEPS = 60
 WIDTH, HEIGHT = 600, 100
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
-#: The start of a period, and its events.
+#: A step on the time axis: the start of a period, and the events in the period.
 Step = tuple[datetime, Counters]
 
 
@@ -38,7 +38,8 @@ class Column(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Two plots on the same time axis: above the permits in use, below the waits and rejections.
+    """Two plots on the same time axis. The upper plot shows the permits in use, the lower plot
+    shows waits and rejections.
 
     `use`: the outline of the upper plot. `limit_y`: the height of the limit in the upper plot, or
     None. `use_top`, `count_top`: the highest values of the two plots. `ticks`: times on the axis.
@@ -110,7 +111,7 @@ def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
 
 
 def _stairs(values: Sequence[int], top: int) -> str:
-    """Return the outline of an area of steps, closed at the bottom."""
+    """Return the outline of the area below a line of steps."""
     across = WIDTH / max(1, len(values))
     path = [f"M0 {HEIGHT}"]
     for position, value in enumerate(values, 1):

@@ -1,4 +1,4 @@
-"""The operator actions of the admin pages: each is the form of a confirm page."""
+"""The operator actions of the admin pages. Each action is the form of a confirm page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..operators.actions import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 
-#: The level of a message, and its text.
+#: The outcome of an action: the level of the message, and its text.
 Outcome = tuple[int, str]
 
 ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
@@ -88,8 +88,8 @@ class Reset(Action):
 
 
 class Clear(Action):
-    """Evict the holders whose fence is not above the given one. A holder that got its permit
-    after the page was made has a higher fence, and stays."""
+    """Evict the holders with a fence up to the one in the form. A holder that got its permit after
+    the page was made has a higher fence, and stays."""
 
     title = gettext_lazy("Release all holders of %(name)s")
     effect = gettext_lazy(
@@ -124,7 +124,7 @@ class Clear(Action):
 
 
 class Release(Clear):
-    """Evict the holder with this fence."""
+    """Evict the holder with the fence in the form."""
 
     title = gettext_lazy("Release a holder of %(name)s")
 

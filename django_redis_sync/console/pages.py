@@ -121,7 +121,8 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 
 
 def _units(group: Group, wanted: Wanted) -> list[Group]:
-    """Return the groups that get a row each. A policy gets one row, unless its keys are listed."""
+    """Return the groups for the rows of the list. A policy gets one row, unless its keys are
+    listed."""
     if group.children and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
@@ -196,7 +197,7 @@ def find(name: str, key: str | None, rows: int = MAX_ROWS) -> Status | None:
 
 
 def number_of_keys(status: Status) -> int:
-    """Return the number of keys to which an action on this name applies too."""
+    """Return the number of keys to which an action on this name also applies."""
     return 0 if status.key is not None else count_keys([status.name])[status.name]
 
 

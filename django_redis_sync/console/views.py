@@ -224,7 +224,7 @@ def actions_log(object_id: str) -> dict[str, Any]:
 
 
 def _entry(object_id: str) -> Name:
-    """Return the entry of an id. Raise Http404 if it is not a valid id."""
+    """Return the `Name` for the id in a URL. Raise Http404 if the id is not valid."""
     entry = Name.find(object_id)
     if entry is None:
         raise Http404

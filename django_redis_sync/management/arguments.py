@@ -155,7 +155,7 @@ def add_actions(parser: CommandParser) -> None:
 # Names
 
 
-#: Max names among which similar names are searched: those used last.
+#: Max names among which similar names are searched. They are the names used last.
 _MAX_COMPARED = 1000
 
 
@@ -187,8 +187,8 @@ def _key(name: str, key: str, using: str | None) -> str:
 
 
 def unknown(found: Sequence[Status], using: str | None) -> str:
-    """If all of these names are unknown, for example because of a typo, return a text that says so,
-    else "".
+    """Return a text that says that all of these names are unknown, for example because of a typo.
+    Return "" if any name is known.
 
     A name is known if it is in the settings, has an override, was used within the last day, or has
     counters in Redis.

@@ -29,14 +29,15 @@ from .terminal import printable
 UNAVAILABLE, NOT_ACQUIRED, LOST, CANNOT_RUN, NOT_FOUND = 69, 75, 76, 126, 127
 #: Seconds between SIGTERM and SIGKILL for a command whose permit is lost.
 PATIENCE = 10.0
-#: Seconds between two checks that the permit is held. The checks are local: no round trip.
+#: Seconds between two checks that the permit is held. The checks send no command to Redis.
 _POLL_INTERVAL = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
 # If `locks run` is killed, the command must end too. So a further process is started in the
 # command's group, but not as a child of the command. It reads from a pipe to which only `locks run`
-# can write. If the pipe is closed without a line, it kills the group. $0 is the number of the pipe.
+# can write. If the pipe is closed without a line, the process kills the group. $0 is the number of
+# the pipe.
 _START = """
 (
   (
@@ -52,7 +53,7 @@ def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
     """Run the command while holding a permit, and return its exit code. `given`: the arguments of
     `locks run`. Raise Unavailable if Redis can't be reached before the command was started."""
     job = _Job(command, stderr)
-    # Check this before the permit is acquired: with --min-hold, the permit would then stay taken.
+    # Check the command first, because with --min-hold, a permit acquired in vain would stay taken.
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and os.path.exists(command[0])
         return job.not_run(errno.EACCES if exists else errno.ENOENT)

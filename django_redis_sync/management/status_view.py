@@ -64,7 +64,7 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
 
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
-    """Read a policy: its own overrides, and its keys in the given order. Without an order, read the
+    """Read the overrides of a policy, and its keys in the given order. Without an order, read the
     keys that are the busiest or were used last."""
     own = status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED

@@ -1,10 +1,10 @@
 """The actions of operators on a name: clear, pause, resume, resize, reset. They apply to all
 processes. If an action changes something, it is recorded (see `audit`) with `by` (the operator; by
-default the user of the process) and `reason`.
+default the user of the process) and `reason` (a text by the operator).
 
-An override of a policy (`pause`, `resize` without a key) is stored once and applies to all of its
-keys: at once in this process, and within a second in the others (see engine/overrides.py). `resume`
-and `reset` of a single key exempt that key.
+Without a key, `pause` and `resize` override a policy. The override is stored once and applies to
+all keys of the policy. This process applies it at once, and other processes within a second (see
+engine/overrides.py). `resume` and `reset` of a single key exempt that key from the override.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The outcome of `clear` for a holder or waiter. `done`: False if it had ended before."""
+    """The outcome of `clear` for a holder or waiter. `done`: False if that had ended before."""
 
     id: str
     done: bool
@@ -63,7 +63,8 @@ def clear(
     `tokens`: tokens or ids of `status.holders` and `status.waiters`. Waiters are admitted at once,
     and an evicted holder gets LeaseLost at its next renewal. Raise ValueError for a token that
     `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority of a
-    quorum may still have one of the leases. In that case, the others are cleared, and recorded.
+    quorum may still have one of the leases. In that case, the other leases and waiters are cleared
+    and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
     chosen: dict[str, Holder | Waiter] = {}
@@ -94,8 +95,8 @@ def clear(
 
 
 def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
-    """For each `clear` step, return True if it ended a lease or removed a waiter, or False, or the
-    error of the step."""
+    """Return a result for each `clear` step. It is True if the step ended a lease or removed a
+    waiter, False if the lease or waiter had ended before, or the error of the step."""
     members = alias.aliases if isinstance(alias, Quorum) else [alias]
     needed = alias.need if isinstance(alias, Quorum) else 1
     by_member = [server_of(member).many(steps) for member in members]
@@ -183,7 +184,7 @@ def reset(
 
 
 class _Change:
-    """A change of an override: the pause (field "p" of the registry) or the limit ("l").
+    """A change of an override, which is a pause (field "p" of the registry) or a limit (field "l").
 
     `stored`: the present override of the name, or "".
     """
@@ -210,15 +211,15 @@ class _Change:
         exempt = [f"x{self._field}:{one.quoted}" for one in self._names]
         if value == self.stored and not any(entry in self._overrides for entry in exempt):
             return []
-        # Enter it in the registry before it takes effect, so that lists show every paused name.
+        # First write the override into the registry, so that lists show every paused name.
         command(self.alias, "HSET", self._registry, f"{self._field}:{own[0].quoted}", value)
         self._operate(own, value)
         command(self.alias, "HDEL", self._registry, *exempt)
         return self._done(own, by, reason, limit=limit, until=until)
 
     def undo(self, by: str, reason: str) -> list[str]:
-        """Remove the overrides of the name and of its keys. For a single key, also exempt it from
-        the override of its policy."""
+        """Remove the overrides of the name and of its keys. For a single key, also exempt the key
+        from the override of its policy."""
         own = self._names[0].quoted
         policy = own.partition("@")[0] if self.key is not None else ""
         by_policy, exemption = f"{self._field}:{policy}" in self._overrides, f"x{self._field}:{own}"
@@ -233,7 +234,8 @@ class _Change:
         return self._done(self._names, by, reason)
 
     def _operate(self, names: Sequence[Keys], value: str = "") -> None:
-        """Run the steps, which may run twice. Raise Unavailable if any of them failed."""
+        """Run the script for each name, or twice if a connection was lost. Raise Unavailable if it
+        failed."""
         for start in range(0, len(names), _BATCH):
             steps = [operating(one, self.action, value) for one in names[start : start + _BATCH]]
             answers: list[Answer | Failure]

@@ -112,13 +112,13 @@ def acts(
 
 
 def _place(using: str | None) -> tuple[str, str]:
-    """Return the alias, and the key of the record: a sorted set of JSON texts by server ms."""
+    """Return the alias and the key of the record, a sorted set of JSON texts by server ms."""
     alias, prefix = where(using)
     return alias, f"{quote(prefix)}:acts"
 
 
 def _act(text: str, score: float) -> Action | None:
-    """Return a recorded action, or None for a foreign value."""
+    """Return a recorded action, or None for a value of another program."""
     try:
         entry = json.loads(text)
         entry.pop("n", None)

@@ -148,7 +148,7 @@ class Status(Named):
 
     @property
     def used(self) -> bool:
-        """True if Redis has data of the name. Counters and registry entries do not count."""
+        """True if Redis has data of the name other than its counters and registry entries."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property

@@ -31,8 +31,9 @@ class Counters:
 
     `granted`: grants at once; `waited`: grants after a wait. `reclaimed`: leases that expired.
     `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
-    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: deliveries of
-    copies. `job_place_expired`: jobs that did not come back. `peak`: the most permits in use.
+    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: repeated
+    deliveries, which were dropped. `job_place_expired`: jobs that did not come back. `peak`: the
+    most permits in use.
     """
 
     granted: int = _count("g")
@@ -97,12 +98,12 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """Return the history with peaks that also count permits held since an earlier minute.
+    """Return the history with peaks that also count leases granted before the period of a row.
 
-    Redis stores a peak only for minutes with a grant. `holders`: for each current lease, when it
-    was granted and its number of permits. Leases that have ended are derived from the counts of
-    grants and releases, and count as one permit each. A lease that expired or was cleared counts
-    only in the minute of its grant. So a peak is never too high.
+    Redis stores a peak only for minutes with a grant. `holders`: for each current lease, the time
+    of its grant and its number of permits. The number of leases that have ended follows from the
+    counts of grants and releases. Each of them counts as one permit. A lease that expired or was
+    cleared counts only in the minute of its grant. So a peak is never too high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:
@@ -111,15 +112,16 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
     held = [0, *accumulate(permits for _, permits in living)]
     # For each row: the number of current leases that were granted before its start.
     before = [bisect_left(since, start) for start, _ in found.rows]
-    # For each row: an upper bound of the leases held at its start that have ended since then.
+    # For each row: the max number of leases that were held at its start and have ended since then.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # Go backward. If more leases were released than granted since the start of a row, the
-    # difference was held at its start.
+    # Go from the last row to the first, and count grants and releases of leases that have ended. If
+    # there were more releases than grants since the start of a row, the other releases are of
+    # leases held at its start.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -146,8 +148,8 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return the limit that would have been enough, and True if it is an estimate that may be too
-    low. `step`: minutes of a row.
+    """Return two values: the limit that would have been enough, and True if that limit is an
+    estimate, which may be too low. `step`: minutes of a row.
 
     In shadow mode, every request is admitted, so the highest use is the result. An enforced limit
     also bounds the use, so the demand is estimated as the larger of two values. One is the use in a
@@ -156,7 +158,7 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
     deviation of a Poisson process for bursts.
 
     Return None as the limit if less than 1% of the acquires waited or were rejected, or if no lease
-    was released. Return None too if the name never had two holders: it is probably a lock.
+    was released. Also return None if the name never had two holders, because it is probably a lock.
     """
     total = add(rows)
     # Rejections because of share_limit don't mean that the limit is too low.
@@ -227,7 +229,7 @@ def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the history of each status, with `carried` peaks."""
+    """Return the history of the name of each status, with the peaks of `carried`."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # A lease that is retained by min_hold counts as released.
     return [

@@ -39,7 +39,7 @@ from .status import idle, readable
 
 #: Max entries that are compared to sort by a figure, such as the number of waiters.
 MAX_COMPARED = 100
-#: Max entries that are searched for trouble: waiters, rejections, lost leases, long holds.
+#: Max entries that are searched for waiters, rejections, lost leases, and long holds.
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
@@ -111,7 +111,7 @@ MAX_KEYS = 8
 def groups_of(
     names: Sequence[str], *, using: str | None = None
 ) -> tuple[list[Group], list[Unread]]:
-    """Return a group for each name, and the names that could not be read.
+    """Return two lists: a group for each name, and the names that could not be read.
 
     The counts of a policy are from the statistics. Only a few of its keys are read: the key with
     the oldest holder, and the busiest keys. Without statistics, the keys used last are read.
@@ -173,7 +173,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def natural(text: str) -> tuple[list[str | int], str]:
-    """Return a sort key that orders numbers by value: `job 2` before `job 10`."""
+    """Return a sort key that orders numbers by value, so that `job 2` comes before `job 10`."""
     parts: list[str | int] = list(_DIGITS.split(text.casefold()))
     parts[1::2] = [int(digits) for digits in parts[1::2]]
     return parts, text
@@ -192,8 +192,8 @@ def _events(group: Group, past: Past) -> Counters:
 
 
 def hour(group: Group, past: Past) -> Counters | None:
-    """Return the sum of a group's events in the period of `past`, or None if it is unknown for some
-    of its names."""
+    """Return the sum of a group's events in the period of `past`, or None if the events of some of
+    its names are unknown."""
     known = group.whole and all((s.name, s.key) in past for s in group.all)
     return _events(group, past) if known else None
 
@@ -216,7 +216,7 @@ def _heaviest_share(group: Group, past: Past) -> int:
     return max((h.in_use + h.waiting for s in group.all for h in s.shares), default=0)
 
 
-#: The figures that a list can be sorted by, the largest first.
+#: The figures by which a list can be sorted. The entry with the largest figure comes first.
 FIGURES: dict[str, Callable[[Group, Past], Any]] = {
     "use": _fullness,
     "waiting": lambda group, past: group.waiting,
@@ -271,7 +271,7 @@ class Selection:
         self._first, self._units, self.found = list[str](), units, len(units)
         self.past: dict[Pair, History] = {}
         is_partial = self._figure is not None and self.found > max_compared
-        #: True if the order is that of an index, which is up to INDEX_AGE seconds old.
+        #: True if the order is that of the index of holders, which is up to INDEX_AGE seconds old.
         self.indexed = is_partial and field == "oldest"
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
@@ -293,8 +293,8 @@ class Selection:
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
-        """Return a group for each entry from `start` to `stop`, and the names that could not be
-        read. Store the histories in `past`."""
+        """Return two lists: a group for each entry from `start` to `stop`, and the names that could
+        not be read. Store the histories in `past`."""
         if self._read is not None:
             groups, unread = self._read[0][start:stop], self._read[1]
         else:
@@ -331,8 +331,8 @@ class Selection:
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
         """Return the entries with waiters, then the entries with rejections or lost leases in the
-        last hour, then the entries held for long. Compare MAX_SEARCHED entries: the busiest ones by
-        the statistics, those held for long, and those used last."""
+        last hour, then the entries held for long. Only MAX_SEARCHED entries are compared. They are
+        the busiest ones by the statistics, those held for long, and those used last."""
         group = SITE if self._policy is None else self._policy
         (known,) = statistics_of([group], using=self._using)
         waiting, bad = Counter[str](), Counter[str]()

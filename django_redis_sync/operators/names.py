@@ -26,10 +26,10 @@ from .reads import failed, read, read_each, where
 CHUNK = 1000
 #: Max names that are read from the index of holders.
 MAX_HELD = 1000
-#: Max names on a quorum that are read: the names used last.
+#: Max names of locks on a quorum that are read. They are the names used last.
 _MAX_QUORUMS = 1000
 
-#: A name, and a key or None.
+#: A name and None, or a policy and one of its keys.
 Pair = tuple[str, str | None]
 
 
@@ -63,7 +63,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return which of these names the registry has as plain names, and which it has as policies."""
+    """Return two sets: those of these names that are plain names in the registry, and those that
+    are policies in the registry."""
     alias, prefix = where(using)
     members = [*map(quote, names), *(f"{quote(name)}@" for name in names)]
     scores = read(alias, "ZMSCORE", names_key(prefix), *members) if members else []
@@ -75,9 +76,9 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
-    """Return the names with the oldest holders, the oldest first, and the times of these grants in
-    server ms. Read at most MAX_HELD names from the index of holders (see `engine/names.py`), which
-    may also contain names that are no longer held."""
+    """Return the names with the oldest holders, the oldest first, each with the time of the grant
+    in server ms. Read at most MAX_HELD names from the index of holders (see `engine/names.py`),
+    which may also contain names that are no longer held."""
     alias, prefix = where(using)
     reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
     since = {quoted: int(score) for quoted, score in pairs_of(reply)}
@@ -224,12 +225,13 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
 
 
 # Locks on a quorum. A process that holds such a lock writes its name and the aliases of the quorum
-# into the default cache and on each server. So a list on any of these aliases shows it as one lock.
+# into the default cache and on each server. So a list of the names on any of these aliases shows
+# the lock once.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:
-    """Return the quorums of the names that were lately held on a quorum, by name. Raise Unavailable
-    if the cache can't be read."""
+    """Return the names that were lately held on a quorum, with the quorum of each name. Raise
+    Unavailable if the cache can't be read."""
     alias, found = using or conf.current().cache, dict[str, Quorum]()
     if isinstance(alias, Quorum):
         return {}
@@ -275,8 +277,8 @@ def _limit(entry: Any) -> int | None:
 
 
 def _walk(alias: str, registry: str) -> Iterator[str]:
-    """Yield all members of a registry, most recent first. A member that is used meanwhile may occur
-    twice."""
+    """Yield all members of a registry, most recent first. A member that is used during the walk may
+    occur twice."""
     newest = command(alias, "ZREVRANGE", registry, 0, 0, "WITHSCORES")
     start, chunk = 0, [""] * CHUNK
     while len(chunk) == CHUNK:
@@ -284,21 +286,22 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         start += CHUNK
         yield from chunk
     if start > CHUNK:
-        # Names that were used meanwhile have moved to ranks that were read before. Read them now.
+        # Names that were used during the walk have moved to the front, so read the front again.
         since = int(pairs_of(newest)[0][1])
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)
 
 
 def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Return the pairs of a reply WITHSCORES, which is flat in RESP2 and has pairs in RESP3."""
+    """Return pairs of member and score from a reply WITHSCORES. In RESP2, the reply is a flat
+    list."""
     if not (reply and isinstance(reply[0], (list, tuple))):
         reply = [*zip(reply[::2], reply[1::2], strict=True)]
     return [(member, float(score)) for member, score in reply]
 
 
 def _valid(quoted: Iterable[str]) -> Iterator[Pair]:
-    """Yield the names of a registry. Foreign entries, which can't be names, are ignored."""
+    """Yield the names of a registry. Ignore entries of other programs that can't be names."""
     return (pair for pair in map(split, quoted) if _can_be(*pair))
 
 

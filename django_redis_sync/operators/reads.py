@@ -65,7 +65,7 @@ def read(alias: str, *words: Any) -> Any:
 
 
 def cached(place: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-    """Return the result of `make`. The result is cached under the key `place`, as replies are."""
+    """Return the result of `make`. The result is cached under the key `place`, like a reply."""
     memory = _memory.get()
     if memory is None:
         return make()

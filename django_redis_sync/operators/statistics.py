@@ -166,8 +166,8 @@ def _statistics(
 def _gauges(
     gauges: Mapping[str, str], now: float
 ) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
-    """Return the sums of permits in use and of waiters, both numbers by key, and the number of live
-    processes."""
+    """Return three things: the sums of permits in use and of waiters, both numbers for each key,
+    and the number of live processes."""
     total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
     for text in gauges.values():
         deadline, _, entry = text.partition(" ")
@@ -186,7 +186,7 @@ def _gauges(
 
 
 def _rejected(sketch: Mapping[str, str]) -> tuple[Counter[str], int]:
-    """Return rejections by key, and how many more each key may have had."""
+    """Return the rejections of each key, and how many more rejections each key may have had."""
     found, off = Counter[str](), 0
     for label, value in sketch.items():
         kind, rest = _label(label)

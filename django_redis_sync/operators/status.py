@@ -35,7 +35,7 @@ _BATCH = 500
 def idle(name: str, alias: str) -> Status:
     """Return the status of a plain name that was never used. It includes overrides of the name, as
     this process last read them."""
-    keys = keys_for(name, "-", alias)  # of any key, because a key has its policy's overrides
+    keys = keys_for(name, "-", alias)  # any key, such as "-", has the overrides of its policy
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
@@ -84,9 +84,9 @@ def statuses(
 def readable(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> tuple[list[Status], list[Unread]]:
-    """Return the status of the names that can be read, and the names that can't be read, because a
-    node is down or another program wrote a value into a key. Raise the first error if no name can
-    be read."""
+    """Return two lists: the status of each name that can be read, and the names that can't be read.
+    A name can't be read if a node is down or another program wrote a value into a key. Raise the
+    first error if no name can be read."""
     every = list(_read(names, using, rows))
     found = [one for one in every if isinstance(one, Status)]
     unread = [one for one in every if isinstance(one, Unread)]

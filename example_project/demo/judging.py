@@ -8,7 +8,7 @@ from itertools import combinations
 from example_project.demo.traffic import Answer
 from example_project.shop.witness import Visit
 
-NOTICED = 0.05  # seconds from arrival to entry; above them, a visit has waited
+NOTICED = 0.05  # seconds from arrival to entry; if a visit took longer, it has waited
 # Seconds. The system may wake a thread late, so a shorter difference does not count as a fault.
 ORDER_SLACK = 0.25
 LEASE_SLACK = 0.5  # seconds: allowance for polling and for a busy machine

@@ -40,7 +40,7 @@ EXPORT_SPREAD = 0.015  # seconds between two requests, less than an export takes
 
 LEASE = settings.LEASE_SECONDS
 HOLD_SECONDS = 20  # long enough to find and kill the holder
-HOLD_BEFORE_KILL = 0.7  # seconds: the lease has been renewed by then
+HOLD_BEFORE_KILL = 0.7  # seconds after which the lease has been renewed
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 
@@ -80,7 +80,7 @@ def play_sale(server: Server, show: Show) -> Verdict:
 
 
 def play_exports(server: Server, show: Show) -> Verdict:
-    """(b) Sixty requests to exports with a limit of three. Every third doesn't wait."""
+    """(b) Sixty requests to exports with a limit of three. Every third request doesn't wait."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
         PageRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
@@ -127,7 +127,8 @@ def _warm_up(server: Server) -> None:
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
         asks = [PageRequest(server.prefix + page)] * 4 * server.workers
-        # Repeat while each answer is 503: no permit is free yet. Scenarios report other answers.
+        # Repeat while all answers are 503, because no permit is free yet. Scenarios report other
+        # answers.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:
                 return

@@ -139,7 +139,7 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
         return await sync_to_async(_export_page)(request, visit)
 
 
-# A slow export: one at a time, slow enough to watch the export or to kill the worker
+# One slow export at a time, slow enough to watch the export or to kill the worker
 
 
 @require_GET

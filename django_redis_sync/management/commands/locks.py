@@ -40,7 +40,7 @@ from ..terminal import Column, Output, flexible, printable
 
 #: A function that returns lines to print, and the texts of errors with their exit codes.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
-#: If some names can't be read, a text lists this many of them at most.
+#: Max names that a message about unreadable names lists.
 MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
@@ -48,7 +48,7 @@ MAX_CLEARED = 10_000
 
 class Command(BaseCommand):
     help = "Show the holders and waiters of locks and semaphores, and let an operator act."
-    requires_system_checks: list[str] = []  # it must work even if a check fails
+    requires_system_checks: list[str] = []  # the command must work even if a check fails
     _child: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -78,8 +78,8 @@ class Command(BaseCommand):
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
-            # Not an error: for example, `locks status | head` closes the pipe. Without this, Python
-            # would report a second BrokenPipeError at exit.
+            # A closed pipe is not an error, for example after `locks status | head`. Write the rest
+            # to os.devnull, or Python would report a second BrokenPipeError at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # Actions that show something
@@ -120,7 +120,7 @@ class Command(BaseCommand):
             self._print(lines if is_json else [*lines, *problems, ""])
             self.stdout.flush()
             time.sleep(every)
-        # Not through Django's wrapper, which adds a line break to each write.
+        # Write to the stream itself, because Django's wrapper adds a line break to each write.
         stream = self.stdout._out
         with terminal.screen(stream):
             while True:
@@ -291,7 +291,7 @@ class Command(BaseCommand):
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
     """Return all holders. If `holder` is given, return the holder or waiter whose token begins with
-    it. Raise CommandError if several tokens begin with it."""
+    this text. Raise CommandError if several tokens do."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]

@@ -1,4 +1,4 @@
-"""The doctor: check whether a Redis server is fit for locks. Each finding has a title, the details,
+"""The doctor checks whether a Redis server is fit for locks. Each finding has a title, the details,
 and a remedy.
 
 All checks run on all nodes, even if some fail.
@@ -39,9 +39,9 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked: the names used last. Of a policy, the key used last is checked.
+#: Max names that are checked, those used last. Of a policy, the key used last is checked.
 MAX_NAMES = 30
-#: Max entries of the index of holders that are checked: the oldest ones.
+#: Max entries of the index of holders that are checked. They have the oldest holders.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
@@ -80,8 +80,8 @@ def _checked(
     subject: Subject,
     goes_on: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings of each check. If the server replies with an error, yield a finding about
-    that. With `goes_on`, do the same if it does not reply."""
+    """Yield the findings of each check. If the server replies to a check with an error, yield a
+    finding about the error. With `goes_on`, also yield a finding if the server does not reply."""
     for id, check in checks.items():
         try:
             yield from check(subject)
@@ -224,7 +224,7 @@ def _names(alias: str) -> Iterator[Finding]:
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
     )  # fmt: skip
-    # The index has all permanent leases that are older than INDEX_AGE.
+    # The index of holders has all permanent leases that are older than INDEX_AGE.
     permanent = [s for s in found if any(h.permanent for h in s.holders)]
     yield _about(
         "permanent", permanent, (min(len(held), MAX_HELD), len(held)),
@@ -249,8 +249,8 @@ def _about(
     id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
     remedy: str,
 ) -> Finding:  # fmt: skip
-    """Return a finding about names. It is a warning about the names in `odd`, if there are any.
-    `seen`: the number of names that were checked, and the number of all names."""
+    """Return a finding about names. If there are names in `odd`, the finding is a warning. `seen`:
+    the number of names that were checked, and the number of all names."""
     if odd:
         return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:
@@ -274,7 +274,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     yield Finding.of("uwsgi", level, title, _("Leases are renewed on a thread."), remedy)
 
 
-#: The checks that run once, by the id of the finding if a check fails.
+#: The checks that run once. If a check fails, its key is the id of the finding.
 OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,

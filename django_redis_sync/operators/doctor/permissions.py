@@ -23,8 +23,8 @@ _SENT = (
     "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
     "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-#: Commands by the arguments with which they are tried. If the server complains about the type of
-#: the key or about an argument, the command is permitted too.
+#: Arguments, and the commands that are tried with them. A command is permitted if it succeeds, or
+#: if the server complains about the type of the key or about an argument.
 _TRIES: dict[tuple[Any, ...], str] = {
     (): "PING TIME",
     ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
@@ -60,8 +60,8 @@ def needed() -> tuple[str, ...]:
 def rules(prefix: str) -> str:
     """Return the least ACL, as arguments of ACL SETUSER. `prefix`: the prefix of the keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Begin with resetchannels: before Redis 7, a new user has access to all channels, and adding a
-    # channel would be an error.
+    # Begin with resetchannels, because before Redis 7, a new user has access to all channels, and
+    # adding a channel would be an error.
     return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 

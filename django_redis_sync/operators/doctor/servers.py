@@ -26,20 +26,20 @@ SLOW, TOO_SLOW = 0.01, 0.1
 #: A server's `timeout` below this many seconds is a warning.
 SHORT_TIMEOUT = 300
 _PINGS = 5
-#: Part of maxmemory from which on the memory counts as nearly full.
+#: Fraction of maxmemory above which the memory counts as nearly full.
 _FULL = 0.9
 _SLOTS = 16384
 
 
-#: "part": no problem was found, but only a part was checked.
+#: Levels of a finding. "part" means that no problem was found, but only a part was checked.
 Level = Literal["ok", "part", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. `id`: a word for scripts, which does not change. `remedy`: "" if the
-    level is "ok". `nodes`: the addresses of the nodes of a Cluster with this finding; () if all
-    nodes have it.
+    """The result of a check. `id`: a fixed word by which scripts recognize the check. `remedy`: ""
+    if the level is "ok". `nodes`: the addresses of the nodes of a Cluster with this finding; () if
+    all nodes have it.
     """
 
     id: str
@@ -251,7 +251,7 @@ def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding.of("cluster", level, title, detail, remedy)
 
 
-#: The checks of each node, by the id of the finding if a check fails.
+#: The checks of each node. If a check fails, its key is the id of the finding.
 CHECKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "latency": _latency,
     "clock": _clock,

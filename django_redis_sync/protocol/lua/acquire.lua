@@ -9,7 +9,7 @@
 --   keep: minutes of history
 --   Optional, with the default in parentheses: mark: override of the policy, see apply_override (-); max_waiters (any
 --   number); fair (1); compact: 0 keeps the name expanded (1)
--- Returns ok fence lease [used: permits in use, if there are other holders; reason: why shadow mode would reject] | wait now delay rank (delay: ms until the next heartbeat) | no reason waiting mean_hold limit (for reason share, the limit of the share) | more (expired leases are left: repeat at once) | large limit | kind other | gone | dead
+-- Returns ok fence lease [used: permits in use, if there are other holders; reason: why shadow mode would reject] | wait now delay rank (delay: ms until the next heartbeat) | no reason waiting mean_hold limit (a rejection with four fields; for reason share, limit is that of the share) | more (expired leases are left, so repeat the call at once) | large limit | kind other | gone | dead
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)
@@ -23,7 +23,7 @@ if packed then
 end
 local name, record = open(token, keep, us, mark)
 -- make count
-local reply, me, rank = nil, nil, nil -- me: the token, if it waits
+local reply, me, rank = nil, nil, nil -- me: the token if it is a waiter's
 if record then
   reply, terms = answer_known(name, token, record)
   if reply then return reply end
@@ -46,7 +46,7 @@ if me then
     rank = share and redis.call('ZRANK', PARKED, parked_as(share, string.match(record, '%d+'), token))
     rank = rank and rank + redis.call('ZCARD', QUEUE) -- behind the whole queue
   end
-  if not reply and not rank then reply = 'gone' end -- the waiter was removed: it needs more than the new limit
+  if not reply and not rank then reply = 'gone' end -- the waiter was removed, as it needs more than the new limit
 elseif permits > limit or name.seen ~= wants then
   reply = mismatch(name, wants, permits, limit, waiting)
 end

@@ -19,7 +19,7 @@ if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', toke
   local due = math.max(name.now, tonumber(redis.call('ZSCORE', base .. 'due', token)))
   redis.call('DEL', NEVER)
   remove_place(base, token)
-  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- c: drops the next delivery
+  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- the next delivery is dropped
   finish(name)
   return 'ok'
 end

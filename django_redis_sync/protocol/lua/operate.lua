@@ -15,7 +15,7 @@ end
 local name = open(token, keep, us, '-')
 -- make count grant remove
 if how == 'pause' and value == '' then value = name.at end
-if how == 'pause' or how == 'resize' then -- write at once: `finish` reads the end of the override
+if how == 'pause' or how == 'resize' then -- write at once, because `finish` reads the end of the override
   retry_write('HSET', INFO, how == 'pause' and '#paused' or '#limit', value)
 elseif how ~= 'poke' then
   redis.call('HDEL', INFO, how == 'resume' and '#paused' or '#limit')

@@ -7,7 +7,7 @@
 --   tombstone: 1 if an acquire of this token was not answered
 --   hold: ms after the grant for which the permits stay taken; 0: none
 --   place: ID of the job that the holder has finished
--- Returns ok [fence lease, if giveup found a lease] | no reason waiting mean_hold limit (the waiter was removed) | lost (the token holds no lease with this fence: nothing changed) | gone
+-- Returns ok [fence lease, if giveup found a lease] | no reason waiting mean_hold limit (the waiter was removed; the fields are those of a rejection in acquire) | lost (nothing changed, because the token holds no lease with this fence) | gone
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
@@ -24,7 +24,7 @@ local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- before the lease is removed: otherwise a copy would assume that the worker died
+if place then -- first, because without the lease, a repeated delivery would assume that the worker died
   end_run(name, place, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end

@@ -3,7 +3,7 @@
 -- ARGV token fence how ms nth known keep
 --   how: set (the lease ends in `ms`; inf: never) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)
---   nth: number of this renewal of the lease; a lower number than the last one changes nothing
+--   nth: number of this renewal of the lease. If it is lower than that of an earlier request, nothing changes.
 --   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)

@@ -27,7 +27,7 @@ else
   redis.call('HSET', SHARES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
 end
 local gauges = redis.call('HGETALL', SHARES)
-for i = 1, #gauges, 2 do -- remove those of dead processes
+for i = 1, #gauges, 2 do -- remove the gauges of dead processes
   if tonumber(string.match(gauges[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', SHARES, gauges[i]) end
 end
 redis.call('PEXPIRE', SHARES, life)

@@ -5,7 +5,7 @@
 -- ARGV token lease place nth ticket wants terms keep mark max_waiters job
 --   place: ID of the job, a digest; nth: how many times it was sent again; ticket: time of its first delivery, from
 --   a reply, or 0; wants, terms, keep, mark, max_waiters: as in acquire; job: a text for operators
--- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next delivery; rank: -1 for a copy) | drop why (copy: the job ended, or was sent again later; cleared: by an operator) | no reason waiting mean_hold limit | kind other | large limit | gone | dead
+-- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next delivery; rank: -1 for a copy, see answer_copy) | drop why (copy: the job has ended, or a later delivery replaced this one; cleared: by an operator) | no reason waiting mean_hold limit (as in acquire) | kind other | large limit | gone | dead
 local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7)
 local packed, us = compact_state(base)
@@ -24,7 +24,7 @@ nth, ticket = tonumber(nth), math.min(tonumber(ticket), name.us)
 serve_others(name, base, place, terms)
 if known then
   local state, next_one, last, since, times, copies = string.match(known, PLACE)
-  if copies == '1' or state ~= 'a' or nth < tonumber(next_one) then seen = 1 end -- more copies may come
+  if copies == '1' or state ~= 'a' or nth < tonumber(next_one) then seen = 1 end -- the job may be delivered again
   again = last == token
   ticket, vain = tonumber(since), state == 'a' and tonumber(times) or 0
   reply = answer_copy(name, base, place, known, nth, token)

@@ -1,5 +1,5 @@
--- Append parked waiters to the rows of the queue, up to `limit` rows. Then put the time of arrival into each row,
--- because the ticket of a waiter that was parked is not the time of its arrival.
+-- Append parked waiters to `queue`, a list of tokens and tickets, until it has `limit` waiters. Then replace each
+-- ticket by the time of arrival, because the ticket of a waiter that was parked is not that time.
 local function add_parked(queue, limit)
   local left = limit - #queue / 2
   for _, member in ipairs(left > 0 and redis.call('ZRANGE', PARKED, 0, left - 1) or {}) do

@@ -1,4 +1,4 @@
--- Append jobs that are away to the rows of waiters, up to `limit` jobs. Return the number of all such jobs.
+-- Append jobs that are away to the list of waiters, up to `limit` jobs. Return the number of all jobs that are away.
 local function add_places(name, waiters, limit)
   local base = string.sub(LEASES, 1, -7)
   local places = limit > 0 and redis.call('ZRANGE', base .. 'places', '0', limit - 1, 'WITHSCORES') or {}

@@ -1,7 +1,8 @@
--- Return the reply to a delivery that is a copy, or nil if the delivery counts as the job itself. While the job runs, a
--- copy has to come again later. After the job has ended, a copy is dropped. While the job is away, a copy of its last
--- visit has to come again later, and an older copy is dropped. If the next delivery is overdue by TURN, it seems lost,
--- and a copy of the last visit counts as the job.
+-- A copy is a repeated delivery of a job, which its task queue has delivered before. Return the reply to a copy, or nil
+-- if the delivery counts as the job itself. While the job runs, a copy has to come again later. After the job has
+-- ended, a copy is dropped. While the job is away, a copy of the last delivery has to come again later, and a copy of
+-- an earlier delivery is dropped. But if the next delivery is overdue by TURN, it seems lost, and a copy of the last
+-- delivery counts as the job.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)
@@ -15,14 +16,14 @@ local function answer_copy(name, base, place, known, nth, token)
     noted = name.now + ms
   elseif nth >= tonumber(next_one) then
     return nil
-  elseif owner == token then -- the reply to this visit was lost
+  elseif owner == token then -- the reply to this delivery was lost
     ms, nth = math.max(1, due - name.now), next_one
   elseif nth < tonumber(next_one) - 1 then
     return 'drop copy'
   elseif due + TURN > name.now then
     ms = due + TURN - name.now
   else
-    return nil -- the later delivery seems lost
+    return nil -- the next delivery seems lost
   end
   ticket = string.format(name.format, tonumber(ticket))
   if owner ~= token then

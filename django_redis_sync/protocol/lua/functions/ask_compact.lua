@@ -20,7 +20,7 @@ local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, s
       apply_override(name, mark)
     end
     limit = name.override or limit
-    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- it may not wait
+    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- true if the caller may not wait
     local out = permits > limit or how ~= 'shadow' and stays and not fits(name, permits, limit)
     out = out or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)
     if out and live and seen == wants and name.us >= fence then

@@ -4,7 +4,7 @@
 local function count(name, what, n)
   if name.keep == '0' then return end
   name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)
-  -- pcall: if the memory is full, the count is lost, but a release must continue.
+  -- pcall, because if the memory is full, the count is lost, but a release must continue.
   local by = n == 1 and '1' or string.format('%d', n)
   if n >= PAIR and #by < 13 then by = string.format('%.0f', n) end -- see `open`
   if redis.pcall('HINCRBY', name.stats, name.minute .. ':' .. what, by) == n then

@@ -1,4 +1,4 @@
--- Return when the waiter `t` counts as dead: at its own deadline or that of its event loop, whichever is sooner.
+-- Return the time when the waiter `t` counts as dead, the sooner of its own deadline and that of its event loop.
 local function deadline_of(name, t, channel)
   local ends = tonumber(redis.call('ZSCORE', WAITERS, t) or 0)
   if channel == '-' or channel == name.asker then return ends end

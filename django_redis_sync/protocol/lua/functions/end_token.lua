@@ -12,7 +12,7 @@ local function end_token(name, state, own, terms, ends, live)
     write_tombstone(name, token)
   end
   if (how or 'release') == 'release' and hold and hold ~= '0' then
-    -- min_hold: the permits stay taken under a token of their own, so that no late request can release them
+    -- with min_hold, a new token keeps the permits taken, so that a late request can't release them
     local until_then = math.ceil(math.min(own / 1000, name.now) + tonumber(hold))
     local record = 'k ' .. own .. ' ' .. string.format(name.format, until_then - name.now) .. ' ' .. terms
     if until_then > name.now then

@@ -1,9 +1,10 @@
--- Set the expiry of keys to `expiry`: of all keys of the name if `later`, otherwise of those that this script created.
+-- Set the expiry of keys to `expiry`. `later`: true if the name gets a new expiry. Then it is set for all keys of the
+-- name. Otherwise, it is set only for keys that this script may have created.
 local function extend(name, later, expiry)
   local keys = {nil, nil, nil, nil} -- preallocated
   if later then keys[1] = INFO end
   if later or name.new_leases then keys[#keys + 1] = LEASES end
-  -- ZCARD: a foreign value stays as it is
+  -- ZCARD fails for a value of another program, so that the expiry of such a value stays
   if name.new_queue or later and tonumber(redis.pcall('ZCARD', QUEUE)) then keys[#keys + 1] = QUEUE end
   if name.new_waiters or later and tonumber(redis.pcall('ZCARD', WAITERS)) then keys[#keys + 1] = WAITERS end
   if name.shared and (later or name.new_queue) then keys[#keys + 1] = PARKED end

@@ -4,7 +4,7 @@ local function finish(name)
   if name.extra ~= name.stored then
     put(name, '#extra', whole(name, name.extra))
   end
-  if name.recount then -- something without an end was removed: find the latest end
+  if name.recount then -- an entry without an end was removed, so find the latest end
     expiry, latest = 0, latest_of_all(name)
   end
   local later = (name.recount or puts[1] or latest > name.now) and latest + GRACE > expiry

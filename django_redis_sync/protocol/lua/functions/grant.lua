@@ -5,9 +5,9 @@ local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
   -- The fence is a time, so it grows even if the keys were lost, unless the clock goes back.
   name.fence = name.fence < name.us and name.us or name.fence + 1
   local fence, ms = string.format(name.format, name.fence), tonumber(lease)
-  -- The new holder may be dead: it gets FIRST at most, until it claims the lease.
+  -- The new holder may be dead, so until it claims the lease, the lease lasts at most FIRST.
   if ms > FIRST and (handed or lease == 'inf') then ms = FIRST end
-  if ticket then redis.call('ZREM', QUEUE, t) end -- first: if the memory is full, a write that frees memory allows the others
+  if ticket then redis.call('ZREM', QUEUE, t) end -- first, because it is allowed even if the memory is full
   add_lease(name, t, name.now + ms, permits, (handed and 'g ' or 'h ') .. fence .. ' ' .. lease .. ' ' .. terms)
   put(name, '#fence', fence)
   if ticket then

@@ -22,9 +22,9 @@ local function hand_off(name, me)
       else
         dead = dead + remove_dead(name, QUEUE, redis.call('ZRANGE', QUEUE, '0', CHUNK - 1), me)
       end
-      name.more = dead >= 2 * CHUNK -- a script blocks the server: leave the rest to the next script
+      name.more = dead >= 2 * CHUNK -- scripts block the server, so the next script does the rest
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then -- stale, or above a new limit: it would block the queue
+    elseif state ~= 'w' or permits > limit then -- a stale entry or a waiter above a new limit blocks the queue
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
       redis.call('ZREM', QUEUE, t)

@@ -1,6 +1,6 @@
 -- Return the reply if the permits or the kind of a newcomer don't match the name, else nil. '#seen' is the kind and the
--- limit of the last caller. Another kind is rejected while the name is in use. Another limit is noted for operators:
--- '#clash' has the time and the former '#seen'.
+-- limit of the last caller. A newcomer of another kind is rejected while the name is in use. If a newcomer has another
+-- limit, the time and the former '#seen' are stored in '#clash', for operators.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)

@@ -1,6 +1,7 @@
--- Store the record of a job, and when it is due. `state`: a (away), r (running), d (ended, and a copy may come), or
--- c (cleared by an operator); `nth`: number of the next delivery; `token`: of the last visit, or of the lease; `vain`:
--- how many visits of the job were in vain; `seen`: 1 if a copy of the job may exist.
+-- Store the record of a job, and when it is due. `state`: a (away), r (running), d (ended, and the task queue may
+-- deliver it again), or c (cleared by an operator). `nth`: number of the next delivery. `token`: token of the last
+-- delivery, or of the lease while the job runs. `vain`: how many times the job got no permit although its turn was
+-- near. `seen`: 1 if the task queue may deliver the same message again, see answer_copy.
 local function note_place(name, base, place, state, nth, token, ticket, vain, seen, share, job, due)
   redis.call('ZADD', base .. 'due', string.format(name.format, due), place)
   local head = state .. ' ' .. nth .. ' ' .. token .. ' ' .. string.format(name.format, ticket)

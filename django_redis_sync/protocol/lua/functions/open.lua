@@ -21,7 +21,7 @@ local function open(token, keep, us, mark)
   local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares', '#lone')
   local card = redis.pcall('ZCARD', LEASES)
   if meta[11] or not tonumber(card) then -- a script stopped while it changed the state
-    -- ZCARD raises the error about a foreign value
+    -- if another program wrote a value into LEASES, ZCARD raises the error
     expand(meta[11] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
     return open(token, keep, us, mark)
   end
@@ -34,8 +34,8 @@ local function open(token, keep, us, mark)
 
   local puts = {nil, nil, nil, nil, nil, nil, nil, nil} -- fields that `finish` stores; preallocated
   local latest = now -- latest end or deadline that this script wrote
-  local new_leases, new_queue, new_waiters = false, false, false -- the script may have created these keys: they need an expiry
-  local recount, dropped = false, false -- recount: something without an end was removed; dropped: anything was
+  local new_leases, new_queue, new_waiters = false, false, false -- true if the script may have created the key
+  local recount, dropped = false, false -- recount: an entry without an end was removed; dropped: any entry was removed
   local more = false -- more has expired than one script may remove
   local head, head_ends = false, false -- channel of the queue's first waiter, and when this waiter counts as dead
   local visitor = false -- place of the job that visits

@@ -29,7 +29,7 @@ local function place_in_share(name, base, permits, limit, waiting)
       enqueue(name, token, lease, terms, string.format(name.format, name.us))
       return nil, queued
     end
-    -- It arrives after the last parked waiter of its share or, if none is parked, after the share's queued waiter.
+    -- The newcomer comes after the last parked waiter of its share or, if none is parked, after the queued waiter.
     local before = last and string.match(last, ' (%d+) %S+$')
     before = before or string.match(first ~= '' and redis.call('HGET', INFO, first) or '', '^w (%d+)')
     local arrival = string.format(name.format, math.max(name.us, (before or 0) + 1))

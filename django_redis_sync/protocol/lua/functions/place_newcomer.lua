@@ -7,7 +7,7 @@ local function place_newcomer(name, base, permits, limit, waiting)
   local free = fits(name, permits, limit)
   if free and waiting > 0 then -- with fair=0, a newcomer may pass a first waiter that came less than HEARTBEAT ago
     local head = fair == '0' and redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
-    free = head and math.abs(name.now - head / 1000) < HEARTBEAT -- abs: the clock may have gone back
+    free = head and math.abs(name.now - head / 1000) < HEARTBEAT -- abs, because the clock may have been set back
   end
   if free or how == 'shadow' then
     return admit(name, base, token, lease, permits, terms, wants, free, waiting == 0 and compact ~= '0' and (not mark or mark == '-'))

@@ -9,8 +9,8 @@ local function remove(name, t, state, terms, ends)
     name.extra = name.card > 0 and name.extra - weight(tonumber(string.match(terms or '1', '^%d+'))) + 1 or 0
     if ends == 'inf' then name.recount = true end
   end
-  if state ~= 'h' then -- a holder that has answered has none of these
-    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- g: it has left the queue
+  if state ~= 'h' then -- a holder that has claimed its lease has none of these entries
+    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- g: a handoff has removed it from the queue
     redis.call('ZREM', WAITERS, t)
     redis.call('DEL', wake_key(t))
   end

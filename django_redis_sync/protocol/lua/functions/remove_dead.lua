@@ -1,4 +1,4 @@
--- Remove the dead waiters among `members` of `key` at once: if a process dies, thousands of waiters can die with it. If
+-- Remove the dead waiters among `members` of `key` together, because thousands of waiters can die with a process. If
 -- `key` is PARKED, stop at the first live waiter. `me`, the token of this heartbeat, stays. Return the number removed.
 local function remove_dead(name, key, members, me)
   local dead, tokens, lists = {}, {}, {}

@@ -1,4 +1,4 @@
--- Remove dead waiters of a name with shares: those in the queue, and the dead ones that are parked behind them.
+-- Remove dead waiters of a name with shares, both in the queue and among the waiters that are parked behind them.
 local function remove_dead_shares(name, me)
   local removed = 0
   for _, t in ipairs(redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)) do

@@ -6,7 +6,7 @@ local function remove_late(name, late, me)
     local t = late[i]
     local ends = redis.call('ZSCORE', LEASES, t)
     if t == me then -- keep it
-    elseif ends and redis.call('EXISTS', wake_key(t)) == 0 then -- it has popped its message
+    elseif ends and redis.call('EXISTS', wake_key(t)) == 0 then -- the new holder has popped its wake-up message
       redis.call('ZREM', WAITERS, t)
     else
       local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

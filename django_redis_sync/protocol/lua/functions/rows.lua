@@ -1,4 +1,5 @@
--- Return rows of `inspect` as one list: token, score, deadline (if `deadlines` is given), record.
+-- Return a flat list for the reply of `inspect`. Each token in it is followed by its score, its deadline (only if
+-- `deadlines` is given), and its record.
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do

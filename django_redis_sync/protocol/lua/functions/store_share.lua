@@ -1,4 +1,5 @@
--- Store the permits of a share and its waiter in the queue. Write at once: this script may read them again.
+-- Store the permits of a share and its waiter in the queue. Write them at once, because this script may read them
+-- again.
 local function store_share(name, share, held, first)
   if held == 0 and first == '' then
     redis.call('HDEL', INFO, '/' .. share)

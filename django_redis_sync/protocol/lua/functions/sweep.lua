@@ -1,7 +1,7 @@
 -- Remove expired leases and dead waiters, up to a bound per script. `me`: the token whose heartbeat this is. It is
 -- alive, even if its deadline has passed.
 local function sweep(name, me)
-  if name.us < name.fence then -- fences are times, so the clock went back: shorten what ends too late
+  if name.us < name.fence then -- fences are times, so the clock was set back. Shorten leases and deadlines
     for _, key in ipairs({LEASES, WAITERS}) do
       for _, t in ipairs(redis.call('ZREVRANGE', key, 0, BOUND - 1)) do
         local state, _, _, lease = string.match(redis.call('HGET', INFO, t) or '', RECORD)
@@ -17,7 +17,7 @@ local function sweep(name, me)
       for _, t in ipairs(expired) do
         local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
         remove(name, t, state, terms, name.at)
-        if state ~= 'k' then -- k: kept taken by min_hold after a release
+        if state ~= 'k' then -- k: released, but its permits are retained by min_hold
           count(name, 'c', 1)
         end
       end

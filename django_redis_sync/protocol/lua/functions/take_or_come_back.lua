@@ -9,7 +9,8 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
       terms = string.gsub(terms, '^(%d+ %d+ %S+ )', '%1/0/ ')
     end
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
-    -- Shares take turns. So its rank is about the number of earlier jobs of its share, times the shares with jobs.
+    -- Shares take turns. So the job's rank is about the number of earlier jobs of its share, times the number of shares
+    -- with jobs.
     local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. place
     redis.call('ZADD', placed, '0', own)
     rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)

@@ -1,7 +1,7 @@
--- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, a parked waiter enters at the
--- end.
+-- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, a parked waiter of the share
+-- enters the queue at the end.
 local function take_share(name, t, permits, record)
-  if name.card == 1 then -- the name had no leases: earlier counts are invalid
+  if name.card == 1 then -- the name had no leases, so earlier counts are invalid
     name.shared = whole(name, name.fence)
     put(name, '#shares', name.shared)
   end

@@ -1,4 +1,5 @@
--- Return the reply to a waiter: the ms until it repeats its acquire. A waiter that is PATIENCE late counts as dead.
+-- Return the reply to a waiter, with the ms until the waiter repeats its acquire. A waiter that is PATIENCE late counts
+-- as dead.
 local function wait(name, token, rank, channel)
   -- The waiter at rank N watches the lease that expires N-th, so one waiter wakes up per expiring lease.
   local delay = math.min(HEARTBEAT + math.max(0, rank - NEAR) * 10, ASLEEP - PATIENCE)
@@ -11,7 +12,7 @@ local function wait(name, token, rank, channel)
       delay = math.min(delay, pause_ends(name.paused) - name.now + 1)
     end
   elseif name.head ~= channel then -- the first waiter is of another event loop, or unknown
-    -- If it is dead, this request removes all dead waiters ahead. rank % 64 spreads the requests.
+    -- If the first waiter is dead, the repeated acquire removes all dead waiters ahead. rank % 64 spreads the requests.
     delay = math.min(delay, (name.head_ends or name.now + ALIVE) - name.now + 1 + rank % 64)
   end
   delay = name.more and 1 or math.max(1, delay)
