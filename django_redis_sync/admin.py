@@ -38,7 +38,7 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         return False
 
     def may_manage(self, request: HttpRequest) -> bool:
-        """Return True if the user may release, pause, and resize."""
+        """Return True if the user may release, pause, and resize locks and semaphores."""
         return self._has_permission(request, "manage_locks")
 
     def _has_permission(self, request: HttpRequest, codename: str) -> bool:
@@ -48,7 +48,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Name | None:
-        """Return an entry for any valid name. The model has no rows: the pages read Redis."""
+        """Return an entry for any valid name. The database has no entries, because the pages read
+        Redis."""
         return Name.find(object_id)
 
     def get_urls(self) -> list[URLPattern]:
@@ -82,8 +83,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         return super().history_view(request, object_id, context)
 
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-        """Return a view as a page of this admin site: only for its staff, with CSRF protection, and
-        never cached."""
+        """Return a view as a page of this admin site. The page is only for staff, has CSRF
+        protection, and is never cached."""
 
         def for_staff(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if "object_id" in kwargs:
@@ -92,8 +93,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
 
         guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
 
-        # Exempt from the middleware only: with CSRF_USE_SESSIONS, the middleware would answer 403
-        # to a request without a session.
+        # The page is exempt from Django's CSRF middleware, because with CSRF_USE_SESSIONS, that
+        # middleware would answer 403 to a request without a session.
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):

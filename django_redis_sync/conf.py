@@ -19,7 +19,7 @@ from .values import unknown
 from .values import whole as whole
 
 SETTING = "REDIS_SYNC"
-#: Max minutes of history of one key of a policy.
+#: Max minutes of history that are stored for one key of a policy.
 MOST_FOR_CHILDREN = 60
 
 _NOT_INSTALLED = (
@@ -34,7 +34,7 @@ _TABLE = "Their table is django_redis_sync/defaults.py, and the page Settings of
 
 @dataclass(frozen=True, slots=True)
 class Config(defaults.Settings):
-    """The setting with its defaults filled in."""
+    """The setting REDIS_SYNC, with defaults for the keys that are not given."""
 
     def keep(self, key: str | None = None) -> int:
         """Return the minutes of history to store. A key of a policy has at most MOST_FOR_CHILDREN
@@ -93,7 +93,7 @@ def _filled(
 
 
 def on_change(forget: Callable[[], None]) -> Callable[[], None]:
-    """Call `forget` when REDIS_SYNC or CACHES changes, as with `override_settings`."""
+    """Call `forget` whenever REDIS_SYNC or CACHES changes, for example by `override_settings`."""
 
     def changed(*, setting: str, **_: Any) -> None:
         if setting in (SETTING, "CACHES"):
@@ -107,15 +107,15 @@ on_change(current.cache_clear)
 
 
 def secrets() -> list[Any]:
-    """Return SECRET_KEY and its fallbacks, the oldest first."""
+    """Return SECRET_KEY and the keys in SECRET_KEY_FALLBACKS, the oldest first."""
     return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
 
 
 def digest(salt: str, value: str, secret: Any = None) -> str:
     """Return a hex digest of a value. Only this project can compute it.
 
-    `secret`: the oldest of `secrets()` by default. So digests stay the same after a change of
-    SECRET_KEY, as long as the old key is a fallback.
+    `secret`: a secret key; by default the oldest of `secrets()`. So digests stay the same after
+    SECRET_KEY has changed, as long as the old key is in SECRET_KEY_FALLBACKS.
     """
     text = value.encode("utf-8", "surrogatepass")
     made = salted_hmac(salt, text, secret=secret or secrets()[0], algorithm="sha256")

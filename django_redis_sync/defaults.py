@@ -33,14 +33,15 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Option(NamedTuple):
-    """`default`: the value if no other is given. `why`: what the option is for."""
+    """The default and the purpose of an option. `default`: the value if no other is given. `why`:
+    what the option is for."""
 
     default: Any
     why: str
 
 
 Limit = int | Callable[[Any], int | Awaitable[int]] | None
-#: The share that code gives. For requests, see RequestShare.
+#: The type of a share in code. For requests, see RequestShare.
 Share = str | int | UUID | date | Enum | None
 Key = str | Callable[[Any], str | int | Awaitable[str | int]] | None
 RequestShare = str | Callable[[Any], Any] | None
@@ -299,8 +300,8 @@ class Requests(RequestOptions, total=False):
 
 
 class Row(NamedTuple):
-    """An option. `kind`: the type of the option. `check`: a function that converts a value into the
-    form that is stored."""
+    """An option of the table. `kind`: the type of the option. `check`: a function that converts a
+    value into the form that is stored."""
 
     name: str
     kind: Any
@@ -316,7 +317,7 @@ class Row(NamedTuple):
 
     @property
     def path(self) -> bool:
-        """True if a value that is a str with a dot is the dotted path of the real value."""
+        """True if the value may be given as a dotted path, which is a str with a dot."""
         return self.check in (values.key, values.function)
 
 

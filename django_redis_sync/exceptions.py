@@ -1,6 +1,6 @@
 """The exceptions. Each kind of problem, such as a full semaphore or a lost lease, has a class.
 
-SyncError is the base of all. Each class also has a second base::
+SyncError is the base class of all. Each class also has a second base class::
 
     NotAcquired     redis.exceptions.LockError          no permit was available
     LeaseLost       redis.exceptions.LockNotOwnedError  the lease ended while its holder worked
@@ -27,8 +27,8 @@ class SyncError(Exception):
 class NotAcquired(SyncError, LockError):
     """No permit was available in time, or there is no lease to release.
 
-    `reason`: why, in one word such as "full", "paused" or "timeout"; empty for a release.
-    `lock_name`: the name.
+    `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
+    release. `lock_name`: the name.
     """
 
     def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
@@ -50,8 +50,8 @@ class LeaseLost(SyncError, LockNotOwnedError):
 class Unavailable(SyncError, RedisError):
     """Redis gave no usable reply in time.
 
-    `maybe_executed`: True if Redis may have executed the command. The library then undoes it in the
-    background.
+    `maybe_executed`: True if Redis may have executed the command. The library then undoes the
+    command in the background.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:

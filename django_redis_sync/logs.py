@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-# Control characters, format characters (which can change the text direction), surrogates, and line
-# separators.
+# The Unicode categories of control characters, format characters (which can change the text
+# direction), surrogates, and separators of lines and paragraphs.
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -28,7 +28,8 @@ def _shown(arg: Any) -> Any:
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    # A filter of the logger applies to all calls, and handlers still get the arguments separately.
+    # A filter of the logger escapes the arguments of all calls. Handlers still get the arguments
+    # separately.
     if isinstance(record.args, Mapping):
         record.args = {name: _shown(arg) for name, arg in record.args.items()}
     elif record.args:

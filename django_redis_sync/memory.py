@@ -6,8 +6,8 @@ process. Other features of the scripts are missing:
 - A lease lasts until it is released: `timeout` and `min_hold` have no effect.
 - Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
 - A handle can be adopted twice.
-- Shares don't take turns. The limit of a share applies, and a waiter overtakes those whose share
-  is full.
+- Shares don't take turns. The limit of a share applies. A waiter overtakes waiters of shares that
+  have reached their limit.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
@@ -27,7 +27,7 @@ from .protocol.scripts import CONSTANTS, arguments_of
 from .protocol.steps import Answer, Run, Step, Wait
 
 POLL_INTERVAL = 0.01
-#: Commands for probes and for the registry of names. They are ignored.
+#: Commands that are ignored. They probe Redis, or write the registry of names.
 _IGNORED = ("PING", "ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
@@ -42,7 +42,7 @@ class _Holder(NamedTuple):
 class _Counter:
     """The holders of a name by token, and the waiting tokens in order of arrival.
 
-    Each script is a method, which gets the script's arguments and returns its reply.
+    Each script of the name is a method that gets the script's arguments and returns its reply.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class MemoryServer:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        sent, reply = clock(), list[Any]()  # empty for scripts on several names
+        sent, reply = clock(), list[Any]()  # stays empty for scripts on several names
         if step.verb in ("acquire", "release", "renew", "inspect"):
             with self._lock:
                 counter = self._counters[step.keys[0]]
@@ -174,7 +174,7 @@ class _AsyncMemoryServer:
         self._server, self.hub = server, SimpleNamespace(ready=_ready)
 
     def left(self) -> None:
-        """Do nothing: nothing has to be closed."""
+        """Do nothing, because there is nothing to close."""
 
     def perform(self, step: Step) -> asyncio.Task[Answer]:
         return asyncio.ensure_future(self._perform(step))

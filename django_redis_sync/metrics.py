@@ -28,8 +28,9 @@ view) then shows them. Each scrape reads Redis:
 
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
 share_rejected (because of share_limit, including shadow mode). With on_full="retry", there are also
-job_delivered, job_copy_dropped, and job_place_expired (a job that did not come back). Keys and
-shares have no series of their own, because clients can make any number of them.
+job_delivered, job_copy_dropped (a duplicate delivery of a job), and job_place_expired (a job that
+did not come back). Keys and shares have no series of their own, because clients can make any number
+of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match
@@ -67,7 +68,7 @@ from .operators.status import statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: Max entries of the index of holders that are read: those with the oldest holders.
+#: Max names that are read from the index of holders. They are the names with the oldest holders.
 _OLDEST = 20
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
@@ -107,8 +108,7 @@ def register(
     names: Iterable[str] | None = None,
     using: str | None = None,
 ) -> SyncCollector:
-    """Add the metrics of a cache alias to a registry of prometheus-client, and return the
-    collector.
+    """Register a collector of the metrics of a cache alias with prometheus-client, and return it.
 
     - `registry`: default: prometheus_client's default registry.
     - `names`: globs of names that have series, in addition to the names in the settings. None: the
@@ -216,11 +216,11 @@ def _oldest(found: Iterable[Status]) -> float:
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:
     """Add the events of a policy from its statistics, or else the events of a name.
 
-    If a policy has no statistics, add only its last minute, and no totals: the counters of its keys
-    expire, so their sum could fall."""
+    If a policy has no statistics, add the events of its keys in the last minute, but no totals. The
+    counters of the keys expire, so a total could fall."""
     if group.statistics is not None:
         past = [group.statistics.history]
-    # The last row is the current minute, so the row before it is the last complete minute.
+    # The last period of a history is the current minute. The one before is complete.
     minute = add(one.rows[-2][1] for one in past)
     _put_counters(put, "last_minute", "last_minute_seconds", minute, group.name)
     if len(past) == 1 and past[0].key is None:

@@ -39,7 +39,7 @@ class ConcurrencyLimitMiddleware:
         self.process_view: Callable[..., Any] = self._process_view
         if self._is_async:
             markcoroutinefunction(self)
-            # Django would run a sync process_view in a thread, even if no limit applies.
+            # If process_view were sync, Django would run it in a thread, even if no limit applies.
             self.process_view = self._aprocess_view
 
     def __call__(self, request: HttpRequest) -> Any:
@@ -59,8 +59,8 @@ class ConcurrencyLimitMiddleware:
         try:
             response = await self.get_response(request)
         except BaseException:
-            # If the request was cancelled, its sync view still runs, in the thread of the request's
-            # sync code. So release in that thread, after the view.
+            # If the request was cancelled, its sync view still runs in the thread for the request's
+            # sync code. Release in the same thread, so that the release follows the view.
             if hold := state_of(request).hold:
                 await shield(sync_to_async(hold.release)())
             raise
@@ -113,8 +113,8 @@ class ConcurrencyLimitMiddleware:
 
 
 def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
-    """Return `policies_of` the arguments. If the settings are wrong, return none for a page of
-    Django's admin, because the admin shows the mistake. For other views, raise
+    """Return what `policies_of` returns. If the settings are wrong, return an empty list for a page
+    of Django's admin, because the admin shows the mistake. For other views, raise
     ImproperlyConfigured."""
     try:
         return policies_of(request, view, args, kwargs)
@@ -151,7 +151,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
-    """Return True if `policies_of` calls methods of a sync view: they may query the database."""
+    """Return True if `policies_of` calls methods of a sync view. They may query the database."""
     if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
         return False
     matters = endpoint_of(request).policy is not None or is_atomic(view)
@@ -168,7 +168,7 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Return True if a policy depends on data that only the view's own request has."""
+    """Return True if a policy depends on data that only the view's own request object has."""
     return (
         policy.key not in (None, "ip")
         or policy.share not in (None, "ip")

@@ -1,4 +1,4 @@
-"""A model without a table, for the entry in the admin's index and for permissions."""
+"""A model without a table. Django's admin needs it for permissions and for the index page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django.utils.translation import gettext_lazy as _
 
 from .protocol.keys import display, keys_of, split
 
-# Browsers resolve the path segments "." and "..", so an id has a replacement for them. No quoted
-# name is equal to a replacement.
+# In a URL, browsers resolve the path segments "." and "..". So the ids of these two names are
+# replaced. No quoted name is equal to a replacement.
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 
 class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # The model has no table. So a query, for example by `dumpdata`, must find no rows.
+        # The model has no table. So a query, for example by `dumpdata`, must not use the database.
         rows: models.QuerySet[Name] = super().get_queryset().none()
         return rows
 

@@ -7,9 +7,9 @@ from django.dispatch import Signal
 #: A lease ended while its holder worked. Arguments: lease, reason (str). Sent on another thread.
 lease_lost = Signal()
 
-#: A request was rejected, or only shadow mode admitted it. Arguments: request, policy, key
-#: and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool; False in
-#: shadow mode). Sender: Policy.
+#: A request was rejected, or was admitted only because of shadow mode. Arguments: request, policy,
+#: key and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool; False
+#: in shadow mode). Sender: Policy.
 acquire_rejected = Signal()
 
 #: Redis became unavailable for request limits (down=True), or is available again (down=False).

@@ -42,8 +42,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Helper(Generic[T]):
-    """The context manager and decorator that the helpers return. `begin` returns a new context
-    manager."""
+    """What the helpers return: a context manager that is also a decorator. `begin` makes a new
+    context manager for each use."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[T]]) -> None:
         self._begin = begin
@@ -98,8 +98,8 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """Do what `contextmanager` does, but also for async functions: the decorator of
-    `contextmanager` would leave the block before an async function runs."""
+    """Do what `contextmanager` does, but also for async functions. The decorator that
+    `contextmanager` makes would leave the block before an async function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -161,7 +161,7 @@ def filled(
 
 
 def _policies(name: str) -> list[tuple[Policy, str]]:
-    """Return the policies of that name, each with the name of its view."""
+    """Return the policies of a name, each with the name of its view."""
     return [(policy, r.name) for r in routes() for policy in policies_of(r) if policy.name == name]
 
 
@@ -256,4 +256,4 @@ def without_redis() -> Iterator[None]:
             yield
         finally:
             for alias in servers:
-                renewer(alias).housekeeper.forget()  # or else it would write these names to Redis
+                renewer(alias).housekeeper.forget()  # so that it doesn't write names to Redis

@@ -33,7 +33,7 @@ def positive(what: str, value: object, *, infinite: bool = False) -> float:
 
 
 def not_negative(what: str, value: object) -> float:
-    """Return `value` as seconds to wait. 0 means not to wait, inf to wait without a limit."""
+    """Return `value` as seconds to wait. 0 means not to wait. inf means to wait without a limit."""
     number = _seconds(what, value)
     if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
@@ -47,7 +47,7 @@ def _seconds(what: str, value: object) -> float:
     return value
 
 
-#: A lease duration in seconds; inf is permanent.
+#: A check of a lease duration in seconds. With inf, the lease is permanent.
 lease = partial(positive, infinite=True)
 
 
@@ -71,7 +71,7 @@ def ending(what: str, value: object) -> float:
 
 
 def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) -> int:
-    """Return `value`: an int from `least` to `most`."""
+    """Return `value`. It must be an int from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if not least <= value <= most:
@@ -80,7 +80,7 @@ def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) ->
 
 
 count, status = partial(whole, least=0), partial(whole, least=400, most=599)
-#: A number of bits of an IPv6 address.
+#: A check of a number of bits of an IPv6 address.
 prefix = partial(whole, most=128)
 
 
@@ -90,7 +90,7 @@ def waiting(what: str, value: object) -> int | str:
 
 
 def limit(what: str, value: Any) -> Any:
-    """Return `value`: an int from 1, or a callable that returns one."""
+    """Return `value`. It must be an int of at least 1, or a callable that returns one."""
     return value if callable(value) else whole(what, value)
 
 
@@ -118,7 +118,8 @@ flag_or_alias = _of("a bool or a database's alias", bool, str)
 
 
 def methods(what: str, value: object) -> frozenset[str]:
-    """Return HTTP methods in upper case. GET includes HEAD: the same view answers both."""
+    """Return HTTP methods in upper case. If GET is given, add HEAD, because a view answers both in
+    the same way."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
     given = list(value)
@@ -160,8 +161,8 @@ function = _callable("a callable or its path")
 
 # Names of options
 
-#: Options of this library, by the names that other libraries give them. If there are several, only
-#: one of them is an option in the same place.
+#: Options of this library, by the names that other libraries give them. A name may have several
+#: options. Only one of them can be given in the same place.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),
@@ -178,7 +179,7 @@ def unknown(
     given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Return a text that lists which of `given` are not options, with likely spellings. Return ""
-    if all are options. `places`: by option, the name of the other place to which it belongs.
+    if all are options. `places`: for each option of another place, the name of that place.
     """
     words = {word.lower(): word for word in known}
     said = []

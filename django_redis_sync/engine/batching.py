@@ -1,4 +1,4 @@
-"""Batches of async commands: the next batch has all commands issued while a batch is in flight."""
+"""Batches of async commands. While a batch is in flight, new commands are queued for the next."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Max commands in a batch.
 MAX_BATCH = 512
-#: Min number of commands that are split into two batches. This is faster, because the server works
-#: on the second batch while this process reads the replies of the first one.
+#: At least this many commands are sent as two batches. This is faster, because the server works on
+#: the second batch while this process reads the replies of the first one.
 SPLIT_FROM = 32
 #: Types of a script's reply.
 _REPLIES = frozenset({bytes, str, list})
 
 
 class Command(NamedTuple):
-    """A step and the future of its answer. `whole`: whether to send the source of the script."""
+    """A step and the future of its answer. `whole`: True to send the source of the script."""
 
     step: Run
     whole: bool
@@ -50,8 +50,8 @@ class Batcher:
     every reply.
     """
 
-    # Invariants: between two runs of the flusher there is no connection, and nothing is queued or
-    # in flight. Every queued command is sent, or its future ends with a Failure.
+    # The flusher is the task that sends batches. Invariants: between two runs of the flusher, there
+    # is no connection, and nothing is queued or in flight. Every queued command is sent, or fails.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._patience = self._pool.connection_kwargs.get("socket_timeout") or math.inf
@@ -102,7 +102,7 @@ class Batcher:
                 batch = await self._send(self._take(split=True))
                 continue
             replies, received = await self._read(batch), clock()
-            # Send the next commands before these replies wake any task: the server works meanwhile.
+            # First send the next batch. The server works on it while these replies wake tasks.
             ahead = await self._send(self._take()) if self._queue else None
             self._deliver(batch, replies, received)
             batch = ahead
@@ -145,7 +145,7 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                if limit.late - late < LATE:  # otherwise the loop was busy, so try again
+                if limit.late - late < LATE:  # else the loop was busy: connect again
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
@@ -167,8 +167,8 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply, or an exception for an error of the server. `buffered`: an
-        exception, a push, or nothing, but not a script's reply."""
+        """Return the next reply, or an exception for an error of the server. `buffered`: what the
+        connection has read: an exception, a push, or another value if it has read no reply yet."""
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):

@@ -1,4 +1,4 @@
-"""The project's Redis clients. For async code, they are made from the project's configuration.
+"""The project's Redis clients. Clients for async code are made from the project's settings.
 
 No other module imports django_redis or redis.asyncio.
 """
@@ -42,7 +42,7 @@ def backend_of(alias: str) -> Any:
 
 
 def urls_of(alias: str) -> list[str]:
-    """Return the URLs in the LOCATION of a cache alias."""
+    """Return the URLs that LOCATION of a cache alias lists."""
     backend_of(alias)
     location = settings.CACHES[alias]["LOCATION"]
     return location.split(",") if isinstance(location, str) else list(location)
@@ -58,7 +58,7 @@ def forget(alias: str) -> None:
         del caches[alias]
 
 
-#: Options of a sync configuration that an async client doesn't take, or takes with another meaning.
+#: Options of a sync client that an async client doesn't have, or that have another meaning there.
 #: Async code needs no options of a pool, because one connection sends and another one listens.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
@@ -124,8 +124,8 @@ def async_options(alias: str) -> dict[str, Any]:
 def buffered_replies(connection: Any) -> Callable[[], Any]:
     """Return a function that takes the next reply that an async connection has already read.
 
-    The function returns a reply, a push (a list), or an exception for an error. If there is none,
-    and always without hiredis, it returns another value.
+    The function returns a reply, a push (a list), or an exception for an error. If the connection
+    has read none of them, or if hiredis is not installed, it returns any other value.
 
     `_parser` and `_reader` are the only private names of redis-py in this package. The public
     function needs three coroutines per reply, and takes ten times as long.

@@ -38,8 +38,8 @@ def attempt(
 ) -> Any:
     """Return the result of `plan(*of)`, which begins with `step`.
 
-    `known(answer, *of)` returns the result if the first answer is enough. That is so in most cases,
-    and saves making a plan. Otherwise `known` returns None.
+    `known(answer, *of)` returns the result if the first answer is enough, else None. In most cases
+    it is enough, and no plan has to be made.
     """
     try:
         answer = server.run(step)
@@ -110,8 +110,8 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
 
 @dataclass(slots=True)
 class _Cancellation:
-    """A delayed cancellation. `args`: its arguments, or None if there was none. `until`: the loop's
-    time at which it takes effect."""
+    """A delayed cancellation of a task. `args`: the arguments of the cancellation, or None if there
+    was none. `until`: when it takes effect, by the loop's clock."""
 
     args: tuple[Any, ...] | None = None
     until: float | None = None
@@ -168,7 +168,7 @@ def _key(words: Sequence[Any]) -> str:
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """Return a decoded reply. A reply to HGETALL is a dict, also if RESP2 sent it as a flat
+    """Return a decoded reply. For HGETALL, return a dict, even if the protocol RESP2 sent a flat
     list."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):

@@ -27,7 +27,7 @@ from .wire import RETRY, ROUND, clock
 
 #: Seconds for which a failed step is retried. After that time, the lease has expired anyway.
 GIVE_UP = 120.0
-#: Max steps in a round trip. The server may run all of them before commands of other clients.
+#: Max steps in a round trip. The server may run all of them before it serves other clients.
 BATCH = 256
 
 
@@ -44,7 +44,8 @@ class Job(Protocol):
 
 
 class Housekeeper:
-    """The housekeeping jobs of an alias in this process. `held`: returns the leases held now."""
+    """The housekeeping jobs of an alias in this process. `held`: a function that returns the leases
+    that this process holds."""
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self._alias, self._held = alias, held
@@ -103,8 +104,8 @@ class Housekeeper:
                 self.adopted(keys)
 
     def adopted(self, keys: Keys) -> None:
-        """Schedule a write of the statistics. The adoption of a lease needs a write too: it changes
-        the gauges, although it is not counted as an event."""
+        """Schedule a write of the statistics, because a lease was adopted. An adoption is not an
+        event, but it changes the gauges."""
         if keys.keep and self.statistics.due == math.inf:
             self.statistics.rouse()
             self._worker.expect(self.statistics.due)
@@ -155,7 +156,7 @@ class Housekeeper:
             logger.exception("housekeeping of %r failed, and is tried again", self._alias)
 
 
-#: A step, and data that its queue stores with it.
+#: A step, and any data that a StepQueue stores together with the step.
 Entry = tuple[Run, Any]
 Outcome = Answer | Failure
 

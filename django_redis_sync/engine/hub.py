@@ -1,4 +1,4 @@
-"""Async waiters: one Pub/Sub connection per event loop receives their wake-up messages."""
+"""Async waiters. One Pub/Sub connection per event loop receives the wake-up messages of all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .wire import clock
 _MAX_EARLY = 10_000
 #: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: Kinds of messages, by their first word.
+#: The kinds of messages that are used, by the first word of a message.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
 #: Max seconds between two requests of the waiters of a name. A request of one waiter shows that
 #: all waiters of the name in this event loop are alive.
@@ -27,7 +27,8 @@ HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
 class _NameWaiters:
-    """The waiters of a name in the order of their last request, and the time of the last one."""
+    """The waiters of a name, in the order of their last requests. `asked`: the time of the last
+    request of any of them."""
 
     __slots__ = ("asked", "tokens")
 
@@ -56,16 +57,16 @@ class Hub:
         self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Subscribe to the channel and return it. Return it also if the subscription fails or takes
-        longer than `timeout` seconds: a waiter that misses its message sends its request again
-        later."""
+        """Subscribe to the channel and return its name. If the subscription fails, or takes longer
+        than `timeout` seconds, return the name too. A waiter that misses its message then sends its
+        request again later."""
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
         assert self._tried is not None
         if not self._tried.done():
-            # Not wait_for(): it would cancel the future, and before Python 3.12 it may swallow a
-            # cancellation of the caller.
+            # Don't use wait_for(). It would cancel the future, and before Python 3.12 it may
+            # swallow a cancellation of the caller.
             await asyncio.wait([self._tried], timeout=timeout)
         return self.channel
 
@@ -117,7 +118,7 @@ class Hub:
         self._expect(self._schedule.earliest(), now)
 
     def _heartbeat(self, name: str) -> None:
-        """Let one waiter of a name send a request, unless another has sent one lately."""
+        """Let a waiter of a name send its request again, unless a waiter has sent one lately."""
         waiters, loop = self._by_name[name], asyncio.get_running_loop()
         if not waiters.tokens:
             del self._by_name[name]
@@ -154,8 +155,8 @@ class Hub:
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
-                # Not listen(): it is an asynchronous generator, and an ending loop closes those
-                # while this task still runs.
+                # Don't use listen(). It is an asynchronous generator, and a loop that ends closes
+                # those while this task still runs.
                 while pubsub.subscribed:
                     for kind, data in await _received(pubsub):
                         if kind == "message":
@@ -168,7 +169,7 @@ class Hub:
                 raise
             except Exception:
                 pass
-            # Not in a finally: nothing can be awaited on a closed loop.
+            # Not in a `finally` block, because nothing can be awaited on a closed loop.
             await _closed(pubsub)
             self._end_try()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
@@ -203,5 +204,5 @@ async def _received(pubsub: Any) -> list[tuple[str, Any]]:
         else:
             await handle_push(pubsub.connection, push)
     if isinstance(push, Exception):
-        raise push  # after the next subscription, all waiters send their requests again
+        raise push  # Hub subscribes again, and then all waiters send their requests again
     return received

@@ -14,9 +14,9 @@ from ..protocol.plans import UNDO_BUDGET
 
 #: Seconds between two checks of the clock while an answer is awaited.
 TICK = 0.05
-#: Seconds by which a timer may be late before the loop counts as busy.
+#: If a timer fires later than planned by more seconds than this, the loop counts as busy.
 LATE = 0.01
-#: Seconds from the end of the time limit to a last check, which decides whether an answer is late.
+#: Seconds from the end of a time limit to a last check. If there is no answer then, it is late.
 LAST_LOOK = 0.002
 #: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Run `body` in a task that `asyncio.run()` doesn't cancel when its main coroutine is done.
+    """Run `body` in a task that `asyncio.run()` does not cancel when the main coroutine is done.
 
     `asyncio.run()` cancels the project's tasks. These then undo their steps, and need tasks of this
     package that still run. The new task's context is empty, because otherwise the caller's context
@@ -44,7 +44,8 @@ def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks until they are done: redis-py may swallow a cancellation while it connects.
+    """Cancel tasks again and again until they are done. While redis-py connects, it may swallow a
+    cancellation.
 
     If the caller is cancelled meanwhile, its cancellation takes effect afterward.
     """
@@ -64,10 +65,10 @@ class LoopTimeout:
     """A time limit of `seconds` for an answer. Time in which the event loop is busy does not count,
     up to MAX_LATE seconds.
 
-    If a timer fires late, the loop was busy. The answer may have arrived meanwhile, so the server
-    need not be slow. So each timer counts only for the time for which it was set, not for its
-    delay. At the end, a last timer gives the loop the time to read the answer. The last timer is
-    repeated if it is late too.
+    If a timer fires late, the loop was busy, and the answer may have arrived meanwhile. So the
+    delay of a timer does not count. Only the time for which the timer was set counts. At the end, a
+    last timer gives the loop the time to read the answer. If it is late too, it is set again.
+
     The time starts when this object is created, and ends with `stop`. A `with` block on this
     object raises asyncio.TimeoutError if the limit is exceeded.
     """
@@ -88,7 +89,7 @@ class LoopTimeout:
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
-        if self._over:  # the time passed before this block: give the loop a last check
+        if self._over:  # the time ended before this block: let the loop do a last check
             self._over = False
             self._arm(LAST_LOOK)
         return self
@@ -204,7 +205,7 @@ def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
 
 
 def resources_of_all_loops() -> list[tuple[asyncio.AbstractEventLoop, LoopResources]]:
-    """Return every loop that has resources, with them."""
+    """Return every event loop that has LoopResources, each with its LoopResources."""
     while True:
         with contextlib.suppress(RuntimeError):  # another thread added an entry meanwhile
             return list(_by_loop.items())

@@ -1,4 +1,5 @@
-"""Indexes for lists of names: the names in use, and since when they are held."""
+"""Two indexes from which lists of names are made: which names are in use, and since when a lease
+of each name is held."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ MOST_NOTED = 100_000
 #: Seconds between two writes of the index of holders. A lease that has been held for twice this
 #: time is in the index.
 HOLDERS_INTERVAL = 30.0
-#: Entries that a write checks: this many of the oldest, and this many from a random position on.
+#: Number of entries that a write checks: as many of the oldest, and as many from a random position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
@@ -54,8 +55,8 @@ def quorums_key(prefix: str) -> str:
 
 
 class Names:
-    """The housekeeping job that registers names. `uses`: returns the leases and waiters of this
-    process.
+    """The housekeeping job that registers names. `uses`: a function that returns the leases and
+    waiters of this process.
 
     `noted`: the names that this process used within the current minute.
     """
@@ -112,7 +113,7 @@ class Names:
             try:
                 self._enter(server_of(alias), quorums_key(prefix), entries, ms, now)
                 self._enter(server_of(alias), names_key(prefix), names, ms, now)
-            except Failure as failure:  # a quorum may lose servers; the others list the name
+            except Failure as failure:  # the other servers of the quorum list the name
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
     def _enter(
@@ -138,8 +139,8 @@ def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
 
 
 class Held(Protocol):
-    """The attributes of a lease that housekeeping reads. `remaining`: seconds; inf for a permanent
-    lease. `permits`: 0 for the whole name."""
+    """The attributes of a lease that housekeeping reads. `remaining`: the seconds left; inf for a
+    permanent lease. `permits`: 0 if the lease holds the whole name."""
 
     @property
     def _settings(self) -> Named: ...
@@ -185,7 +186,7 @@ class HolderIndex:
         enter permanent leases only."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
-            return  # lists always include the names on a quorum
+            return  # no index for a quorum: operators' lists always show all of its names
         held, fences = dict[Place, int](), set[int]()
         for lease in self._held():
             fences.add(lease.fence)
@@ -203,7 +204,7 @@ class HolderIndex:
         self._before, self._entered = fences, held
 
     def _some(self, server: Server, prefix: str) -> list[Place]:
-        """Return the oldest entries, and a few at a random position."""
+        """Return the oldest entries of the index, and a few entries from a random position on."""
         key = f"{prefix}:holders"
         count = int(server.command("ZCARD", key, timeout=ROUND))
         start = secrets.randbelow(max(1, count))

@@ -27,7 +27,7 @@ from .wire import ATTEMPT, ROUND, clock
 
 #: Seconds between two reads while a policy is used.
 EVERY = 0.7
-#: Seconds after which an override is too old for an acquire. Longer than EVERY.
+#: An acquire doesn't use overrides that were read more than this many seconds ago.
 STALE = 1.0
 #: Seconds without use after which a policy's overrides are no longer read.
 IDLE = 5.0
@@ -36,8 +36,8 @@ _BATCH = 200
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     """Return the step of an operator's action on a name. `how`: "pause" (`value`: see `pause_of`),
-    "resume", "resize" (to the limit `value`), "reset" (remove the limit of "resize"), or "poke"
-    (grant permits to waiters as far as the overrides of the policy allow)."""
+    "resume", "resize" (to the limit `value`), "reset" (removes the limit that "resize" set), or
+    "poke" (grants permits to waiters, as far as the overrides of the policy allow)."""
     return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 
@@ -46,7 +46,7 @@ def reading(registry: str) -> Run:
     return Run("marks", (registry,), (), ROUND)
 
 
-#: The overrides that were read last, and the time of that read, by their key in Redis.
+#: The overrides as they were last read, and the time of the read. The key is their key in Redis.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
@@ -86,8 +86,8 @@ def refresh(server: Server, registry: str) -> None:
 
 
 class OverridePoller:
-    """The housekeeping job for overrides of an alias. `uses`: returns the leases and waiters of
-    this process."""
+    """The housekeeping job for overrides of an alias. `uses`: a function that returns the leases
+    and waiters of this process."""
 
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self.due, self._uses, self._readable = math.inf, uses, True
@@ -98,7 +98,7 @@ class OverridePoller:
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # new in this process: the last read may have its overrides
+        if policy.due == -math.inf:  # new in this process, but its overrides may have been read
             _learn(policy)
         return policy.due <= now
 
@@ -112,7 +112,7 @@ class OverridePoller:
         """Keep the last known overrides in force, and log that once."""
         now = clock()
         for policy in _of(registry):
-            # Otherwise every acquire would retry the read and wait for its timeout.
+            # Without this pause, every acquire would read again and wait for the read's timeout.
             policy.due = now + STALE
         if self._readable:
             self._readable = False

@@ -32,7 +32,7 @@ FRESH = 1.0
 MAX_WAITING = 256
 #: Max idle private connections, and seconds without use after which one is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If making a connection took less than this many seconds, the time left is not reduced by it.
+#: If making a connection takes less than this many seconds, it does not reduce the time left.
 _AT_ONCE = 0.01
 #: Min seconds to make a connection, even if less time is left.
 _SHORTEST = 0.1
@@ -76,13 +76,13 @@ class CheckedOut:
         """Send a command. `asking`: send ASKING first, for a node of a Cluster to which the slot
         moves."""
         self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
-        self._sent = True  # not before: if sending fails, the server ignores the partial command
+        self._sent = True  # set afterward: if sending fails, the server ignores a partial command
         if asking:
             self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # before: if sending fails, the server may have received some commands
-        # Joined, because redis-py calls send() for each item.
+        self._sent = True  # set before: if sending fails, the server may have got some commands
+        # Join the commands, because redis-py calls send() for each item.
         self.connection.send_packed_command((b"".join(packed),))
 
     def read(self) -> Any:
@@ -96,8 +96,8 @@ class CheckedOut:
         if isinstance(error, errors.ResponseError) and not is_busy(error):
             self._lender.release(self.connection)
         else:
-            # Otherwise an unread reply would be taken for that of the next command. And a new
-            # connection asks Sentinel for the primary, in case this server was demoted.
+            # Otherwise an unread reply would be taken for that of the next command. Also, a new
+            # connection asks Sentinel for the primary, because this server may have been demoted.
             self.connection.disconnect()
             self._lender.drop(self.connection)
         if isinstance(error, REDIS_ERRORS):
@@ -112,8 +112,8 @@ def was_disconnected(failure: Failure) -> bool:
 
 
 def retry_if_disconnected(ask: Callable[[], T]) -> T:
-    """Return `ask()`. If its connection was lost, call it once more. So its command must be one
-    that may be sent twice."""
+    """Return `ask()`. If its connection was lost, call `ask` once more. So `ask` must send a
+    command that may be sent twice."""
     try:
         return ask()
     except Failure as failure:
@@ -134,12 +134,13 @@ def retry_many_if_disconnected(
 
 
 class CachedConnections:
-    """Connections of the project's pool that stay checked out between two commands. To get and
-    release a connection costs a quarter of a command.
+    """Connections of the project's pool that stay checked out between two commands. This saves the
+    time to get and release a connection, which is a quarter of the time of a command.
 
-    Few connections are cached. None is cached of a small pool, or of Sentinel's pool, which checks
+    Few connections are cached. A small pool has none, and neither has Sentinel's pool, which checks
     each connection that it gets back. A connection that was cached for longer than FRESH is
-    returned to the pool, which checks it. If a connection breaks before, the plan repeats its step.
+    returned to the pool, which checks it. If a cached connection is broken, the plan repeats its
+    step.
 
     Private connections are used instead if the pool may not return a connection in time. Such a
     pool waits for a free connection (redis-py's BlockingConnectionPool), has a class of the
@@ -162,10 +163,10 @@ class CachedConnections:
         """Use the connections of `pool` from now on, or private ones with the same settings."""
         is_forked = self._pid != os.getpid()
         if is_forked:
-            self._idle = []  # the idle connections are the parent's
+            self._idle = []  # the idle connections belong to the parent process
         elif self.pool is not pool:
             self.give_back()
-        # `own` is never None in between, because another thread may use it.
+        # Another thread may use `own` at any time, so it is replaced in one step.
         own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
         self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
         # After a fork, a thread of the parent may hold the pool's lock forever.
@@ -217,13 +218,13 @@ class CachedConnections:
             self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
-        """Take back a closed connection. Return the idle ones to the pool, as they may be broken
-        too."""
+        """Take back a closed connection. Return the idle connections to the pool, because they may
+        be broken too."""
         self.pool.release(connection)
         self.give_back()
 
     def close_idle(self) -> None:
-        """Return the idle connections to the pool, and later the connections that are in use now.
+        """Return the idle connections to the pool, and each connection in use when it is released.
         Close the private connections."""
         self._most = 0
         self.give_back()
@@ -239,14 +240,14 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return the rest of `within` seconds. If almost no time has passed, return `within`: a reply
-    that may take the socket's own timeout is cheaper to read."""
+    """Return the rest of `within` seconds. If almost no time has passed, return `within`, because a
+    reply is cheaper to read with the socket's own timeout."""
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
 
 
 def _never_waits(pool: Any) -> bool:
-    """Return True if the pool, at once, returns a connection or raises an error."""
+    """Return True if the pool never waits for a free connection, but raises an error instead."""
     plain = type(pool).get_connection is ConnectionPool.get_connection
     return plain and "get_connection" not in vars(pool)
 
@@ -280,8 +281,8 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        # The waiting threads. A thread that was interrupted may leave its entry here, and uses the
-        # same entry in its next wait. A semaphore would stay acquired for good.
+        # The waiting threads. A thread that was interrupted may leave its entry here, and uses this
+        # entry again in its next wait. A semaphore instead of this dict would stay acquired.
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
@@ -342,7 +343,7 @@ class PrivatePool:
 
 
 def _is_open(connection: Any) -> bool:
-    """Return True if an idle connection has received neither a reply nor its end."""
+    """Return True if an idle connection is open: it has received neither a reply nor its end."""
     try:
         return not connection.can_read()
     except REDIS_ERRORS:

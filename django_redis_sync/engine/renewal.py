@@ -32,8 +32,8 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: Part of the time until a renewal. A renewal may be sent earlier by this part, together with
-#: others.
+#: If another renewal is sent, a renewal may be sent together with it before it is due. It may be
+#: earlier by this part of the time until it is due.
 EARLY = 1 / 8
 #: Seconds between two checks whether a lease without renewals is still referenced.
 POLL_INTERVAL = 60.0
@@ -68,7 +68,7 @@ class LeaseRenewer:
         self._watched: dict[str, tuple[weakref.ref[RenewableLease], Keys]] = {}
         self._schedule, self._in_flight, self._fresh = Schedule(), set[str](), dict[str, None]()
         self._answers: deque[tuple[Entry, Outcome]] = deque()
-        #: The queue of each node, whose entries are renewals and tokens, and the failing nodes.
+        #: A queue per node, with pairs of a renewal and its token. _failing: the failing nodes.
         self._queues: dict[Hashable, StepQueue] = {}
         self._failing: set[Hashable] = set()
         self._worker = Worker(f"redis-sync-renewer-{alias}", self._turn, self._earliest)
@@ -144,7 +144,7 @@ class LeaseRenewer:
         while self._fresh:
             try:
                 token, _ = self._fresh.popitem()
-            except KeyError:  # another thread removed the last one
+            except KeyError:  # another thread removed the last token
                 return
             self._plan(token)
 
@@ -159,8 +159,8 @@ class LeaseRenewer:
     def _renewal(self, token: str, now: float) -> Entry | None:
         """Return the renewal to send for a lease that is due, or None."""
         lease, step = self._lease(token), None
-        # A lease with a renewal in flight needs no other renewal. But once its deadline has passed,
-        # the lease must be reported as lost: the server may grant its permits to another holder.
+        # A lease with a renewal in flight needs no other renewal. But after its deadline, the lease
+        # must be reported as lost, because the server may grant its permits to another holder.
         if lease is not None and (token not in self._in_flight or now >= lease._deadline):
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
@@ -193,7 +193,8 @@ class LeaseRenewer:
         self._schedule.put(token, at, early)
 
     def _guarded(self, call: Callable[[], Run | None], token: str) -> Run | None:
-        """Return `call()`. If it raises, stop watching this lease, and go on with the others."""
+        """Return `call()`. If it raises an exception, stop watching this lease and return None, so
+        that the other leases are still renewed."""
         try:
             return call()
         except BaseException:

@@ -1,4 +1,4 @@
-"""A heap of due times. An entry that is no longer valid stays in it until the entry is due."""
+"""A heap of due times. An entry that is no longer valid stays in the heap until it is due."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _STALE = 64
 
 
 class Schedule:
-    """The times at which tokens are due. If a token is due, other tokens may be taken together with
-    it from their `early` times on.
+    """The times at which tokens are due. Each token also has an `early` time. Once this has passed,
+    the token may be taken together with another token that is due.
 
     Any thread may call `drop`, also in a destructor, and `clear`. Only the owner's thread may call
     the other methods. If a token is dropped or put again, the heap keeps a stale entry, which is
@@ -39,9 +39,9 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Yield the tokens that are due at `now`, and those that may be taken together with them,
-        most urgent first. Yield none if no token is due. The caller must `put` or `drop` each.
-        """
+        """Yield the tokens that are due at `now`, and those that may be taken together with them.
+        The most urgent token comes first. Yield none if no token is due. The caller must `put` or
+        `drop` each."""
         if self.earliest() > now:
             return
         while self._heap and self._heap[0][0][1] <= now:

@@ -145,7 +145,8 @@ class Server:
         return [text(reply) for reply in replies]
 
     def close_idle(self) -> None:
-        """Return and close idle connections, because this object is no longer used."""
+        """Return idle connections to the pool, and close private ones. Call this if the server is
+        no longer used."""
         self._cached.close_idle()
 
     def _connections(self) -> CachedConnections:
@@ -179,7 +180,7 @@ class AsyncServer:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
-        # A copy: redis-py loses entries of this list if two tasks look up the primary concurrently.
+        # Copy this list. redis-py loses its entries if two tasks look up the primary concurrently.
         manager = getattr(client.connection_pool, "sentinel_manager", None)
         self._sentinels = () if manager is None else tuple(manager.sentinels)
 
@@ -234,7 +235,7 @@ def async_server_of(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Within the block, use servers that these two functions make for an alias."""
+    """Within the block, use the servers that these two functions make for an alias."""
     global _stand_ins
     before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
@@ -243,13 +244,13 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: The functions of `replaced`, by kind: "sync" and "async". Empty outside of its block.
+#: The functions that `replaced` got, by kind ("sync" or "async"). Empty if no block of it is open.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """Return a server for an alias. A quorum makes its own server, and so does the connection
-    factory of a Cluster. For other aliases, `one` makes the server."""
+    """Return a server for an alias. The server of a quorum is made by the quorum, and that of a
+    Cluster by its connection factory. For other aliases, `one` makes the server."""
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)

@@ -35,11 +35,11 @@ AGAIN = 10.0
 LIFE = 30.0
 #: Max events between two writes. Further events replace the oldest ones.
 MOST_EVENTS = 200_000
-#: Max groups of a process, and max groups in the index, which lists those used last.
+#: Max groups of a process, and max groups in the index. The index lists the groups used last.
 MOST_GROUPS = 500
-#: Max keys of a group for which rejections are written: the keys with the most rejections.
+#: Rejections are written for at most this many keys of a group. They are the most rejected keys.
 MOST_KEYS = 200
-#: Number of keys of a group in its gauge: those with the most permits in use, and as many with the
+#: The gauge of a group has this many keys with the most permits in use, and as many keys with the
 #: most waiters.
 NAMED = 20
 #: Days without an event after which a group is no longer listed.
@@ -47,14 +47,14 @@ KEPT_DAYS = 1
 #: The group of all names.
 SITE = ""
 
-#: g: granted at once; w: granted after a wait (ms); n: rejected; t: timed out; s: would have been
-#: rejected, in shadow mode; r: released after a hold (ms); l: lost; b: rejected because of its
-#: share, and also counted as n or s.
+#: The kind of an event. For an acquire: g: granted at once; w: granted after a wait (ms); n:
+#: rejected; t: timed out; s: granted only because of shadow mode; b: its share was full, which is
+#: counted in addition to n or s. For a lease: r: released after a hold (ms); l: lost.
 Kind = str
 
 
-#: The keys of a name and its template, the kind of event, its duration in ms, and the permits of
-#: the name in use at that time.
+#: An event: the keys of its name, the template of the name, the kind, the duration in ms, and the
+#: permits of the name in use at that time.
 Event = tuple[Keys, str, Kind, int, int]
 
 
@@ -81,7 +81,7 @@ class _Sum:
     in_use: int = 0
     waiting: int = 0
     by_key: dict[str, list[int]] = field(default_factory=dict)
-    peak: int = 0  # the most permits of one key that were in use
+    peak: int = 0  # the largest number of permits of one key that were in use at a time
 
     def add(self, key: str, counts: Counter[tuple[Kind, int]], peak: int) -> None:
         """Add the events of a key, by kind and ms. `peak`: the most permits that were in use."""
@@ -104,7 +104,8 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Reset the gauge. Keep the counts, but the rejections only of the most rejected keys."""
+        """Reset the gauge. Keep the counts, but of the rejections only those of the most rejected
+        keys."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))
@@ -122,8 +123,8 @@ class _Sum:
 
 
 class StatisticsBuffer:
-    """The housekeeping job for statistics of an alias. `uses`: returns the leases and waiters of
-    this process, for its gauges."""
+    """The housekeeping job for statistics of an alias. `uses`: a function that returns the leases
+    and waiters of this process, for its gauges."""
 
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self.due = math.inf
@@ -149,7 +150,7 @@ class StatisticsBuffer:
                 self._said[place] = entry, now + AGAIN
             if not entry:
                 self._said.pop(place, None)
-        self.due = math.inf  # before events are checked: an event after that schedules a write
+        self.due = math.inf  # set before events are checked: a later event then schedules a write
         if self._said or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
@@ -237,7 +238,7 @@ def enter(
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:
     def words(counts: Iterable[tuple[str, int]]) -> str:
-        # As text, because a number in Lua has 53 bits.
+        # Numbers are sent as text, because an integer in Lua has only 53 bits.
         return json.dumps({what: str(n) for what, n in counts}, separators=(",", ":"))
 
     *named, rest = *one.rejections.most_common(MOST_KEYS + 1), ("", 0)

@@ -32,7 +32,7 @@ _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: The function at the time of import. It shows whether gevent has replaced the function since.
+#: `get_ident` as it was at import. If `threading` has another one now, gevent has replaced it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -45,7 +45,7 @@ P = TypeVar("P", bound=_OfProcess)
 
 
 def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
-    """Return this process's object for an alias, which the first call makes. All threads get the
+    """Return this process's object for an alias. The first call makes it, and all threads get the
     same object. A forked child makes its own."""
     one = found.get(alias)
     if one is None:
@@ -56,7 +56,7 @@ def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
 
 
 def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
-    """Return the same dict. In a forked child, it is emptied before other code runs."""
+    """Empty the dict in each forked child before other code runs there. Return the dict."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.clear)
     return found
@@ -68,7 +68,7 @@ def is_shutdown(error: RuntimeError) -> bool:
 
 
 class Bell:
-    """Wakes the thread that waits for it. If it rang before, the next wait ends at once.
+    """Wakes the thread that waits for the bell. If it rang before, the next wait ends at once.
 
     Each method is one call of C code, which can't be interrupted halfway. A threading.Event has an
     inner lock. An interrupted call could leave it taken, and a destructor would then wait for it.
@@ -142,7 +142,7 @@ class Worker:
             time.sleep(0.002)
 
     def _start(self) -> bool:
-        # The lock prevents that many callers start threads at once. If an interrupted caller left
+        # The lock keeps callers from starting many threads at once. If an interrupted caller left
         # the lock taken, others wait for _STARTING only. If two threads start, the second one ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
@@ -162,7 +162,7 @@ class Worker:
     def _run(self) -> None:
         while not self._runs.acquire(timeout=_STARTING):
             if self._thread is not None:
-                return  # another thread runs `turn`
+                return  # another thread of this worker runs `turn`
         try:
             self._thread = threading.current_thread()
             self._take_turns()
@@ -246,7 +246,7 @@ class CallbackExecutor:
     def _run(self, me: object) -> None:
         self._threads[me] = None
         try:
-            with contextlib.suppress(IndexError):  # another thread took the last ones
+            with contextlib.suppress(IndexError):  # another thread took the last callbacks
                 while self._todo:
                     _run_all(self._todo.popleft())
         finally:
@@ -277,6 +277,6 @@ def run_callbacks(*calls: Callable[[], Any]) -> None:
 
 
 def look_after_callbacks(now: float) -> float:
-    """Start a thread for callbacks if they wait for one. Return the time to call this again."""
+    """If callbacks wait for a thread, start one. Return when to call this function again."""
     stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
     return now + RETRY if stuck else math.inf

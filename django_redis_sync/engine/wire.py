@@ -31,12 +31,12 @@ RETRY = 1.0
 REDIS_ERRORS = (errors.RedisError, OSError)
 
 _BUSY = ("BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
-#: Parts of the server's messages if an ACL denies a command, outside of a script or within one.
+#: If an ACL denies a command, also within a script, the server's message has one of these parts.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
 _NO_DATABASE = ("DB index", "Invalid Database")
-# TLS errors that are temporary: the server closed the connection.
+# TLS errors that are temporary, because they mean that the server closed the connection.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
 
@@ -62,7 +62,7 @@ def pack(args: Sequence[Any]) -> bytes:
 def pack_step(step: Run) -> bytes:
     """Return `pack(words_of(step))`, made faster. Only the token and the second argument (a lease
     or a fence) differ for each step. The other words are packed once and cached."""
-    # If the text is ASCII, as of most steps, the number of characters is the number of bytes.
+    # Most steps are ASCII text. Then the number of characters is the number of bytes.
     verb, keys, argv, _ = step
     if len(keys) != 2:  # a script on several names
         return pack(words_of(step))
@@ -96,8 +96,8 @@ _once = lru_cache(maxsize=1024, typed=True)(_words)
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
-    """Return the words of EVALSHA for a step. With `whole`, return the words of EVAL, with the
-    script's source."""
+    """Return the words of the command EVALSHA for a step. With `whole`, return those of EVAL, which
+    contain the script's source."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
@@ -200,7 +200,7 @@ def _cut(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """Return the label: this process and thread, and the given texts, as ASCII JSON."""
+    """Return a label as ASCII JSON. It names this process and thread, and has the given texts."""
     write = _label if request else _cached_label  # a request differs each time
     return write(os.getpid(), threading.current_thread().name, label, user, request)
 

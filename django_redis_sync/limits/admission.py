@@ -31,7 +31,7 @@ from .semaphore import RequestSemaphore, Wait, WaitSlots, semaphore_of, tasks, t
 
 
 class RejectedRequest(NamedTuple):
-    """A request that got no permit, with the policy and the limit that rejected it."""
+    """A request that got no permit. It names the policy and the limit that rejected it."""
 
     policy: Policy
     limit: int
@@ -76,8 +76,8 @@ async def aadmit(
 
 
 class _Admission:
-    """The admission of a request to the limits of one place: of the middleware, of decorators
-    directly on each other, or of a mixin."""
+    """The admission of a request to the limits of one place. A place is the middleware, decorators
+    that directly wrap each other, or a mixin."""
 
     __slots__ = ("hold", "request", "seen", "slots", "state")
 
@@ -155,8 +155,8 @@ class _Admission:
         )
 
     def _permit(self, semaphore: RequestSemaphore) -> Plan:
-        """Add a permit to the hold and return None, or return the Rejection. If the policy is not
-        enforced and would reject the request, add a permit and return the Rejection."""
+        """Add a permit to the hold and return None. If there is no permit, return the Rejection. In
+        shadow mode, if the request would be rejected, add a permit and return the Rejection."""
         redis = breaker(semaphore.id.using)
         generation = redis.allow()
         try:
@@ -168,14 +168,14 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            raise  # without `left`: the garbage collector may run while the limiter's lock is taken
+            raise  # don't call `left`: the garbage collector may run while the limiter is locked
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
     def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> Plan:
-        """Do what `_permit` does, by asking Redis. Send one acquire request, so that Redis counts
-        one outcome. Raise Unavailable if Redis doesn't answer."""
+        """Do what `_permit` does while Redis is available. Send only one acquire request, so that
+        Redis counts only one outcome. Raise Unavailable if Redis doesn't answer."""
         policy, hold = semaphore.policy, self.hold
         # Redis does not count the requests that were admitted locally and still run.
         if policy.enforce and local_limiter.has_local_admissions(semaphore.id):
@@ -210,7 +210,7 @@ class _Admission:
         return got
 
     def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> Plan:
-        """Do what `_permit` does, without Redis, according to the option `on_outage`."""
+        """Do what `_permit` does while Redis is down, according to the option `on_outage`."""
         policy = semaphore.policy
         if policy.on_outage == "open" or not policy.enforce:
             local_limiter.enter(semaphore.id, self.hold, semaphore.share)
@@ -224,7 +224,8 @@ class _Admission:
         return None
 
     def _locally(self, semaphore: RequestSemaphore) -> Plan:
-        """Enter the local limiter, maybe after a wait, and return None, or return the Rejection."""
+        """Enter the local limiter, maybe after a wait, and return None. If the limiter does not
+        admit the request, return the Rejection."""
         policy, used, hold = semaphore.policy, semaphore.id, self.hold
         shares = semaphore.share, semaphore.share_limit
         seconds, reason = self._seconds_left(policy), ""
@@ -251,7 +252,8 @@ class _Admission:
 
 class Take:
     """The step that requests a permit, and waits for it with `wait`. Its result is a lease or a
-    Rejection. `got` has the result too: a plan that is interrupted after the step can read it."""
+    Rejection. `got` has the result too, so that a plan can read it if it is interrupted after the
+    step."""
 
     wait: Wait | None = None
     got: Lease | Rejection | None = None

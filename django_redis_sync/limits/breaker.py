@@ -20,7 +20,7 @@ from ..signals import outage_changed
 PROBE_INTERVAL = 1.0
 #: Max seconds that a probe may take.
 PROBE_TIMEOUT = 0.5
-#: Seconds until an error of the configuration is logged again.
+#: Seconds between two log lines about the same error of the configuration.
 REMINDER_INTERVAL = 300.0
 
 
@@ -38,7 +38,7 @@ class Breaker:
     # began before an outage does not end the outage.
 
     def __init__(self, alias: str) -> None:
-        self.alias, self.pid = alias, os.getpid()  # `made_once` needs `pid`
+        self.alias, self.pid = alias, os.getpid()  # `made_once` reads `pid`
         self.generation = 0
         self._lock = threading.Lock()
         self._probe_answered = False

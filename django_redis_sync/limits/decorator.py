@@ -57,7 +57,7 @@ def semaphore_required(
     """Let at most `limit` requests of a view run at the same time. Others wait or are rejected.
 
     This decorates sync and async views, and methods of class-based views, directly or with
-    method_decorator. Decorators directly on each other acquire their permits together. Without a
+    method_decorator. Decorators that directly wrap each other acquire permits together. Without a
     name, the semaphore is named after the view. Without a limit, REDIS_SYNC gives the limit. The
     options are those of `defaults.PolicyOptions`.
 
@@ -114,7 +114,8 @@ def decorate(view: View, declared: Declared) -> View:
 def _policies(
     view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool
 ) -> tuple[list[Policy], HttpRequest, Any]:
-    """Return the policies to apply, Django's request, and the request object that the view gets."""
+    """Return three things: the policies to apply, Django's request, and the request object that
+    the view gets."""
     seen, request = find_request(view, args, kwargs)
     endpoint = endpoint_of(request)
     if mixin:
@@ -261,7 +262,7 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
 
 
 class _Mark:
-    """The limit of a view with the mixin. The middleware and the checks use it."""
+    """The limit that the mixin declares for a view. The middleware and the checks use it."""
 
     name = None
 

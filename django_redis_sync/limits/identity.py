@@ -50,8 +50,8 @@ def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64
 
 
 def of_value(value: Any) -> str:
-    """Return the key for what a policy's callable returned. Raise TypeError unless it is a str or
-    an int."""
+    """Return the key for a value that a policy's callable returned. Raise TypeError unless the
+    value is a str or an int."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(f"a policy's key must return a str, not {type(value).__name__}")
     return digest("key", str(value))
@@ -84,12 +84,13 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
 
 #: Addresses of IPv4 clients behind a NAT64. The last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: Addresses behind a NAT64 with a prefix that the network has chosen. Each one is one client.
+#: Addresses behind a NAT64 whose network has chosen the prefix. Each address is one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
-    """Return an IPv4 address, or the network of an IPv6 address; any other text unchanged."""
+    """Return an IPv4 address, or the network of an IPv6 address. If `text` is not an address,
+    return it unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -105,7 +106,8 @@ def network(text: str, ipv6_prefix: int = 64) -> str:
 
 
 def _bare(text: str) -> str:
-    """Return an address without the port or brackets that some proxies write; empty if invalid."""
+    """Return an address without the port or brackets that some proxies write. Return "" if the
+    address is invalid."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,8 +1,8 @@
 """The local limiter: the limits of this process while Redis is down.
 
-An exception from a signal handler may interrupt a thread at any bytecode, so a request may end
-without a report to the limiter. So the limiter references requests weakly: a request that no longer
-exists uses no permit.
+An exception from a signal handler may interrupt a thread at any bytecode. Then a request may end
+without a report to the limiter. So the limiter references requests weakly, and a request that no
+longer exists uses no permit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: Requests, by a reference to their hold. The value has the semaphores that the request uses, each
-#: with the request's share.
+#: A dict with an item for each request. Its key is a reference to the request's hold. Its value has
+#: the semaphores that the request uses, each with the request's share.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 
@@ -45,7 +45,7 @@ class LocalLimiter:
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
 
     def has_local_admissions(self, semaphore: SemaphoreId) -> bool:
-        """Return True if a request is still running that was admitted locally to this semaphore."""
+        """Return True if a request that was admitted locally to this semaphore still runs."""
         return bool(self._local) and any(semaphore in held for held in self._local.copy().values())
 
     def admitted(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
@@ -117,8 +117,8 @@ class LocalLimiter:
     def rejection(
         self, semaphore: SemaphoreId, share: str | None, share_limit: int | None
     ) -> Rejection:
-        """Return the Rejection for a request: its share has reached its limit, or no permit is
-        free."""
+        """Return the Rejection of a request. Its reason is that the request's share has reached its
+        limit, or else that no permit is free."""
         waiters = self._waiters(semaphore)
         if share_limit is None or self._shares(semaphore).count(share) < share_limit:
             return Rejection(FULL, waiting=len(waiters))
@@ -172,8 +172,8 @@ def _remove(inside: _Inside, semaphore: SemaphoreId, hold: Any) -> None:
 
 @dataclass(eq=False)
 class LocalWait:
-    """The wait of a request in a local queue. `turn`: when its share has its turn, as a number in
-    the order of turns. All waiters of a share have the same number."""
+    """The wait of a request in a local queue. `turn`: a number. The share with the lowest number
+    has the next turn. All waiters of a share have the same number."""
 
     # `left` admits a waiter, under the limiter's lock. After that, the bell wakes the waiter.
     semaphore: SemaphoreId
@@ -211,5 +211,5 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
 
 #: The limiter of this process.
 local_limiter = LocalLimiter()
-if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's requests
+if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
     os.register_at_fork(after_in_child=local_limiter.__init__)  # type: ignore[misc]

@@ -50,8 +50,8 @@ _Options: Any = make_dataclass(
 
 
 class Policy(_Options):  # type: ignore[misc]
-    """A limit for requests: at most `limit` per `name` (and key) at the same time. Times are in
-    seconds.
+    """A limit for requests. At most `limit` requests of the same `name` and key run at the same
+    time. Times are in seconds.
 
     The other attributes are the options of `defaults.Entry`, which explains them. Dotted paths are
     resolved, and `methods` are in upper case. `semaphores`: a cache of the policy's semaphores, by
@@ -62,7 +62,7 @@ class Policy(_Options):  # type: ignore[misc]
 
     @property
     def same_for_all(self) -> bool:
-        """True if all requests have the same semaphore, limit, and share."""
+        """True if the semaphore, the limit, and the share are the same for all requests."""
         return (
             self.key is None
             and self.share is None
@@ -154,15 +154,15 @@ def entry_of(pattern: str, given: Any) -> Entry:
 
 
 class Endpoints:
-    """The parsed ENDPOINTS. At most one entry applies to a view: the entry with the view's exact
-    name, or else the entry with the longest glob that matches the name."""
+    """The parsed ENDPOINTS. At most one entry applies to a view. It is the entry with the view's
+    exact name. If there is none, it is the entry with the longest glob that matches the name."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
         self._globs = sorted(self.entries, key=lambda glob: (-len(glob), glob))
 
     def find(self, view_name: str) -> Entry | None:
-        """Return the entry for a view, or None. Slow: it tries all globs."""
+        """Return the entry for a view, or None. This is slow, because it tries all globs."""
         pattern = self.pattern_of(view_name)
         return None if pattern is None else self.entries[pattern]
 
@@ -183,7 +183,7 @@ class Declared:
     ) -> None:
         """Raise TypeError or ValueError for wrong options.
 
-        `of_request`: True if the options may reference a request, so that they must not be cached.
+        `of_request`: True if the options may reference a request. Such options are not cached.
         """
         if name is not None:
             check_text("a name", name)
@@ -191,11 +191,11 @@ class Declared:
         self.options = {option: checked(option, value) for option, value in options.items()}
 
     def declared(self) -> Declared | None:
-        """Return itself: these options don't depend on the request."""
+        """Return this object, because its options don't depend on the request."""
         return self
 
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
-        """Return itself: these options are the same for all requests."""
+        """Return this object, because its options are the same for all requests."""
         return self
 
 

@@ -36,7 +36,8 @@ JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the estimated seconds until all waiters and this request have had a permit."""
+    """Return an estimate of the seconds until all waiters and then this request have used a
+    permit."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -48,7 +49,7 @@ def _retry_after(rejected: RejectedRequest | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RejectionInfo:
-    """A rejection: the second argument of a project's `response` callable.
+    """A rejection, as a project's `response` callable gets it as second argument.
 
     `status`: the HTTP status. `retry_after`: seconds. `message`: a text in the request's language.
     `reason`: a word of `protocol.reasons`, such as "full". `name`: the name of the limit.
@@ -161,7 +162,7 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
 
 
 def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
-    """Return the response. Add those headers of a rejection that the response does not have."""
+    """Add the headers of a rejection that the response does not have yet. Return the response."""
     response.setdefault("Retry-After", str(info.retry_after))
     response.setdefault("Cache-Control", "no-store")
     # Otherwise Django logs an error for each rejection, and mails it to the admins.
@@ -187,16 +188,17 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
 
 
 def is_drf(view: Any) -> bool:
-    """Return True for a view of Django REST framework, which authenticates inside the view."""
+    """Return True for a view of Django REST framework. This framework authenticates the user inside
+    the view."""
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
 def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the response that the exception handler and the renderers of a REST framework view
-    make of an error."""
+    """Return the response to a rejected request of a REST framework view. The exception handler and
+    the renderers of the view make it."""
     exceptions: Any = import_module("rest_framework.exceptions")
     error = exceptions.APIException(info.message, code=info.reason)
-    error.status_code, error.wait = info.status, info.retry_after  # `wait` becomes Retry-After
+    error.status_code, error.wait = info.status, info.retry_after  # `wait` sets Retry-After
     if hasattr(seen, "parser_context"):  # the request was rejected inside the view
         # If the error were raised, Django would log the response as an error of the server.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ LEAD, MAX_PART = 0.5, 0.1
 class State:
     """The data that decorators, the mixin, and the middleware store about a request.
 
-    - `held`: the semaphores that have given the request a permit.
+    - `held`: the semaphores from which the request has a permit.
     - `passed`: the policies that the middleware has applied.
     - `longest`: the longest `blocking_timeout` of the request's limits so far.
     - `waited`: the seconds that the request has waited, for all of its limits together.
@@ -76,11 +76,12 @@ def state_of(request: HttpRequest) -> State:
 
 
 class RequestLease(Lease):
-    """The lease of a request to `path`. It ends the request's stream, and logs the path."""
+    """The lease of a request to `path`. Shortly before `max_hold` has passed, it ends the stream of
+    the response. Its log lines name the path."""
 
     # Defaults as class attributes, because most leases set only `path`.
     path = ""
-    #: The hold with the stream that ends with this lease, and the time to end the stream.
+    #: The hold of the stream that this lease ends. _hang_up_at: the time to end the stream.
     _hold: weakref.ref[Hold] | None = None
     _hang_up_at = math.inf
 
@@ -119,7 +120,7 @@ class RequestLease(Lease):
 
 
 class Permit(NamedTuple):
-    """The permit of a semaphore that a request took. `lease` is None if Redis was down."""
+    """A permit that a request took. `lease` is None if Redis was down at that time."""
 
     semaphore: SemaphoreId
     lease: Any
@@ -144,8 +145,8 @@ class Hold:
     __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "held")
 
     def __init__(self, held: set[SemaphoreId]) -> None:
-        """`held`: all semaphores that have given the request a permit, also through another
-        Hold."""
+        """`held`: the semaphores from which the request has a permit, in this Hold or in
+        another."""
         self._permits: list[Permit] = []
         self.held, self._ended = held, False
         self._hang_up: Callable[[], bool] | None = None
@@ -274,7 +275,7 @@ class Hold:
 
 
 def _shut(connection: socket.socket | None) -> bool:
-    """Shut the connection down. This frees a thread that is stuck in writing to a slow client.
+    """Shut the connection down, so that a thread no longer blocks while it writes to a slow client.
 
     Only gunicorn gives access to the connection. With other servers, `connection` is None, and the
     stream ends at its next part."""
@@ -295,7 +296,8 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
 
 # The end of a request
 
-#: The holds to release when an ASGI request ends, by the context in which Django handles it.
+#: The holds to release when an ASGI request ends, by the context in which Django handles the
+#: request.
 _at_end = weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]()
 
 
@@ -315,8 +317,8 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
 def _close(
     reference: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold
 ) -> None:
-    """Do what `request.close()` does, and release the permits. `known`: the close() that was set
-    on the request before, if any."""
+    """Close the request as `request.close()` does, and release the permits. `known`: the `close`
+    that was set on the request before, or None."""
     request = reference()
     if known is not None:
         known()

@@ -19,18 +19,19 @@ from .policy import Declared, Endpoint, Policy, endpoints
 
 View = Callable[..., Any]
 
-#: The attribute of a view with the options of its own decorators and mixin.
+#: A view's attribute that has the options of the view's own decorators and mixin.
 MARK = "_redis_sync_policies"
-#: The attribute of a view with its Stack.
+#: A view's attribute that has the Stack of the view.
 STACK = "_redis_sync_stack"
-#: The attribute of the mixin's dispatch: a function that returns the options of a view's instance.
+#: An attribute of the mixin's `dispatch`. It is a function that returns the options of an instance.
 MIXIN = "_redis_sync_declared_by"
 #: Packages whose `options` and `dispatch` methods run no code of the project.
 _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
 class Stack(NamedTuple):
-    """Decorators directly on each other: their options, outermost first, and the view below."""
+    """Decorators that directly wrap each other. `declared`: their options, the outermost decorator
+    first. `view`: the view that the innermost one wraps."""
 
     declared: tuple[Declared, ...]
     view: View
@@ -93,7 +94,8 @@ def owner_of(view: Any) -> Any:
 
 
 def name_of(view: View, args: Any) -> str:
-    """Return the default name of a semaphore: the name of the view's class, or else of the view."""
+    """Return the default name of a view's semaphore. It is the name of the view's class, or the
+    name of the view if it has no class."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
     owner = instance_of(view, args)
@@ -111,8 +113,9 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
 
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
-    """Yield the limits that decorators and mixins declare on a view, and on the handler of its
-    class for `method` (None: all handlers), each with the default name of its semaphore."""
+    """Yield each limit that a decorator or mixin declares on a view, with the default name of its
+    semaphore. Include the limits on the handler for `method` of the view's class. If `method` is
+    None, include those on all handlers."""
     for mark in getattr(view, MARK, ()):
         yield mark, name_of(view, ())
     owner = owner_of(view)
@@ -125,8 +128,9 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method, in the form of `marks_of`. There is a list for each
-    place that declares limits, outermost first. The limits of a place are applied together."""
+    """Return the limits of a view for a method, in the form of `marks_of`. Each place that declares
+    limits has a list, and the outermost place comes first. A request takes the permits of a place
+    together."""
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
     handler = getattr(owner, method.lower(), None)
@@ -155,7 +159,7 @@ def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, s
 
 
 def instance_of(view: View, args: Any) -> Any:
-    """If `view` is a method of a class-based view, return the instance, else None."""
+    """Return the instance if `view` is a method of a class-based view. Otherwise return None."""
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):

@@ -42,10 +42,10 @@ _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit",
 
 
 class CountedKeys:
-    """The keys for which this process writes statistics in the current hour.
+    """The keys of policies for which this process writes statistics in the current hour.
 
-    Their number is limited, because clients can make any number of keys. The statistics of a key
-    take about 300 bytes in Redis."""
+    The number of these keys is limited, because clients can make any number of keys. The statistics
+    of a key take about 300 bytes in Redis."""
 
     HOUR, MAX = 3600.0, 2_000
 
@@ -66,7 +66,8 @@ counted_keys = CountedKeys()
 
 
 class RequestSemaphore(Semaphore):
-    """The semaphore of a policy for a key, a limit, a share, and the limit of the share."""
+    """The semaphore of a policy. The policy has one for each combination of key, limit, share, and
+    share_limit."""
 
     _attempt = ATTEMPT
     _lease = RequestLease
@@ -113,7 +114,7 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # The budget is one try: a second one would only delay what on_outage says.
+        # The budget is enough for one try. A second try would only delay the action of on_outage.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -136,9 +137,9 @@ def semaphore_of(
 
 
 def label_of(request: HttpRequest) -> str:
-    """Return the label of a request's lease: view, user, and X-Request-ID."""
+    """Return the label of a request's lease, with the view, the user, and X-Request-ID."""
     match = request.resolver_match
-    user = getattr(request, "_cached_user", None)  # not request.user, which may make a query
+    user = getattr(request, "_cached_user", None)  # request.user may make a query
     return write_label(
         request.path if match is None else match.view_name,
         "" if user is None or user.pk is None else str(user.pk),
@@ -155,7 +156,7 @@ class WaitSlots:
         # Weak references, so that a wait that no longer exists has no slot. An exception from a
         # signal handler may end a wait without `leave`.
         self._taken = weakref.WeakSet[Any]()
-        if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's requests
+        if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
             os.register_at_fork(after_in_child=self._taken.clear)
 
     def full(self, request: HttpRequest) -> bool:

@@ -17,7 +17,7 @@ from .semaphore import Semaphore
 
 
 class acquire_all:
-    """All of several semaphores and locks, or none of them.
+    """Acquire all of several semaphores and locks, or none of them.
 
     They are acquired in sorted order, so that two callers can't deadlock. Use it in `with` or
     `async with`, or with `acquire()` and `release()`::
@@ -25,8 +25,8 @@ class acquire_all:
         with acquire_all([Lock("a"), (Semaphore("exports", 5), 2)]) as (a, exports):
             ...
 
-    - `semaphores`: semaphores and locks, each with a different name. Instead of one of them, a pair
-      of it and the number of permits to acquire.
+    - `semaphores`: semaphores and locks, each with a different name. To acquire several permits of
+      a semaphore, give a pair of the semaphore and the number of permits.
     - `blocking`: False to not wait. None: use the option of each object.
     - `blocking_timeout`: seconds to wait for all of them together. None: use that of each object.
 
@@ -142,7 +142,7 @@ class acquire_all:
         return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
-        """Return a function that returns the seconds that are left, counted from now."""
+        """Return a function that returns the rest of the seconds to wait. They begin now."""
         if self._seconds is None:
             return lambda: None
         deadline = clock() + self._seconds
@@ -150,7 +150,8 @@ class acquire_all:
 
 
 class _Group:
-    """The leases of one acquire, with their indices and semaphores, in the order of the grants."""
+    """The leases of one call of `acquire`, in the order of the grants. Each has its semaphore and
+    the index of the semaphore."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[int, Semaphore, Lease]] = []

@@ -34,10 +34,10 @@ _CHECKS: dict[str, values.Check] = {
 
 @lru_cache(maxsize=512, typed=True)
 def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Check arguments, and return the attributes of a `kind` with them.
+    """Check the arguments of the class `kind`, and return the attributes of an object of it.
 
-    Raise TypeError or ValueError if an argument is wrong. The cache is typed, because True equals
-    1, but is not a valid limit.
+    Raise TypeError or ValueError if an argument is wrong. The cache distinguishes types, because
+    True equals 1, but is not a valid limit.
     """
     arguments = dict(zip(_GIVEN, given, strict=True))
     name = arguments["name"]
@@ -72,7 +72,8 @@ def text_of_share(value: Any) -> str | None:
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
     """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
 
-    `method`: empty for the class. `more`: surplus positional arguments. `options`: the keywords.
+    `method`: the method's name; "" for the class. `more`: positional arguments that are too many.
+    `options`: the keywords.
     """
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:

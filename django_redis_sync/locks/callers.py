@@ -1,4 +1,4 @@
-"""Callers, which are threads and tasks, and the leases that each has acquired through an object.
+"""Callers, and the leases that each has acquired through an object.
 
 A caller is a task if an event loop runs, else a thread. Callers are referenced weakly. So when a
 caller ends, the leases that it did not release are garbage-collected, and no longer renewed.
@@ -33,7 +33,7 @@ Caller = weakref.ref[Any]
 
 #: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: Max leases of the process that are searched for a lease of the caller: the newest ones.
+#: To find a lease of the caller, at most this many of the process's newest leases are searched.
 _MAX_SEARCHED = 100
 #: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
@@ -44,8 +44,8 @@ _UNIDENTIFIED = (
     "Use an object for each block"
 )
 
-#: Return the event loop that runs in this thread, or None. The public function raises an exception
-#: instead of returning None. This would cost 7 % more instructions per acquire and release.
+#: Return the event loop that runs in this thread, or None. If no loop runs, asyncio's public
+#: function raises an exception, which costs 7 % more instructions per acquire and release.
 running_loop = asyncio._get_running_loop
 
 
@@ -88,11 +88,13 @@ def check_may_wait(of: Any, method: str) -> None:
 
 
 class ByCaller(dict[Caller, T]):
-    """A T for each thread and task, made on first use, and removed when its caller ends."""
+    """A dict with a value for each thread and task. A value is made on first use, and removed when
+    its thread or task ends."""
 
     __slots__ = ("__weakref__",)
 
-    # Not a threading.local per object: many objects are used once, and making one is expensive.
+    # There is no threading.local per object, because it is expensive to make, and many objects are
+    # used only once.
     def at(self, caller: Caller, make: Callable[[], T]) -> T:
         """Return the T of a caller. If there is none, return `make()`, and store it for as long as
         the caller exists."""
@@ -113,7 +115,7 @@ _ANYONE: Caller = weakref.ref(_anyone)
 
 
 class Holdings:
-    """The leases that were taken through an object, and the blocks over it that are open.
+    """The leases that were taken through a semaphore, and its `with` blocks that are open.
 
     `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block has an
     entry until the block ends, even if its lease ends earlier. So a block never releases the lease
@@ -123,7 +125,7 @@ class Holdings:
     # Invariant: _blocks has the open blocks of each caller with an open block, newest last. An
     # entry may outlive the caller: a block in a generator may end in another thread.
     def __init__(self, shared: bool = False) -> None:
-        # The leases are the keys of a dict, for its atomic operations.
+        # The leases are the keys of a dict, because operations on a dict are atomic.
         self._leases: ByCaller[dict[Any, None]] = ByCaller()
         self._shared = shared
         self._blocks: dict[Caller, list[Any]] = {}
@@ -137,7 +139,7 @@ class Holdings:
         mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
-            for old in list(mine)[:-_MAX_OVER]:  # `release` needs the newest, even if lost
+            for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even if lost, for `release`
                 if not old.held:
                     mine.pop(old, None)
 
@@ -227,7 +229,8 @@ class Holdings:
 
 
 def own_hold(keys: Keys, alias: Any) -> str:
-    """Return a hint if this thread or task holds a lease of the name, else an empty string."""
+    """Return a hint for an error message if this thread or task holds a lease of the name. Return
+    "" otherwise."""
     caller = this_caller()
     if not any(
         lease._caller == caller and lease.held

@@ -25,7 +25,7 @@ except ImportError as error:
         'on_full="retry" needs Celery 5.5 or newer: pip install django-redis-sync[celery]'
     ) from error
 
-#: The header of a task that was sent again. Its value is the note of `JobQueue.again`.
+#: The header of a task that was sent again. Its value is the `note` that `JobQueue.again` got.
 HEADER = "redis_sync"
 #: The attribute of a task's request that is set when the task has requested its own permit. After
 #: that, calls of limited functions in the body of the task wait for their permits.
@@ -82,7 +82,7 @@ def _unfinished(error: BaseException) -> bool:
 
 
 def _headers(request: Any) -> dict[str, Any]:
-    """Return the headers with which the task was sent, including HEADER."""
+    """Return all headers with which the task was sent. HEADER may be one of them."""
     headers = dict(request.headers or {})
     if note := getattr(request, HEADER, None):
         headers.setdefault(HEADER, note)
@@ -110,7 +110,8 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of tasks that are lost if a worker dies before it sends them again."""
+    """Return the names of tasks that are lost if a worker dies after it got a task, but before it
+    has sent the task again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

@@ -19,7 +19,7 @@ from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
-#: Min seconds of `max_hold` in a handle, because the option can't be 0.
+#: Min seconds of `max_hold` in a handle. The rest of `max_hold` may be 0, but the option can't be.
 _MIN_HOLD_LEFT = 0.001
 
 
@@ -32,8 +32,8 @@ def check(terms: LeaseSettings) -> None:
 
 
 def of(state: LeaseState) -> str:
-    """Detach a lease and return its handle. The seconds since the grant count toward `max_hold` of
-    the adopter."""
+    """Detach a lease and return its handle. The handle has the rest of `max_hold`, so the seconds
+    since the grant count for the adopter too."""
     terms, grant, known = state.terms, state.grant, state.detached()
     max_hold = max(_MIN_HOLD_LEFT, terms.max_hold - (clock() - grant.began))
     values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), state.permits]
@@ -54,10 +54,12 @@ class Adoption:
             raise ValueError("this is not the handle of a lease") from error
 
     def plan(self) -> Plan:
-        """Return the lease's settings, its grant with the new local expiry, and the number of the
-        renewal that adopted it. Raise LeaseLost if the lease ended or was adopted before."""
+        """Return a plan that adopts the lease. Its result has three items: the lease's settings,
+        its grant with the new local expiry, and the number of the renewal that adopted it. The plan
+        raises LeaseLost if the lease ended or was adopted before."""
         terms, start = self.terms, clock()
-        # The number is random and above `known`, so that Redis rejects the second of two adopters.
+        # If two processes adopt the lease, Redis rejects the second one, because this number is
+        # random and above `known`.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
         times = terms.budget, terms.attempt, start
         until = yield from plans.renew(

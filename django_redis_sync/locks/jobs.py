@@ -26,8 +26,8 @@ _SALT = "django_redis_sync.locks.jobs"
 RETRIES = "_redis_sync_retries"
 #: Max characters that operators see of a task's name, and of its id.
 _MOST, _SHOWN = 180, 8
-#: Seconds after which a job without a place in the queue is sent again. They begin with the first
-#: number, and double each time, up to the second number.
+#: Seconds after which a job without a place in the queue is sent again. The first number applies to
+#: the first time. The seconds then double each time, up to the second number.
 _BACKOFF = 0.5, 60.0
 
 
@@ -39,13 +39,14 @@ class JobQueue(NamedTuple):
     """The interface to a task queue that delivers the job which calls a function.
 
     - `delivery()`: return the identity of the job and its note. Return None if the task queue did
-      not call the function; such a call waits. The identity is a tuple of str: the task's name,
-      the job's id, and anything else that makes it another job, such as the number of the task's
-      own retries. The note is the one given to `again`, or None at the first delivery.
+      not call the function; such a call waits. The identity is a tuple of str. It has the task's
+      name, the job's id, and anything else that makes this another job, such as the number of the
+      task's own retries. The note is the one given to `again`, or None at the first delivery.
     - `again(seconds, note)`: send the job again, to be delivered after `seconds` with `note`, a
-      short list of str and int. Then end this delivery: return a result, or raise an exception.
-      Raise NotSent if the queue did not accept the job; then this worker waits.
-    - `drop()`: end the delivery of a copy of a job: return a result, or raise an exception.
+      short list of str and int. Then end this delivery, and return a result or raise an exception.
+      Raise NotSent if the queue did not accept the job. This worker then waits for the permit.
+    - `drop()`: end this delivery without a call of the function, because a queue may deliver a
+      job twice. Return a result, or raise an exception.
     - `unfinished(error)`: return True if the queue delivers a job again after the exception
       `error`. By default, these are exceptions that stop a worker, such as SystemExit.
     """
@@ -111,7 +112,7 @@ def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return when to send a job again that got no place in the queue, because too many wait."""
+    """Return a Later for a job that got no place in the queue, because too many callers wait."""
     least, most = _BACKOFF
     seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
     return Later(seconds, job.nth + 1, job.ticket, -1)
@@ -122,7 +123,7 @@ def _job(identity: tuple[str, ...], note: Any) -> Job:
     place = conf.digest(_SALT, "\0".join(identity))[:24]
     shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
     label = json.dumps(shown, separators=(",", ":"))
-    # A retry of the task is another job, but may have the note of the job before.
+    # A retry by the task itself is another job, but it may carry the note of the previous job.
     match note:
         case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
             return Job(place, nth, ticket, label)

@@ -25,7 +25,7 @@ from .lease_state import LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
-    """The right of a holder to its permits, for a time.
+    """A lease is the right of a holder to its permits, for a time.
 
     `bool(lease)` is True while the lease is held. A lease ends when it is released or detached, or
     when it is lost: it expired, an operator cleared it, or Redis lost its data. A lease is a
@@ -41,7 +41,7 @@ class Lease:
     and tasks of the process may use a lease; a forked child may not.
     """
 
-    # _renewer: the renewer of the process that acquired the lease. A fork must not use it.
+    # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.
     __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
@@ -304,7 +304,7 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:  # a collection also pauses this thread, and now nearly the whole lease is left
+        else:  # collect now, while most of the lease is left: a collection pauses this thread
             collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
@@ -347,7 +347,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # Not for releasing and detaching: other callers may wait for them, also of this event loop.
+    # Releasing and detaching don't check this: other callers, also of this event loop, may wait.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

@@ -47,7 +47,7 @@ class LeaseSettings(NamedTuple):
 
 
 def looking(keys: Keys, now: float) -> Plan:
-    """Return a plan that returns the reply of `inspect` for a name."""
+    """Return a plan. Its result is the reply of the script `inspect` for a name."""
     return run_once("inspect", keys, ("", 1), ATTEMPT, now)
 
 
@@ -204,8 +204,8 @@ class LeaseState(LocalExpiry):
     def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> Plan:
         """Return a plan that makes the lease end in `timeout` seconds (None: its own timeout).
 
-        The plan returns Lost or None. `leaving`: True if the lease is being detached. Renewals in
-        the background must not give such a lease a later end.
+        The result of the plan is Lost or None. `leaving`: True if the lease is being detached. Then
+        renewals in the background must not give it a later end.
         """
         wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
@@ -231,7 +231,7 @@ class LeaseState(LocalExpiry):
                 self.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._nth)  # another thread's renewal shortened the lease: renew again
+                nth = next(self._nth)  # renew again: another thread's renewal shortened the lease
                 self.asked(nth, lease, now)
         except BaseException:
             self._leaving &= not leaving
@@ -249,8 +249,8 @@ class LeaseState(LocalExpiry):
         self._schedule(now)
 
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
-        """Return the duration in seconds that adds `additional_time` to the time left, or replaces
-        the time left."""
+        """Return the new duration in seconds. It is `additional_time` plus the time left, or only
+        `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
@@ -269,7 +269,7 @@ class LeaseState(LocalExpiry):
         return None if done else Lost(_GONE)
 
     def confirming(self, now: float) -> Plan:
-        """Return a plan that returns True if Redis has the lease."""
+        """Return a plan. Its result is True if Redis still has the lease."""
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
 
     # End
@@ -305,11 +305,11 @@ class LeaseState(LocalExpiry):
         return next(self._nth)
 
     def not_done(self) -> None:
-        """Let the release not mark the job as done."""
+        """Let the release not mark the job as done, because the task queue delivers it again."""
         self.grant = self.grant._replace(place="")
 
     def giving_back(self) -> Run:
-        """Return the step that releases the lease: the first of `releasing()`."""
+        """Return the step that releases the lease. It is the first step of `releasing()`."""
         terms = self.terms
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 

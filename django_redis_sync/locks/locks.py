@@ -1,4 +1,4 @@
-"""Locks: with one holder, reentrant, and with many readers or one writer."""
+"""Three kinds of locks: `Lock` with one holder, the reentrant `RLock`, and `ReadWriteLock`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class _Leases(ByCaller[weakref.WeakSet[Lease]]):
     """The leases that each thread or task has taken, through any object.
 
-    Leases are referenced weakly: a lease that no code can release any more is not renewed.
+    Leases are referenced weakly, so that a lease that no code can release any more is not renewed.
     """
 
     def add(self, lease: Lease) -> None:
@@ -64,8 +64,8 @@ class Lock(Semaphore):
 class _ReentrantLease(Lease):
     """The lease of an RLock.
 
-    `times`: the numbers 0, 1, 2, …, one for each acquire that was not released yet. `deferred`:
-    True if the open transaction releases the lease when the transaction ends.
+    `times`: a list of 0, 1, 2, … with one number for each acquire that was not released yet.
+    `deferred`: True if the open transaction releases the lease when the transaction ends.
     """
 
     __slots__ = ("deferred", "times")
@@ -192,7 +192,7 @@ class _Readers(Semaphore):
 
 
 class _Writers(_Readers):
-    """The write side: one writer at a time, and no readers beside it."""
+    """The write side of a ReadWriteLock: one writer at a time, and no readers beside the writer."""
 
     _word, _permits = "write", 0
     _conflict = "reads; it must release before it can write"

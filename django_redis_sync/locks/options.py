@@ -33,8 +33,8 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max acquire requests that are cached per set of arguments. There may be many, because each thread
-#: has another label.
+#: Max acquire requests that are cached for equal arguments. There may be many requests, because the
+#: label of a request names the thread.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
@@ -47,8 +47,8 @@ def _token() -> str:
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
-    """Return a function to call when a wait begins, and when it ends. `may_be_own`: whether to log
-    a warning if the caller waits for its own lease."""
+    """Return a function to call when a wait begins, and again when it ends. `may_be_own`: True to
+    log a warning if the caller waits for its own lease."""
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
@@ -90,8 +90,8 @@ class Acquirer:
     share_limit: int | None
     #: The template of the name, for statistics; "" if it is unknown.
     _template = ""
-    # Cached requests for one permit with the object's own blocking_timeout, by `blocking`, label,
-    # and template. Objects with equal arguments share the cache, until an attribute is set.
+    # A cache of requests for one permit with the object's own blocking_timeout. The key is
+    # `blocking`, label, and template. Objects with equal arguments share it until one is changed.
     _usual: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
@@ -150,8 +150,8 @@ class Acquirer:
     def _completed(
         self, terms: LeaseSettings, ask: AcquireRequest, seconds: float
     ) -> tuple[LeaseSettings, AcquireRequest]:
-        """Add to a request what differs for each call: the share, and the time when its wait
-        ends."""
+        """Return the request with two values that differ for each call. These are the share, and
+        the time when the wait ends."""
         if self.share:  # not cached: there may be many shares
             ask = ask._replace(share=self.share, words=None)
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
@@ -164,8 +164,8 @@ class Acquirer:
         blocking_timeout: float | None,
         permits: int,
     ) -> tuple[LeaseSettings, AcquireRequest, float]:
-        """Resolve the arguments and settings. Return the settings of the lease, the acquire
-        request, and the seconds to wait."""
+        """Resolve the arguments and settings. Return three things: the settings of the lease, the
+        acquire request, and the seconds to wait."""
         named, alias = self._options(config), self.alias()
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
@@ -204,8 +204,8 @@ class Acquirer:
         return named
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
-        """Return the limit for this caller, and the permits to request. Raise ValueError if the
-        permits don't fit, and ImproperlyConfigured if there is no limit."""
+        """Return two numbers: the limit for this caller, and the permits to request. Raise
+        ValueError if the permits exceed a limit. Raise ImproperlyConfigured if none is set."""
         limit = self.limit if self.limit is not None else named.get("limit")
         if limit is None or callable(limit):  # a callable in the settings is for requests
             raise ImproperlyConfigured(
@@ -242,7 +242,7 @@ class Acquirer:
     def _waiting(
         self, config: conf.Config, named: dict[str, Any], blocking: bool | None, own: float | None
     ) -> tuple[bool, float]:
-        """Return True if the caller waits, and the max seconds to wait. `own`: the
+        """Return two values: whether the caller waits, and the max seconds to wait. `own`: the
         blocking_timeout of this call, or None."""
         if own is not None:
             own = values.not_negative("blocking_timeout", own)
@@ -331,7 +331,7 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
-        """Count the outcome. Return the lease of a grant."""
+        """Count the outcome of an acquire. Return the lease of a Grant, or else the Rejection."""
         if type(got) is Grant:
             lease = self._lease(terms, got)
             count = lease._renewer.housekeeper.count
@@ -354,7 +354,7 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases don't check this, because other callers, also of this event loop, may wait for them.
+    # Releases don't check this, because other callers may wait for the permit, even on this loop.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:

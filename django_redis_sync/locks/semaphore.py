@@ -46,7 +46,7 @@ class Semaphore(Acquirer):
     - `limit`: max permits in use at the same time.
     - `timeout`: lease duration in seconds. None (default): `REDIS_SYNC["TIMEOUT"]`, and the lease
       is renewed in the background while its holder's process runs. `math.inf`: permanent.
-    - `renew`: True to renew a lease with a `timeout` too; False to never renew.
+    - `renew`: True to renew the lease even if a `timeout` is given; False to never renew it.
     - `max_hold`: seconds after which the lease is no longer renewed.
     - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
     - `blocking`: False to never wait for a permit.
@@ -322,8 +322,8 @@ class Semaphore(Acquirer):
         return self._held.newest()  # type: ignore[no-any-return]
 
     def _newest(self, keep: bool = False) -> Lease:
-        """Return the lease that `release()` releases. Unless `keep` is true, remove it from this
-        object's leases. Raise NotAcquired if there is none."""
+        """Return the lease that `release()` would release. Unless `keep` is true, also remove the
+        lease from this object. Raise NotAcquired if there is none."""
         lease = self._mine() if keep else self._held.take_newest()
         if lease is None:
             raise NotAcquired(
@@ -348,8 +348,9 @@ class Semaphore(Acquirer):
             await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
-        """If release_on_commit is set and a transaction is open, arrange that its end releases the
-        lease, and return True. Otherwise return False. Warn about a release before a COMMIT."""
+        """If release_on_commit is set and a transaction is open, release the lease when the
+        transaction ends, and return True. Otherwise return False. If release_on_commit is not set,
+        warn if a transaction is open."""
         if not self.release_on_commit:
             remedy = (
                 "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "

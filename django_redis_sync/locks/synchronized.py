@@ -33,8 +33,8 @@ _SemaphoreOf = Callable[[Any, Any], Semaphore]
 
 
 class _Skipping(Protocol):
-    """The type of `synchronized(..., on_full="skip")`: the limited function may also return
-    None."""
+    """The type of the decorator `synchronized(..., on_full="skip")`. The limited function may also
+    return None."""
 
     @overload
     def __call__(
@@ -44,16 +44,16 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-#: The attribute of a limited function that releases before a transaction ends. Its value is the
-#: name of the semaphore.
+#: The attribute that marks a limited function which releases its permit before a transaction ends.
+#: Its value is the name of the semaphore.
 BEFORE_COMMIT = "_redis_sync_before_commit"
 
 
 class _Template(string.Formatter):
-    """A str.format template over the arguments of a call.
+    """A str.format template that makes a name from the arguments of a call.
 
-    Calls with different arguments get different names: in values, `%`, `:` and the separators
-    between two arguments are percent-encoded.
+    Calls with different arguments get different names, because `%`, `:` and the template's
+    separators are percent-encoded in the values of the arguments.
     """
 
     def __init__(self, text: str, what: str = "name") -> None:
@@ -64,7 +64,7 @@ class _Template(string.Formatter):
                 raise ValueError(
                     f"conversions (!r) and fields in formats are not supported: {text!r}"
                 )
-            before += literal  # the text since the last argument
+            before += literal  # the text between the last argument and this one
             if name is None:
                 continue
             parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
@@ -154,15 +154,15 @@ def synchronized(
     on_full: Literal["raise", "skip", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Any:
-    """Let at most `limit` calls of a function with the same name run at the same time.
+    """Let at most `limit` calls that have the same name run at the same time.
 
     For functions and methods, sync and async::
 
         @synchronized("invoice:{pk}", on_full="skip")
         def send_invoice(pk): ...
 
-    - `name`: a `str.format` template over the arguments of the call. Values must be str, int, UUID,
-      date, or Enum.
+    - `name`: a `str.format` template that makes the name from the arguments of the call. Their
+      values must be str, int, UUID, date, or Enum.
     - `limit`: max calls of a name at the same time.
     - `on_full`: what a call does if it gets no permit. "raise" (default): it waits as the options
       say, and then raises NotAcquired. "skip": it returns None. It does not wait unless a
@@ -188,7 +188,7 @@ def synchronized(
     retries = _retries(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
-    Semaphore("probe", limit, **options)  # raises now for wrong options, not at the first call
+    Semaphore("probe", limit, **options)  # if options are wrong, raise now, not at the first call
 
     def decorate(function: Function) -> Function:
         _check_function(function)
@@ -308,7 +308,7 @@ def _qualname(function: Any) -> str:
 
 
 def _is_async(function: Any) -> bool:
-    called: Any = type(function).__call__  # an object may be callable
+    called: Any = type(function).__call__  # `function` may be an object with a method __call__
     return iscoroutinefunction(function) or iscoroutinefunction(called)
 
 

@@ -24,8 +24,8 @@ from .lease_state import LeaseSettings
 
 
 class TransactionRace(RuntimeWarning):
-    """A permit is released before a COMMIT, so the next holder may read the data from before the
-    COMMIT."""
+    """The warning that a permit is released before a COMMIT. The next holder may then still read
+    the old data."""
 
 
 @contextmanager
@@ -55,10 +55,10 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
     """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
     innermost savepoint. Return False if no transaction is open.
 
-    `using`: alias of a database. If it is True, the end of the last open transaction counts.
+    `using`: alias of a database. If it is True, release when all open transactions have ended.
     """
     # On rollback, and at the end of a TestCase, Django discards the callbacks of on_commit. So
-    # _Releasing releases the lease also when it is discarded.
+    # a _Releasing also releases the lease when it is discarded without a call.
     aliases = transactions_of(using)
     for alias in list(aliases):
         transaction.on_commit(_Releasing(lease, aliases), using=alias)
@@ -67,8 +67,8 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
-    """Return the aliases with an open transaction in this thread. `using`: an alias to which this
-    is restricted; any other value for all aliases.
+    """Return the database aliases with an open transaction in this thread. `using`: an alias, to
+    check only this alias; any other value, to check all.
 
     The transaction that a TestCase wraps around a test does not count.
     """
@@ -114,8 +114,8 @@ connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
 def check_not_nested(terms: LeaseSettings) -> None:
-    """Raise RuntimeError if an open transaction of this thread will release the only permit. The
-    caller would wait for itself."""
+    """Raise RuntimeError if an open transaction of this thread holds the only permit until it ends.
+    The caller would wait for itself."""
     for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
@@ -155,10 +155,10 @@ def _release_now(lease: Lease) -> None:
         logger.error("releasing %r at the end of a transaction: %s", lease.name, error)
 
 
-#: A warning skips the frames of these packages, to find the project's code.
+#: A warning names the project's line of code. To find it, frames of these packages are skipped.
 _INSIDE = (__name__.split(".")[0], "contextlib")
-#: The subjects that were logged without DEBUG. Their number is limited, because names may contain
-#: arguments.
+#: The locks and functions (`what` of `warn_if_racing`) that were logged without DEBUG. At most
+#: _MAX_LOGGED are logged, because their names may contain arguments, so there may be many.
 _logged: set[str] = set()
 _MAX_LOGGED = 20
 

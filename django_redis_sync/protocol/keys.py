@@ -16,7 +16,8 @@ MOST_BYTES = 200
 #: Number of characters of a token that people see.
 SHOWN = 8
 
-# Control characters, surrogates, separators of lines, and marks that change the text direction.
+# A name may not contain control characters, surrogates, separators of lines, or marks that change
+# the text direction.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
@@ -96,9 +97,9 @@ class Keys(NamedTuple):
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return start and end of the pause and the limit in force at `now`; 0 for none. Times are
-        server ms. `paused` (see `pause_of`) and `limit` are the overrides of the name itself, which
-        take precedence over those of its policy."""
+        """Return three numbers: the start of the pause that is in force at `now`, its end, and the
+        limit. A number is 0 if there is none. Times are server ms. `paused` (see `pause_of`) and
+        `limit` are overrides of the name itself, which take precedence over those of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -145,8 +146,8 @@ def share_terms(share: str, share_limit: int) -> str:
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """Return share, limit, and label from the part of a record after the channel. If the record has
-    no share, return "" and 0 for share and limit."""
+    """Return the share, its limit, and the label from the part of a record after the channel. If
+    the record has no share, return "" as share and 0 as limit."""
     if not text.startswith("/"):
         return "", 0, text
     head, _, label = text.partition(" ")
@@ -208,7 +209,7 @@ def groups_key(prefix: str) -> str:
 
 
 def split(quoted: str) -> tuple[str, str | None]:
-    """Return the name, and the key or None, from the text between the braces."""
+    """Return the name and the key, which may be None, from the text between the braces."""
     name, at, key = quoted.partition("@")
     return unquote(name), unquote(key) if at else None
 

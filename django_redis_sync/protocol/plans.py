@@ -176,7 +176,7 @@ def acquire(
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A copy of the acquire may still arrive. It must not take permits.
+        # A request that was not answered may still reach the server. It must not take permits.
         if state.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -185,7 +185,7 @@ def acquire(
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
-    """Return the first step of `acquire`, or the step in mode `how` of a waiter."""
+    """Return the first step of `acquire`, or a later step of a waiter, with the mode `how`."""
     words = words_of(ask, how) if how or ask.words is None else ask.words
     return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
@@ -251,9 +251,9 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             # `asked` is earlier than the server's `then`. So `began` is at most the time of the
             # grant, and any error makes the local expiry earlier.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A published message does not claim the lease. Unless it is renewed, it ends at CLAIM.
+            # A published message does not claim the lease. The lease ends at CLAIM unless renewed.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # Ignore a message that is too old. The reply to the next request has the present state.
+            # Ignore a message that is too old. The reply to the next request has the new state.
             if began + seconds(lease) > answer.received:
                 reply = ["ok", fence, lease]
                 return (yield from settled(ask, token, reply, began, start, state))
@@ -341,7 +341,7 @@ def release(
     if given_back(answer):
         return True
     if grant.unanswered:
-        # A late copy of the acquire may have got a lease with another fence.
+        # An acquire that was sent twice may have got a second lease, with another fence.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
     # If a try was not answered, that try may have released the lease.
     return state.unanswered and grant.until > start
@@ -356,8 +356,8 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
-    """Return the step of the `nth` renewal. The server ignores a renewal with a lower number than
-    the last one. `known`: for an adopted lease, the highest number of its former owner."""
+    """Return the step of the `nth` renewal. The server ignores it if it has executed a renewal with
+    a higher number. `known`: to adopt a lease, the highest number that its former owner used."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)

@@ -69,7 +69,7 @@ REASONS = {
 
 
 def reason_of(word: str) -> Reason:
-    """Return the reason with this word. If the word is unknown, it is also the sentence."""
+    """Return the reason with this word. If the word is unknown, the word is also the sentence."""
     return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 
 
@@ -77,7 +77,7 @@ def reason_of(word: str) -> Reason:
 class Rejection:
     """The outcome of an acquire that was granted no permit.
 
-    `reason`: a word of REASONS. `detail`: the limit for "large", p or w for "kind". `waiting`:
+    `reason`: a word of REASONS. `detail`: for "large", the limit; for "kind", p or w. `waiting`:
     number of waiters. `mean_hold`: mean seconds that permits were held lately, or None if unknown.
     `limit`: the limit in force, or None if unknown. If the reason is "share", `waiting` and `limit`
     are the numbers of the share.

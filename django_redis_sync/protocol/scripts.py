@@ -47,8 +47,8 @@ _MAKE, _OPENS = "-- make ", ("then", "do", "else")
 #: - TOMBSTONE_TTL must be longer than a copy of a request can be on its way.
 #: - A job that is away comes back after SOONEST to LATEST. If it does not, it loses its place in
 #:   the queue PLACE_LIFE later.
-#: - A permit is kept for a job for TURN. If the job does not come for it, no permit is kept during
-#:   the next REST. So other callers lose at most TURN in each TURN + REST.
+#: - A free permit is kept for a job for TURN. If the job is not delivered by then, no permit is
+#:   kept during the next REST. So other callers lose at most TURN in each TURN + REST.
 CONSTANTS = MappingProxyType(
     {
         "FIRST": 5000,  # longest lease of a handoff until the new holder answers
@@ -57,24 +57,24 @@ CONSTANTS = MappingProxyType(
         "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
         "ASLEEP": 5000,  # latest deadline of a waiter, from now
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
-        "NEAR": 32,  # ranks with an interval of HEARTBEAT; each further rank adds 10 ms to it
+        "NEAR": 32,  # the first ranks, with the interval HEARTBEAT; each further rank adds 10 ms
         "GRACE": 5000,  # keys expire once to twice this time after the last lease or waiter ends
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
         "CHUNK": 500,  # dead waiters that are removed from the queue at once
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
         "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
-        "TOP_SHARES": 20,  # shares of a name that its status shows: the heaviest
+        "TOP_SHARES": 20,  # the status of a name shows this many of its heaviest shares
         "EXCLUSIVE": 2**40,  # weight of the whole name: more than any limit
         "FORMAT": 1,  # version of the compact state; change it with the packed fields
-        "FINE": 120,  # last minutes of history, in steps of a minute; older history: of QUARTER
-        "QUARTER": 15,  # minutes
+        "FINE": 120,  # the last minutes of history, which are stored in periods of a minute
+        "QUARTER": 15,  # minutes of a period of the older history
         "PLACE_LIFE": 90_000,  # how long the place of a job outlives the time when the job is due
         "SOONEST": 50,  # shortest time until a job comes back
         "LATEST": 60_000,  # longest time until a job comes back
         "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
-        "STARVED": 3,  # requests without a permit after which one is kept for the job
-        "TURN": 2000,  # how long a permit is kept for a job, or a later delivery is waited for
+        "STARVED": 3,  # after this many deliveries without a permit, one is kept for the job
+        "TURN": 2000,  # how long a permit is kept for a job, or its next delivery is waited for
         "REST": 30_000,  # how long no permit is kept after a job did not come for one
         "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms
     }
@@ -89,7 +89,7 @@ PATTERNS = MappingProxyType(
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "PLACE": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
-        "EVENTS": "'gwrntcslbvdxp'",  # a letter for each counter; p is the highest use
+        "EVENTS": "'gwrntcslbvdxp'",  # a letter for each counter; p: max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
@@ -98,7 +98,7 @@ PATTERNS = MappingProxyType(
 
 
 class Script(NamedTuple):
-    """A script: its name, source, and SHA1, and the KEYS and ARGV that its head declares."""
+    """A script. It has a name, a source, its SHA1, and the KEYS and ARGV that its head declares."""
 
     verb: str
     source: str
@@ -120,10 +120,10 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: A max number of waiters that is never reached: no limit.
+#: The max number of waiters that means no limit, because so many waiters never wait.
 ANY = 10**9
 
-#: Values of the arguments that may be left out.
+#: The defaults of the arguments that a caller may leave out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"mark": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
     | {"how": "release", "tombstone": 0, "hold": 0, "place": ""}
@@ -255,7 +255,7 @@ def _statements(lines: tuple[str, ...]) -> list[_Statement]:
             found.append(_Statement([], [], first.split()[2:]))
         elif not first.endswith(_OPENS):
             found.append(_Statement([first, *rest], [], called("\n".join([first, *rest]))))
-        elif word == "elseif":  # its functions have to be inserted before the `if`
+        elif word == "elseif":  # functions for an `elseif` have to be inserted before the `if`
             ifs = [one for one in found if one.lines and one.lines[0].split()[0] == "if"]
             ifs[-1].calls.extend(called(first))
             found.append(_Statement([first], rest, []))

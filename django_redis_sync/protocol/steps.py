@@ -1,7 +1,7 @@
 """Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
-`persist` repeats a step until it is answered. `LocalExpiry` is the earliest possible end of a
-lease, by the answers to its renewals.
+`persist` repeats a step until the server answers. `LocalExpiry` is the earliest possible end of a
+lease. It is computed from the answers to the renewals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TICK = 0.001  # seconds by which a lease may be shorter, because scripts count i
 
 
 class Run(NamedTuple):
-    """Run the script `verb`. `timeout`: seconds to wait for its answer."""
+    """The step that runs the script `verb`. `timeout`: seconds to wait for the answer."""
 
     verb: str
     keys: tuple[str, ...]
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait up to `seconds` for the message that a handoff leaves for this token."""
+    """The step that waits up to `seconds` for the message that a handoff leaves for the token."""
 
     keys: Keys
     token: str
@@ -81,9 +81,10 @@ def seconds(reply: str) -> float:
 
 @dataclass(slots=True)
 class SendState:
-    """The state of a token on the server, as far as known. `unanswered`: True if a late copy of its
-    acquire may arrive. `there`: True if it may have a place in the queue, or a lease. `announced`:
-    True if `AcquireRequest.waits` was called, and must be called again when the wait ends."""
+    """The state of a token on the server, as far as known. `unanswered`: True if an acquire request
+    of the token was not answered, and may still reach the server. `there`: True if the token may
+    have a place in the queue, or a lease. `announced`: True if `AcquireRequest.waits` was called,
+    and must be called again when the wait ends."""
 
     unanswered: bool = False
     there: bool = False
@@ -92,7 +93,7 @@ class SendState:
 
 def uncounted(step: Run) -> Run:
     """Return the step to send after `step` was not answered. The server may have counted the event
-    already, so an acquire or a loss is sent with `keep` 0: then scripts don't count."""
+    already. So an acquire or a loss is sent with `keep` 0, and then scripts don't count it."""
     if step.verb == "acquire" and step.argv[2] != "again":
         keep = 5
     elif step.verb == "release" and step.argv[3:4] == ("lost",):
@@ -103,11 +104,11 @@ def uncounted(step: Run) -> Run:
 
 
 def persist(step: Run, until: float, state: SendState, patient: bool = False) -> Plan:
-    """Return the answer to `step`, which is repeated while that may help. Raise Failure at `until`,
-    in seconds of the monotonic clock.
+    """Return the answer to `step`. Repeat the step as long as that may help. At `until`, in seconds
+    of the monotonic clock, raise Failure.
 
-    A `patient` request has a place in the queue to lose. If the server is unreachable, only such a
-    request is repeated for that long.
+    A `patient` request has a place in the queue that it could lose. If the server is unreachable,
+    only a patient request is repeated until then.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -117,7 +118,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
             if failure.why == "unanswered":
                 state.unanswered, step = True, uncounted(step)
             if failure.why != "unanswered" or step.timeout == whole:
-                cause = failure.cause  # not the cause of a try that had less time
+                cause = failure.cause  # but keep the earlier cause if this try had less time
             # Without a place in the queue, fail fast if the server is unreachable.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
@@ -135,7 +136,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
 
 
 def once(step: Run, start: float) -> Plan:
-    """Return the reply to a step that may run twice. It is repeated until twice its timeout has
+    """Return the reply to a step that may run twice. Repeat the step until twice its timeout has
     passed since `start`."""
     return (yield from persist(step, start + 2 * step.timeout, SendState())).reply
 
@@ -146,7 +147,7 @@ def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start
 
 
 class LocalExpiry:
-    """The earliest possible end of a lease, for any order in which its renewals are executed.
+    """The earliest possible end of a lease, for any order in which Redis may execute renewals.
 
     Threads share this object without a lock: each method reads or writes the table in one atomic
     step.
@@ -159,7 +160,7 @@ class LocalExpiry:
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
-        #: By number: the end, and True if it is from an answer.
+        #: By the number of the renewal: the end, and True if the renewal was answered.
         self._ends = {nth: (until, True)}
 
     @property

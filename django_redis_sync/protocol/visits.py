@@ -10,9 +10,9 @@ from .steps import Answer, Plan, Run, SendState, persist
 
 
 class Job(NamedTuple):
-    """One delivery of a job. `place`: a digest that identifies the job, and its place in the queue.
-    `nth`: how many times it was sent again. `ticket`: time of its first request in µs of the
-    server's clock, or 0. `label`: a text for operators."""
+    """One delivery of a job by its task queue. `place`: a digest that identifies the job and its
+    place in the queue of the name. `nth`: how many times the job was sent again. `ticket`: time of
+    its first request in µs of the server's clock, or 0. `label`: a text for operators."""
 
     place: str
     nth: int
@@ -22,7 +22,8 @@ class Job(NamedTuple):
 
 class Later(NamedTuple):
     """The job must be sent again in `seconds`, with `nth` and `ticket` (see `Job`). `rank`: number
-    of jobs before it in the queue; -1 for a copy of a job."""
+    of jobs before it in the queue. It is -1 if that is unknown, for example because the task
+    queue has delivered the job twice."""
 
     seconds: float
     nth: int
@@ -31,8 +32,8 @@ class Later(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The delivery must end without running the job. `why`: "copy" (the job has ended, or a later
-    delivery of it was sent), or "cleared" (by an operator)."""
+    """This delivery must end without running the job. `why`: "copy" (the task queue delivered the
+    job twice: the job has ended, or was sent again since), or "cleared" (by an operator)."""
 
     why: str
 
@@ -51,8 +52,8 @@ def visiting(ask: AcquireRequest, job: Job, token: str) -> Run:
 
 
 def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Return the outcome. Return None if the token has lost its lease, so that `acquire` uses
-    another token."""
+    """Return the outcome of the visit. Return None if the token has lost its lease. `acquire` then
+    tries again with another token."""
     answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, state)
     word, *rest = answer.reply
     if word == "later":

@@ -23,8 +23,8 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """The value of OPTIONS["CONNECTION_FACTORY"] for a cache with nodes of a Cluster as LOCATION.
 
     The client of the cache is a redis.cluster.RedisCluster, one per URL and process. For locks and
-    semaphores, django-redis makes a pool per node. So OPTIONS have the same meaning as for a single
-    server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
+    semaphores, django-redis makes a pool per node. So OPTIONS mean the same as for a single server.
+    REDIS_SYNC["ASYNC_CLIENT"] is not used.
     """
 
     _clusters: dict[str, RedisCluster] = {}

@@ -56,7 +56,7 @@ class ClusterServer(Server):
         return found
 
     def pool(self) -> Any:
-        """Return the pool of a node, if possible of one that is not suspect."""
+        """Return the pool of a node. Prefer a node that is not suspect."""
         return self.node(self.topology.addresses[0]).pool()
 
     def close_idle(self) -> None:
@@ -87,8 +87,9 @@ class ClusterServer(Server):
         keys: Sequence[str | None],
         do: Callable[[Address, list[T]], Sequence[Done]],
     ) -> list[Done]:
-        """Call `do` once per node, with the items of `what` that have their key there. `keys`: the
-        key of each item; None for any node. Return the results in the order of `what`."""
+        """Call `do` once per node, with the items of `what` that have their key on that node.
+        Return the results in the order of `what`. `keys`: the key of each item, or None if any
+        node will do."""
         by_node: dict[Address, list[int]] = {}
         for i, key in enumerate(keys):
             address = self.topology.addresses[0] if key is None else self.topology.of(key)
@@ -195,7 +196,7 @@ class AsyncClusterServer(AsyncServer):
         self._nodes: dict[Address, AsyncServer] = {}
         self._background = BackgroundTasks()
         async_options(alias)  # raises if the alias can't be used in async code
-        # Subscribe on two nodes, because any node may hang. So each message arrives twice.
+        # Subscribe on two nodes, because one may hang. While both work, each message arrives twice.
         self.hub = Hub(self, conf.current().prefix(alias), subscriptions=2)
 
     async def aclose(self) -> None:

@@ -31,8 +31,8 @@ Slots = list[Address | None]
 
 
 def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
-    """Return the slots from a reply to CLUSTER SLOTS by the node `asked`, which may omit its own
-    host."""
+    """Return the slots from a reply to CLUSTER SLOTS. `asked`: the node that sent the reply. In the
+    reply, a node may omit its own host."""
     slots: Slots = [None] * 16384
     for start, end, (host, port, *_), *_ in reply:
         slots[start : end + 1] = [Address(host or asked.host, port)] * (end + 1 - start)
@@ -94,7 +94,7 @@ class Topology:
         may have taken over the slots of this node."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
-            with contextlib.suppress(Failure):  # no node answers: keep the last map
+            with contextlib.suppress(Failure):  # if no node answers, keep the last known slots
                 self.look()
 
     def look(self) -> None:
@@ -102,7 +102,7 @@ class Topology:
         began = clock()
         with self._looking:
             if self._slots and self._looked > began:
-                return  # another thread has asked while this one waited
+                return  # another thread has read the slots while this thread waited
             failure = None
             for address in self.addresses:
                 try:
@@ -145,7 +145,7 @@ def key_of(args: Sequence[Any]) -> str | None:
 
 
 def is_silence(answer: Any) -> bool:
-    """Return True for a Failure of a node that did not answer."""
+    """Return True if `answer` is a Failure because the node did not answer."""
     return isinstance(answer, Failure) and answer.why in ("unreachable", "unanswered")
 
 
@@ -159,5 +159,5 @@ def partly(answer: Any) -> Any:
 
 
 def points_elsewhere(answer: Any) -> bool:
-    """Return True for a redirection to another node."""
+    """Return True if `answer` is a redirection to another node."""
     return isinstance(answer, Failure) and isinstance(answer.cause, errors.AskError)

@@ -4,9 +4,9 @@ Plans and the lease renewer use a quorum like one server. Each step is sent to a
 quorum at the same time, with the same token, and the answers are counted. There is no queue. An
 acquire that gets no majority releases its grants, and tries again after a random time.
 
-Two callers can't both have a majority: any two majorities have a server in common, and a server
-grants to one token at a time. The holder has a lease on each server of its majority. Its local
-expiry is the time until which a majority of the servers has its lease, minus a margin, DRIFT,
+Two callers can't both have a majority, because any two majorities have a server in common, and a
+server grants to one token at a time. The holder has a lease on each server of its majority. Its
+local expiry is the time until which a majority of the servers has its lease, minus a margin, DRIFT,
 because the servers' clocks may run at other rates.
 """
 

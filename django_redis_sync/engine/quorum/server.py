@@ -105,8 +105,8 @@ class _Loop:
 
     def do(self, body: Coroutine[Any, Any, Any]) -> Any:
         """Return the outcome of `body`. If the caller is interrupted, cancel `body`."""
-        # Not a concurrent future, which has a lock. If a signal handler's exception interrupts the
-        # caller, the lock may stay taken, and the loop would wait for it forever.
+        # Don't use a concurrent future, because it has a lock. If a signal handler's exception
+        # interrupts the caller, the lock may stay taken, and the loop would wait for it forever.
         done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
         begun: list[asyncio.Task[Any]] = []
 
@@ -125,8 +125,8 @@ class _Loop:
 
 
 _loop: _Loop | None = None
-#: Prevents that many threads make a loop at once. An interrupted thread may leave the lock taken.
-#: Then others wait for a second.
+#: The lock that keeps two threads from making a loop at the same time. An interrupted thread may
+#: leave it taken, so others wait for it for at most a second.
 _making = threading.Lock()
 
 
@@ -148,8 +148,8 @@ def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     return _loop.do(body)
 
 
-#: Min and max milliseconds of a random pause before the next try: after a split vote (no caller got
-#: a majority), and if another caller holds the name.
+#: Min and max milliseconds of a random pause before the next try. SPLIT applies after a split vote,
+#: in which no caller got a majority. HELD applies while another caller holds the name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 
@@ -207,7 +207,7 @@ class AsyncQuorumServer(AsyncServer):
     def _rejection(self, votes: Votes, how: str) -> list[Any]:
         """Return the reply to an acquire that got no majority. Raise Failure if too few servers
         answered."""
-        # One such reply is enough: it reports a mistake of the caller, so a retry can't succeed.
+        # One such reply is enough. It reports a mistake of the caller, so a retry can't succeed.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -238,11 +238,11 @@ class AsyncQuorumServer(AsyncServer):
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
-                # Renewals may overlap: keep the latest end.
+                # Renewals may overlap, so keep the latest end.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
         # `held` still has the servers that didn't answer, because they may have renewed the lease.
-        # It is lost only if too few servers for a majority may have it.
+        # The lease is lost only if fewer servers than a majority may still have it.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
@@ -254,20 +254,20 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = held_of(self.quorum, token)
-        if held is None or how == "giveup":  # a failed try leaves nothing
+        if held is None or how == "giveup":  # each failed try has already undone its grants
             forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
-        held.abandoned = True  # a late answer to an acquire may arrive
+        held.abandoned = True  # for an answer to an acquire that may still arrive
         await self._undo(step, held, NOBODY)
         forget(self.quorum, token)
         return ["gone"]
 
     async def _give_back(self, step: Run, token: str, held: Held) -> list[Any]:
         def of(alias: str) -> Run | None:
-            if alias in held.ended:  # a repeated release would get "lost"
+            if alias in held.ended:  # this server has released the lease, and would answer "lost"
                 return None
             fence = held.fences.get(alias)
             argv = (held.wire, fence, *step.argv[2:])
@@ -287,8 +287,8 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply with the largest number of holders that a majority of the servers
-        reaches or exceeds."""
+        """Return the reply of one server. A majority of the servers has at least as many holders as
+        this reply, and no reply with more holders has this property."""
         replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return views[-self.quorum.need]
@@ -318,7 +318,7 @@ class AsyncQuorumServer(AsyncServer):
         def of(alias: str) -> Run | None:
             answered = alias in votes.answers
             if answered and alias not in held.fences:
-                return None  # this server has granted nothing
+                return None  # this server answered, and has granted nothing
             return undo(step, int(not answered))
 
         undone = await self._voters.ask(undo(step, 1), (), of)
@@ -328,10 +328,10 @@ class AsyncQuorumServer(AsyncServer):
 
 
 class NoHub:
-    """In place of a Hub: a quorum sends no wake-up messages."""
+    """A replacement of Hub, because a quorum sends no wake-up messages."""
 
     async def ready(self, timeout: float) -> str:
-        """Return "-": there is no channel."""
+        """Return "-", which means that there is no channel."""
         return "-"
 
 

@@ -22,7 +22,7 @@ from ..wire import clock
 
 #: Max seconds that a server may take to answer.
 PATIENCE = 1.0
-#: Seconds for which the other servers are waited for after the majority has answered.
+#: Seconds to wait for the other servers after the majority has answered.
 LATE = 0.05
 #: Seconds for which a server counts as suspect after a late answer. Once a vote is decided, it does
 #: not wait for suspect servers.
@@ -65,8 +65,8 @@ class Voters:
         wanted: tuple[str, ...],
         of: Callable[[str], Run | None] | None = None,
     ) -> Votes:
-        """Send a step to all servers. Wait until a majority has given a `wanted` answer or can no
-        longer do so. Then wait LATE seconds more.
+        """Send a step to all servers. Wait until a majority has given a `wanted` answer, or until a
+        majority no longer can. Then wait LATE seconds for further answers.
 
         `wanted`: the first words of answers that count; empty: any answer. `of(alias)`: returns the
         step for a server, or None to leave it out.
@@ -82,13 +82,13 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
-            # A suspect server gets the step too. But once the vote is decided, only the answers of
-            # other servers are waited for. Otherwise, while a server is down, each undo would last
-            # PATIENCE.
+            # A suspect server gets the step too. But once the vote is decided, don't wait for the
+            # answer of a suspect server. Otherwise each undo would last PATIENCE while a server is
+            # down.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and decided:
                 break
-            # Wait a little longer: with more grants, the lease survives more failures.
+            # Wait a little longer, because a lease with more grants survives more failures.
             if decided:
                 end = min(end, clock() + LATE)
             if clock() >= end:
@@ -107,8 +107,8 @@ class Voters:
         return votes
 
     def failure(self, votes: Votes) -> Failure:
-        """Return a Failure for a vote that no majority answered: an "unanswered" one if any server
-        may have run the step."""
+        """Return a Failure for a vote that no majority answered. The Failure is "unanswered" if any
+        server may have run the step."""
         failures = list(votes.failures.values())
         if not failures:
             return Failure(errors.ConnectionError("no majority"), clock(), "busy")
@@ -211,7 +211,7 @@ def undo(step: Run, tombstone: int) -> Run:
 
 def check(members: Members) -> None:
     """Raise ImproperlyConfigured if an alias can't be used, or two aliases have one LOCATION."""
-    # A server with two aliases would have two votes.
+    # Two aliases of the same server would have two votes.
     places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
