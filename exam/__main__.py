@@ -1,4 +1,4 @@
-"""Put locks through faults, observe them from outside, and print a table."""
+"""Examine locks under faults, observe them from outside, and print a table."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def examine_locks(options: argparse.Namespace, faults: list[str]) -> int:
 
 
 def examine_the_exam(faults: list[str], side_by_side: int) -> int:
-    """Put each broken lock to its faults, and the correct ones to all faults. Return 0 if all
-    verdicts are just, else 1.
+    """Examine each broken lock under its own faults, and the correct locks under all faults. Return
+    0 if all verdicts are right, else 1.
 
-    Trials side by side slow each other down. So if a verdict is not just, the trial is repeated
-    alone, once, unless it accuses a correct lock of something that load can't cause.
+    Trials that run side by side slow each other down. So if a verdict is wrong, the trial is
+    repeated once, alone. The exception is a correct lock with a finding that load can't cause.
     """
     trials = [
         (f"control:{name}", fault)
@@ -101,7 +101,7 @@ def examine_the_exam(faults: list[str], side_by_side: int) -> int:
 
 
 def kinds_for(seen: Seen) -> set[str]:
-    """Return the kinds of findings of which one must be found in a control."""
+    """Return the kinds of findings for a control. The trial must find at least one of them."""
     return {*CONTROLS[seen.lock.removeprefix("control:")].kinds}
 
 
@@ -125,7 +125,7 @@ def carried_out(trials: list[Trial], count: int) -> Iterator[Seen]:
 
 
 def examined(key: str, fault: str) -> Seen:
-    """Put a lock to a fault in another process."""
+    """Examine a lock under a fault, in another process."""
     words = [sys.executable, "-m", f"{__package__}.examine", key, fault]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(words, stdout=pipe, stderr=null, text=True) as process:

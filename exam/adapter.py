@@ -36,7 +36,7 @@ class Place:
     url: str = ""  # of the Redis server
     urls: tuple[str, ...] = ()  # of three Redis servers, if `needs` is "quorum"
     service: str = ""  # the value that `service()` yielded
-    folder: str = ""  # a folder of this trial
+    folder: str = ""  # a folder that only this trial uses
     name: str = "exam"
     limit: int = 1
     lease: float = LEASE
@@ -49,8 +49,8 @@ class Adapter:
     title = ""  # its name in the table
     claims = Claims()  # the promises of its own documentation
     quotes: dict[str, str] = {}  # for each claim, the sentence of the documentation
-    source = ""  # the address of the documentation, and its version
-    needs = "redis"  # one server; "quorum": three; "": none
+    source = ""  # the address of the documentation, and the version that it describes
+    needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
     limit = 1  # the limit with which it is examined: 2 for semaphores
     module = ""  # the module to import
     package = ""  # the distribution that has the version, if its name is not that of the module
@@ -115,7 +115,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def lost_if(*errors: type[Exception]) -> Iterator[None]:
-    """Raise Lost in place of a library's errors for a lock that is no longer held."""
+    """Raise Lost if the block raises one of `errors`, by which a library reports a lost lock."""
     try:
         yield
     except errors as error:
@@ -131,7 +131,7 @@ def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
 
 
 class Program(Adapter):
-    """A lock in any language. `command` starts a program that answers each JSON line with one.
+    """A lock in any language. `command` starts a program that answers each JSON line with another.
 
         {"do": "open", "url": ..., "name": ..., "limit": ..., "lease": ...}   -> {}
         {"do": "acquire", "wait": 5.0}   -> {"grant": ..., "fence": 7}, or {"grant": null}

@@ -37,9 +37,9 @@ from .observer import Event
 
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
-#: Seconds for locks that claim no time: max wait in vain, and lease duration.
+#: For locks that claim no time: the longest wait in vain, and the lease duration, in seconds.
 IN_VAIN, USUAL_LEASE = 5.0, 2.0
-#: Seconds after its time from which on an answer counts as late.
+#: An answer counts as late if it comes more than this many seconds after the claimed time.
 LATE_BY = 1.0
 
 #: All kinds of findings, the worst first.
@@ -57,7 +57,8 @@ PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
 
 @dataclass(frozen=True)
 class Finding:
-    """An observation. `against`: True if it contradicts the claims. Others are only reported."""
+    """A finding in a history. `against`: True if the finding contradicts the claims. If False, the
+    finding is only reported."""
 
     kind: str
     at: float
@@ -71,12 +72,12 @@ class Finding:
 
 
 def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ()) -> list[Finding]:
-    """Return all findings of a history, the worst first.
+    """Return all findings of a history, the worst first. `flags` describe the harm of the trial.
 
-    Flags: "lossy" if the server's data was deleted, so that fences may go back, and two holders may
-    be inside until the first has detected the loss. If the lock claims `retries`: "keeps" if the
-    harm is not a reason to lose a lease or to fail a release; "retried" if it is not a reason to
-    fail an acquire.
+    "lossy" means that the server's data was deleted. Then fences may go back, and two holders may
+    be inside until the first one has detected the loss. The other flags count only if the lock
+    claims `retries`. "keeps" means that the harm may not make it lose a lease or fail a release.
+    "retried" means that the harm may not make an acquire fail.
     """
     course, found = replace(read(history, claims, _Judge), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
@@ -102,7 +103,8 @@ class _Judge(Course):
     # More holders than the limit
 
     def crowds(self) -> Iterator[Finding]:
-        """Find times with more holders than the limit. Add them up by the first and last holder."""
+        """Find times with more holders than the limit. Times with the same first and last holder
+        are one finding."""
         spans = [
             (start, end, visit)
             for visit in self.visits
@@ -151,7 +153,8 @@ class _Judge(Course):
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the first time when the visit's process could not run or not reach its server."""
+        """Return the first time when the visit's process could not run, or could not reach its
+        server."""
         short = (self.claims.lease or math.inf) / 3
         busy = [*self.busy[""], *self.busy[str(visit.pid)]]
         spans = [*visit.stops, *self.harm_to(visit)]
@@ -162,7 +165,7 @@ class _Judge(Course):
     # Fences and order
 
     def fences(self) -> Iterator[Finding]:
-        """Find grants with a number that is not above those of all earlier grants."""
+        """Find grants whose fence is not greater than the fences of all earlier grants."""
         if not self.claims.fenced:
             return
         granted = sorted((v for v in self.visits if v.entered < math.inf), key=lambda v: v.entered)
@@ -198,8 +201,8 @@ class _Judge(Course):
     # Free, and not granted
 
     def delays(self) -> list[Finding]:
-        """Find times when a permit was free and not granted. Without a claimed lease, report also
-        what would contradict a lease of USUAL_LEASE."""
+        """Find times when a permit was free and not granted. If the lock claims no lease, also
+        report what would contradict a lease of USUAL_LEASE seconds."""
         found = self.idle()
         if self.claims.lease is None:
             usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
@@ -239,18 +242,19 @@ class _Judge(Course):
         text = f"{whom} waited" + (f", {newcomer.who} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
-        # Without a claimed time, it counts only if there was no harm to the server.
+        # If the lock claims no time, the wait counts only if the server was not harmed.
         in_vain = took > IN_VAIN + load and not self.harms[""]
         return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
 
     def occupied(self, visit: Visit) -> list[Span]:
-        """Return the times when a visit may have its permit, at most, also by an unknown grant."""
+        """Return the longest times for which a visit may have a permit. The caller may not know of
+        the grant, because the reply was lost."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
         # A stopped waiter may have a grant until it runs again, or until the lease expires.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         spans = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if any_overlap(visit.harmed, visit.asked, visit.answered):
-            # If the lock claims to cope with a lost message, a grant that it left behind ends.
+            # If the lock claims to survive a lost message, the grant of the lost reply ends.
             left = min(lease, USUAL_LEASE) if self.claims.retries else lease
             spans.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
@@ -259,7 +263,7 @@ class _Judge(Course):
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]
             spans.append((visit.entered, min(ends)))
-        elif visit.failed < visit.gave_up:  # it may have a grant nevertheless
+        elif visit.failed < visit.gave_up:  # the failed acquire may have got a grant
             spans.append((visit.asked, visit.failed + lease))
         elif visit.gone < visit.gave_up:
             spans.append((visit.gone, visit.gone + lease))
@@ -283,8 +287,8 @@ class _Judge(Course):
             excused = flag not in strict and self.in_harm(one, one.asked, one.failed)
             if one.failed < math.inf and not excused:
                 yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
-            # It may not lose the first half of a lease, nor a renewed lease while it runs. If there
-            # was a long time between two of its checks, it may not have run.
+            # The holder may not lose the first half of a lease. It may not lose a renewed lease
+            # while it runs. After a long time between two of its checks, it may not have run.
             until = one.entered + lease / 2 if claims.told else -math.inf
             if claims.renewed:
                 pauses = [start for start, end in one.pauses if LOAD * (end - start) > lease / 3]
@@ -295,8 +299,8 @@ class _Judge(Course):
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterator[Finding]:
-        """Find short waits without success although there was no other caller. For long waits, see
-        `delays`."""
+        """Find short waits that got no permit although there was no other caller. `delays` finds
+        long waits."""
         for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
             when = (visit.asked, visit.gave_up)
             others = [one for one in self.visits if one is not visit]

@@ -42,8 +42,8 @@ class Right(Adapter):
 
     claims = replace(ALL, within=2)
     defects: tuple[str, ...] = ()
-    #: The kinds of findings of which one must be found, and the faults that must find it. No
-    #: fault may find anything in a lock without kinds.
+    #: The trials of `faults` must each find one of these kinds of findings. If there are no kinds,
+    #: no fault may find anything.
     kinds: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -182,7 +182,7 @@ class Right(Adapter):
             return
         try:
             released = self.run("release", grant.token)
-        except redis.RedisError:  # the first try may have released it
+        except redis.RedisError:  # the first request may have released the lease
             released = self.retried("release", grant.token, self.place.lease) or 1
         if not released:
             raise Lost("its lease ended")

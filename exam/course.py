@@ -17,21 +17,22 @@ Span = tuple[float, float]
 APART = 0.3
 #: Max seconds until a free permit is granted, for locks that claim no time.
 DELAY = 2.0
-#: A grant passes through three processes: the one that releases, the server, and the waiter. If
-#: one of them could not run for a second, a delay of this many seconds has its cause in the load.
+#: A grant passes through the process that releases, the server, and the waiter. If one of these
+#: three could not run for a second, a delay of this many seconds has its cause in the load.
 LOAD = 3
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The promises of a lock's own documentation. Times are in seconds."""
+    """The promises of a lock's own documentation. All times are in seconds."""
 
     limit: int = 1  # max holders at the same time
-    #: A dead or stopped holder's permit is free after this time. 0: at once; None: no promise.
+    #: A dead or stopped holder's permit is free after this time. 0 means at once, and None means
+    #: that there is no promise.
     lease: float | None = None
     renewed: bool = False  # a running holder keeps its permit for longer than `lease`
     fair: bool = False  # permits are granted in the order of arrival
-    fenced: bool = False  # each grant has a number above all earlier ones
+    fenced: bool = False  # the number of each grant is greater than all earlier numbers
     told: bool = False  # a holder can detect a loss before another holder gets in
     punctual: bool = False  # acquire returns at the end of its timeout, and not before
     #: One lost or doubled message, or a server with full memory, causes no error.
@@ -49,7 +50,7 @@ class Visit:
     name: str
     wait: float
     asked: float
-    harmed: list[Span]  # when its messages were harmed, so that it may have an unknown grant
+    harmed: list[Span]  # times of harm to its messages, which may have hidden a grant
     entered: float = math.inf
     fence: float | None = None
     proven: float = -math.inf  # the last time at which it was certainly inside
@@ -73,14 +74,14 @@ class Visit:
 
 @dataclass
 class Course:
-    """A history as visits and spans of time."""
+    """The visits that were read from a history, and the times of harm and of load."""
 
     claims: Claims
     end: float
     visits: list[Visit] = field(default_factory=list)
-    #: Harm to one worker, by its name; "": to all.
+    #: Times of harm by the name of the harmed worker. The name "" means harm to all workers.
     harms: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
-    #: Times when a process could not run, by its id; "": the observer.
+    #: Times when a process could not run, by the process id. The id "" means the observer.
     busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def load(self, start: float, end: float, *pids: int) -> float:
@@ -101,7 +102,7 @@ class Course:
         return any_overlap(((a, b + after) for a, b in self.harm_to(visit)), start, end)
 
 
-#: The attribute of a visit that an event sets. The first event counts.
+#: The attribute of a visit that an event sets. If an event is repeated, its first time counts.
 _TIMES = {
     "enter": "entered", "lost": "told", "refused": "told", "closed": "gone", "died": "gone",
     "error": "failed", "leave": "left", "released": "released", "gave_up": "gave_up",
@@ -109,7 +110,7 @@ _TIMES = {
 
 
 def read(history: Sequence[Event], claims: Claims = Claims(), kind: type[Course] = Course) -> Any:
-    """Return a `kind` of Course with the visits of a history, and the times of harm and of load."""
+    """Return a `kind` of Course: the visits of a history, and the times of harm and of load."""
     course = kind(claims, history[-1].at if history else 0.0)
     latest: dict[str, Visit] = {}
     for event in history:
@@ -131,7 +132,7 @@ def read(history: Sequence[Event], claims: Claims = Claims(), kind: type[Course]
 
 
 def _note(visit: Visit, event: Event, told: bool) -> None:
-    """Apply an event to its visit. `told`: the claim of that name."""
+    """Apply an event to its visit. `told`: the claim `told` of the lock."""
     what, at = event.what, event.at
     if name := _TIMES.get(what):
         setattr(visit, name, min(getattr(visit, name), at))

@@ -1,6 +1,6 @@
-"""Put one lock to one fault: `python -m exam.examine LOCK FAULT` prints the result.
+"""Examine one lock under one fault: `python -m exam.examine LOCK FAULT` prints the result.
 
-This process starts the servers, and they end with it.
+This process starts the servers. When this process ends, the servers end, too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .course import read
 from .faults import FAULTS, Script, evidence_of
 from .lab import Fault, Unable
 
-#: The outcomes of a trial, the worst first. "failed": a finding contradicts a claim; "seen": there
-#: are findings, but the lock claims nothing else; "not reached": the harm did not reach the lock.
+#: The outcomes of a trial, the worst first. "failed" means that a finding contradicts a claim.
+#: "seen" means that there are findings, but they contradict no claim. "not reached" means that the
+#: harm did not reach the lock.
 OUTCOMES = ("failed", "broken off", "seen", "passed", "not reached", "not applicable")
 
 
@@ -43,7 +44,7 @@ class Seen:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """The order of two runs of a trial: the worst has the lowest rank."""
+        """Sort key for the runs of a trial. The worst run has the lowest rank."""
         kind = KINDS.index(self.found[0].kind) if self.found else len(KINDS)
         longest = self.found[0].seconds if self.found else self.free
         return OUTCOMES.index(self.outcome), kind, -longest
@@ -54,7 +55,7 @@ class Seen:
 
 
 def examine(key: str, which: str) -> Seen:
-    """Put a lock to one fault."""
+    """Examine a lock under one fault."""
     start = time.monotonic()
     try:
         seen = _trial(key, which, find(key), FAULTS[which])

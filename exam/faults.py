@@ -54,7 +54,7 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
 
 
 class Script(Lab):
-    """A laboratory with the steps of scripts: each method is one."""
+    """A laboratory in which each method is a step of scripts."""
 
     def play(self, script: str) -> None:
         """Run a script. All its workers are started before its first step."""
@@ -81,9 +81,7 @@ class Script(Lab):
 
     def until_inside(self, who: str, seconds: float, name: str = "") -> None:
         """Wait for up to `seconds` until a worker with a name that begins with `who` gets in.
-
-        `name`: of the lock (default: any).
-        """
+        `name`: the name of the lock, or any lock by default."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for one in self.history():
@@ -92,7 +90,8 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside, or until they should be."""
+        """Wait until the waiters are inside. Stop waiting when the claimed time for that has
+        passed."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
@@ -102,7 +101,7 @@ class Script(Lab):
         """After the last turns, take all permits, while there is no other caller."""
         team = self.team(workers)
         if "waits" in team.end(3) or "time-up" in self.lock.cannot:
-            return  # it would wait without end for a permit that was lost
+            return  # the acquire would wait for a lost permit without end
         time.sleep(0.1)
         for hand in team:
             hand.do("take", 1.5, name)
@@ -189,7 +188,7 @@ class Script(Lab):
     def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
         """Harm each request of an acquire, or of a release, of a separate name each."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
-        fillers = Team(self.team("filler")[1:])  # they hold the other permits
+        fillers = Team(self.team("filler")[1:])  # these workers hold the other permits
         way, of_release = a.ways[0], of == "release"
         a.do("warm", "dry")
         before = way.requests
@@ -228,7 +227,8 @@ class Script(Lab):
         self.evidence[harm] += way.done[harm]
 
     def each_request_of_a_waiter(self) -> None:
-        """Hold each request of a waiter until the holders have released, which it must notice."""
+        """Delay each request of a waiter until the holders have released. The waiter must notice
+        the release."""
         a, (waiter,) = self.team("a"), self.team("one")
         for number in range(6):
             name = f"exam-{number}"

@@ -28,7 +28,8 @@ from .servers import HOST, Server
 
 #: Max seconds that a command of a worker may take, in addition to its wait.
 COMMAND_SECONDS = 40
-#: Workers that are alone. Other names are those of teams, with as many workers as the limit.
+#: Names of workers that are alone. Other names are names of teams, which have as many workers as
+#: the limit.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
 #: The error of the wall clocks of workers, in seconds.
 CLOCKS = {"ahead": 3600, "behind": -3600}
@@ -40,7 +41,7 @@ NOT_A_LOCKS = {
 
 
 class Unable(Exception):
-    """A fault can't be put to this lock, or not on this machine. The message has the reason."""
+    """A fault can't be tried on this lock, or not on this machine. The message has the reason."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from typing import Any
 
 #: Seconds between two checks of the processes, and between two checks of all their threads.
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
-#: A delay of the observer is recorded if it is longer than this many seconds, and one of another
-#: process if it is longer than half of it.
+#: A delay of the observer is recorded if it is longer than this many seconds. A delay of another
+#: process is recorded if it is longer than half of this.
 BUSY = 0.1
 
 
@@ -132,8 +132,8 @@ class Seat:
 
     @contextlib.contextmanager
     def harm(self, what: str, *whom: str) -> Iterator[None]:
-        """Report that this block does harm, so that errors and waits are expected. `whom`: the
-        only workers that are harmed."""
+        """Report that this block does harm, so that the checker expects errors and waits. `whom`:
+        the harmed workers, if not all are."""
         for who in whom or [""]:
             self.say("harm", who, None, what)
         try:

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Harm = tuple[str, float]  # what, and for how many seconds
+Harm = tuple[str, float]  # the kind of harm, and its duration in seconds
 
 
 @dataclass(eq=False)
 class _Pair:
-    """A client's connection and the one to the server. `harm`: to the next answer."""
+    """A client's connection, and the connection to the server. `harm`: the harm to the next
+    answer."""
 
     client: socket.socket
     server: socket.socket
@@ -85,7 +86,7 @@ class Path:
         self._door.shutdown(socket.SHUT_RDWR)
         self.cut()
 
-    # Threads: one accepts connections, and two serve each of them
+    # One thread accepts connections, and two threads serve each connection
 
     def _serve(self) -> None:
         with self._door, contextlib.suppress(OSError):

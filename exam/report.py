@@ -99,7 +99,7 @@ def _versions(locks: list[str]) -> str:
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Write the tables into a page, between two comments, of which the first names the groups."""
+    """Write the tables into a page, between two comments. The first comment names the groups."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:

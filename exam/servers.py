@@ -18,7 +18,8 @@ from pathlib import Path
 HOST = "127.0.0.1"
 START_SECONDS = 20
 
-# Runs in the server's process first: it asks the kernel to kill the server if its parent dies.
+# This code runs in the server's process before the server. It asks the kernel to kill the server if
+# its parent dies.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)

@@ -144,7 +144,7 @@ class Worker:
         return "stormed"
 
     def crowd(self, count: float, wait: float) -> str:
-        """Let threads or tasks wait, and report one of them."""
+        """Let threads or tasks wait for the lock. Report only one of them to the observer."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
@@ -176,8 +176,8 @@ class Worker:
         return len(self.waiting)
 
     def in_one_process(self) -> str:
-        """Let two threads acquire the lock in turn. The first one releases it once more while the
-        second one holds it."""
+        """Let two threads acquire the lock in turn. The first thread releases it once more while
+        the second thread holds it."""
         second = Worker(self.kind, self.place, f"{self.who}'s second thread", self.observer)
         if self.kind.shared:
             second.locks = self.locks
@@ -196,8 +196,8 @@ class Worker:
         return first
 
     def fork(self, gives: bool = False) -> str:
-        """Fork a child. If it `gives`, it releases the lock, which the parent still holds.
-        Otherwise it does nothing, and outlives its parent."""
+        """Fork a child. If `gives` is true, the child releases the lock, which the parent still
+        holds. Otherwise the child does nothing, and outlives its parent."""
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
@@ -289,8 +289,8 @@ class Worker:
 
 
 def _pack_numbers_as_text() -> None:
-    """Prevent a crash of hiredis: it dereferences a null pointer if a signal handler raises while
-    it packs a number."""
+    """Prevent a crash of hiredis. It dereferences a null pointer if a signal handler raises an
+    exception while hiredis packs a number."""
     with contextlib.suppress(ImportError):
         import hiredis
 

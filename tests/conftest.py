@@ -32,7 +32,7 @@ hypothesis_settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # `make test &` in a shell script ignores SIGINT. Child processes would ignore SIGINT, too.
+    # `make test &` in a shell script ignores SIGINT, and child processes would ignore it, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # The settings are loaded, but no cache has connected yet, so its address can still be set.
@@ -226,7 +226,7 @@ def clean(url: str) -> None:
 
 
 def forget_leases(*aliases: str) -> None:
-    """Stop renewing the leases that tests left: of these aliases, or of all aliases."""
+    """Stop renewing the leases that tests left, on these aliases or on all."""
     from django_redis_sync.engine import renewal
 
     for alias, renewer in list(renewal._renewers.items()):

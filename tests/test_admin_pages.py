@@ -1,4 +1,4 @@
-"""The admin's pages: their contents, and the permissions that they need."""
+"""The pages of the admin have the right contents, and require the right permissions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def held() -> Iterator[Held]:
 
 
 def one_minute_left() -> None:
-    """Wait for the next minute if this one is about to end. Charts have a step per minute."""
+    """If this minute is about to end, wait for the next one, because charts have a step per
+    minute."""
     while time.time() % 60 > 45:
         time.sleep(0.1)
 
@@ -101,7 +102,7 @@ def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keepe
         time.sleep(0.1)
     locks("pause", "slow", "--reason", "the disk <b> is full")
     locks("resize", "slow", "2")
-    rows = ["row-exports", "row-slow", "row-api"]  # those with problems first
+    rows = ["row-exports", "row-slow", "row-api"]  # names with problems come first in the list
     shown = eventually(lambda: [*(page := get(admin_client)).cells] == rows and page)
     as_written("list", lines_of(shown))
     as_written("name", lines_of(get(admin_client, "exports/change/")))

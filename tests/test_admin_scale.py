@@ -26,7 +26,7 @@ TROUBLE = "zz-last-by-name"
 
 @pytest.fixture(scope="module", autouse=True)
 def large(redis_url: str) -> Iterator[redis.Redis]:
-    """2,000 names and 50,000 keys in the registry; one name has a waiter and a rejection."""
+    """Register 2,000 names and 50,000 keys. One name has a waiter and a rejection."""
     clean(redis_url)
     raw = redis.Redis.from_url(redis_url)
     now = raw.time()[0] * 1000

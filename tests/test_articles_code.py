@@ -1,6 +1,6 @@
 """The locks of the articles in docs/articles.md, and this library under the same faults.
 
-Each test first runs the shortened code of an article, then the library.
+Each test first runs the shortened code of an article, and then the same scenario with the library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEY = f"{settings.PREFIX}:article"
 
 
 async def granted(io: Any, *primitives: Any, **options: Any) -> list[bool]:
-    """Acquire each primitive, and return which of them were granted."""
+    """Acquire each primitive without waiting, and return which of them were granted."""
     return [await io.do(one, "acquire", **options) is not None for one in primitives]
 
 
@@ -44,7 +44,8 @@ def test_page_names_a_test_for_each_row_of_the_articles_own_code() -> None:
 
 @both
 async def test_key_of_a_creator_that_died_before_expire_stays_locked(io, raw) -> None:
-    """The articles call EXPIRE if `not ttl`. Without an expiry, TTL is -1, so the test is false."""
+    """The articles call EXPIRE if `not ttl`. For a key without an expiry, TTL is -1, which is
+    true."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -65,8 +66,8 @@ async def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(io
     raw.set(KEY, "first", nx=True, px=20)
     await io.sleep(0.04)
     assert raw.set(KEY, "second", nx=True, px=10_000)
-    raw.delete(KEY)  # "first" releases without a check of the owner
-    assert raw.set(KEY, "third", nx=True)  # while "second" holds the lock
+    raw.delete(KEY)  # the first client doesn't check the owner
+    assert raw.set(KEY, "third", nx=True)  # the second client still holds the lock
     assert raw.get(KEY) != "third"  # on Python 3, a check that compares bytes with str always fails
     with raw.pipeline() as pipe:  # WATCH is safe, but takes four commands and a loop
         pipe.watch(KEY)
@@ -93,7 +94,7 @@ async def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(io
 async def test_failed_attempts_and_early_returns_leave_nothing_behind(io, raw) -> None:
     # With INCR, the caller that gets 1 is the owner. One DECR after three INCR leaves 2.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
-    raw.decr(KEY)  # the holder's release
+    raw.decr(KEY)  # the holder releases
     assert [False] * 3 == [raw.incr(KEY) == 1 for _ in range(3)]
     assert -1 == raw.pttl(KEY)
     raw.delete(KEY)
@@ -124,7 +125,7 @@ async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
     raw.set(KEY, "first", nx=True, px=10_000)
     assert not raw.set(KEY, "second", nx=True)  # the caller sleeps before it tries again
     raw.delete(KEY)
-    assert raw.set(KEY, "third", nx=True)  # the last caller is admitted first
+    assert raw.set(KEY, "third", nx=True)  # the caller that came last is admitted first
 
     entered, waiting = list[tuple[int, int]](), []
 
@@ -141,7 +142,7 @@ async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
     assert [0, 1, 2] == [number for number, _ in entered]
     assert sorted({fence for _, fence in entered}) == [fence for _, fence in entered]
 
-    # A storage needs the fence to reject the late write of a paused holder. Redlock has no fence.
+    # A storage needs the fence to reject a delayed write of a paused holder. Redlock has no fence.
     first = await io.do(Lock("library", timeout=0.05), "acquire")
     await io.sleep(0.1)
     second = await io.do(Lock("library"), "acquire")
@@ -149,7 +150,8 @@ async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
 
 
 def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=False):
-    """Acquire in a sorted set. Scores are arrivals or ends of leases, by the client's clock."""
+    """Acquire in a sorted set. A score is the time of arrival, or the end of a lease, by the
+    client's clock."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -170,7 +172,7 @@ async def test_sorted_set_trusts_clocks_and_timeouts_of_its_callers(io, raw, mon
     behind = [acquire("behind", 2, 10, now) for now in (1000.0, 1000.0, 1000.1, 999.9)]
     assert [True, True, False, True] == behind
     assert 3 == raw.zcard(f"{KEY}:behind")
-    # A client whose clock is 11 s ahead, or whose timeout is shorter, removes a holder as too old.
+    # A client removes a holder as too old if its clock is 11 s ahead or its timeout is shorter.
     assert [True, True] == [acquire("ahead", 1, 10, now) for now in (1000.0, 1011.0)]
     assert [True, True] == [acquire("lease", 1, *each) for each in ((60, 1000.0), (1, 1002.0))]
     assert [1, 1] == [raw.zcard(f"{KEY}:{key}") for key in ("ahead", "lease")]
@@ -192,12 +194,13 @@ async def test_sorted_set_trusts_clocks_and_timeouts_of_its_callers(io, raw, mon
 
 @both
 async def test_renewal_by_zadd_restores_or_misses_a_lost_holder(io, raw) -> None:
-    """The client removes a restored member when ZADD returns 1, unless the client crashes first."""
+    """If ZADD returns 1, the client removes the restored member, unless the client crashes before
+    that."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
     assert 1 == raw.zadd(KEY, {holder: 1012.0})  # the removed holder is a member again
     assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}
-    # ZADD counts the members added, and XX never adds any. With CH, the replies differ unless the
-    # score stays the same.
+    # ZADD counts added members, and with XX it adds none. With CH, the replies for a member and for
+    # a missing one differ, unless the score stays the same.
     names, changed = (holder, "dead"), {"xx": True, "ch": True}
     assert [0, 0] == [raw.zadd(KEY, {one: 1013.0}, xx=True) for one in names]
     assert [1, 0] == [raw.zadd(KEY, {one: 1014.0}, **changed) for one in names]
@@ -226,7 +229,7 @@ async def test_rank_in_a_misspelled_key_admits_all_callers(io, raw) -> None:
 
 @both
 async def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(io, raw) -> None:
-    """Scores are doubles: beyond 2^53, different counts can have equal scores."""
+    """Scores are doubles. Beyond 2^53, different counts can have equal scores."""
     raw.set(KEY, 2**31 - 1)
     assert 2**31 == raw.incr(KEY)
     raw.set(KEY, 2**63 - 1)
@@ -255,14 +258,14 @@ async def test_set_counter_and_list_never_free_the_permit_of_a_crashed_holder(io
 
 
 @both
-async def test_counter_has_no_owners_and_one_expiry(io, raw) -> None:
+async def test_counter_has_no_owners_and_only_one_expiry_for_all_permits(io, raw) -> None:
     raw.incr(KEY)
     raw.decr(KEY)
-    raw.decr(KEY)  # a second release
+    raw.decr(KEY)  # the holder releases twice
     assert -1 == int(raw.get(KEY))  # the counter is too low, so it admits too many callers
     raw.set(KEY, 1, px=20)
     await io.sleep(0.04)
-    assert 1 == raw.incr(KEY)  # the second holder at a limit of 1
+    assert 1 == raw.incr(KEY)  # two holders at a limit of 1
 
     lease = await io.do(Semaphore("library", 2), "acquire")
     await io.do(lease, "release")
@@ -299,7 +302,7 @@ async def test_semaphore_reentrant_lock_and_pool_limit_different_things(io) -> N
     assert [True] * 3 == await granted(io, *[RLock("owner", blocking=False)] * 3)
 
     def in_two_pools(work: Callable[[], Any]) -> list[Any]:
-        """Run four calls in two pools of two threads, which stand for two processes."""
+        """Run four calls in two pools of two threads. The pools stand for two processes."""
         with ThreadPoolExecutor(2) as one, ThreadPoolExecutor(2) as other:
             return [done.result() for done in [pool.submit(work) for pool in (one, other) * 2]]
 

@@ -100,7 +100,8 @@ async def parts(response: Any) -> list[bytes]:
 
 
 def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, str]]) -> list[Any]:
-    """Send each request when its function returns True: a POST request, or GET without data."""
+    """Send each request when its function returns True. A request with data is a POST, others are a
+    GET."""
 
     async def visit(is_time: Callable[[], bool], data: dict[str, str]) -> Any:
         await until(io, is_time)
@@ -131,7 +132,8 @@ def stand_in_line(io: Any, prefix: str) -> dict[str, Any]:
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def is_turn(number: int) -> bool:
-        """Return True when the previous customer is in line, or for the second, 0.3 s served."""
+        """Return True if customer `number` may come. The second customer comes when the first one
+        has been served for 0.3 s, and each further customer when the previous one is in line."""
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])

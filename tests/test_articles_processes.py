@@ -122,10 +122,8 @@ def test_reentrant_lock_is_not_owned_by_a_forked_child(raw) -> None:
 
 
 def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
-    """Run buyers that read the stock, pause, and write the stock under the lock.
-
-    A fifth of the buyers hardly waits for the lock, and another fifth raises an error.
-    """
+    """Run buyers that read the stock, pause, and write the stock under the lock. A fifth of the
+    buyers hardly waits for the lock. Another fifth raises an error."""
     io = Sync() if mode == "sync" else Async()
 
     def process(index: int) -> None:

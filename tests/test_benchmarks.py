@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
-def test_option_only_runs_one_benchmark_and_its_goals(tmp_path: Path) -> None:
+def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
     words = ("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found)
     own = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
@@ -88,7 +88,7 @@ def test_contended_cycle_sends_at_most_three_commands(redis_url: str) -> None:
         for thread in threads:
             thread.join()
     commands = counts["EVALSHA"] + counts.get("BLPOP", 0)
-    # A waiter that waits longer than a second, as on a busy machine, sends one more command.
+    # If a waiter waits longer than a second, as on a busy machine, it sends one more command.
     assert 2 * 4 * cycles <= commands <= 3 * 4 * cycles + 8
 
 

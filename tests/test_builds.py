@@ -67,7 +67,8 @@ def sdist(built: Path) -> Path:
 
 
 def test_builds_of_the_same_source_are_identical(built: Path, sdist: Path, tmp_path: Path) -> None:
-    """The second build runs later, from the unpacked sdist with other times and modes of files."""
+    """The second build runs later. It uses the unpacked sdist, whose files have other times and
+    modes."""
     run(sys.executable, "-m", "tarfile", "-e", sdist, tmp_path, cwd=tmp_path)
     (source,) = tmp_path.iterdir()
     for path in source.rglob("*"):
@@ -90,7 +91,7 @@ def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_has_the_files_for_tests_and_builds_and_no_owners(sdist: Path) -> None:
+def test_sdist_contains_what_tests_and_builds_need_and_names_no_owners(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
     names = {one.name.partition("/")[2] for one in members}
@@ -108,7 +109,7 @@ def test_twine_accepts_sdist_and_wheel(built: Path) -> None:
 
 
 def files(package: Path) -> set[str]:
-    """Return the files that belong into the wheel: all but the sources of catalogs."""
+    """Return the files that belong in the wheel. Only the sources of catalogs don't."""
     return {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")

@@ -64,7 +64,8 @@ def both(first: str, second: str):
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return a view of a class with `bases` and the mixin. `bases` may contain the mixin."""
+    """Return a view of a class with `bases` and the mixin. `bases` may already contain the
+    mixin."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
@@ -344,9 +345,9 @@ def test_django_setup_does_not_import_the_check_modules() -> None:
     assert "[]" == done.stdout.strip()
 
 
-def test_process_without_the_app_installed_logs_one_warning(settings, caplog) -> None:
+def test_process_logs_one_warning_if_the_app_is_not_installed(settings, caplog) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # have the library read the settings again
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # make the library read the settings again
     for _ in range(3):
         assert not Lock("not installed").locked()
     (record,) = caplog.records

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("fresh_keeper")
 def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     monkeypatch.setattr("sys.stdin", StringIO("n\n\nyes please\n"))
-    for _ in range(4):  # in the last pass, the input has ended
+    for _ in range(4):  # in the last pass, there is no more input
         assert (1, "Nothing was cleared.") == failed("clear", "a")
     assert locks("clear", "a", "--dry-run").endswith("Dry run: nothing was cleared.\n")
     assert lease.owned()

@@ -55,7 +55,7 @@ def test_history_of_a_day_has_rows_of_15_minutes(night: int, raw: Any) -> None:
     assert ("exports", None, 120, 1) == (*map(found.get, ABOUT),)
 
 
-def test_history_shows_the_period_asked_for_and_a_suggestion(night: int) -> None:
+def test_history_shows_the_requested_period_and_a_suggested_limit(night: int) -> None:
     text = locks("history", "exports")
     assert "Last 24 h: granted 97, of these after waiting 6 (2.5 s on average)" in text
     assert "held 9.9 s on average, at most 6 in use.\n" in text
@@ -81,7 +81,7 @@ def test_history_of_a_policy_includes_all_keys_and_earlier_hours(
         assert "granted 1," in locks("history", "api", "--key", "1")
 
 
-def test_history_shows_how_far_back_it_reaches_or_that_there_is_none(settings: Any) -> None:
+def test_history_shows_its_start_or_that_there_is_no_history(settings: Any) -> None:
     with Semaphore("exports", 3):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": 2}
         assert "History reaches back 2 h 0 min." in locks("history", "exports")

@@ -138,7 +138,7 @@ def test_page_shows_silent_waiters_and_permits_that_were_handed_off(
 
         eventually(is_silent)
         held = raw.hget(info, lease.token)
-        raw.hset(info, lease.token, b"g" + held[1:])  # g: granted by a handoff, and not claimed yet
+        raw.hset(info, lease.token, b"g" + held[1:])  # state g: handed off, but not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
     assert "\n* It waited, and was granted its permit" in page
@@ -316,7 +316,8 @@ def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """Functions to call, one in each pause of `--watch 0.1`. After these, a pause sends Ctrl-C."""
+    """A list of functions. Each pause of `--watch 0.1` calls the next one, and when the list is
+    empty, a pause sends Ctrl-C."""
     calls: list[Callable[[], object]] = []
     sleep = time.sleep
 
@@ -335,7 +336,8 @@ def frames_of(*words: str, **options: Any) -> list[list[str]]:
     head, *frames = shown.split("\x1b[H")
     assert "\x1b[?1049h\x1b[?25l\x1b[?7l" == head, "the alternate screen cuts long lines"
     assert shown.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
-    # No frame clears the whole screen. Each overwrites the lines, and clears what is below once.
+    # No frame clears the whole screen. Each frame overwrites the lines of the last one, and clears
+    # what is below once.
     assert "\x1b[2J" not in shown and all(1 == frame.count("\x1b[J") for frame in frames)
     return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\n") for frame in frames]
 

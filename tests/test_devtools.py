@@ -32,7 +32,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    stat = Path(f"/proc/{pid}/stat")  # Z: a zombie, which has ended but is not reaped
+    stat = Path(f"/proc/{pid}/stat")  # state Z: a zombie, which has ended but is not reaped
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 

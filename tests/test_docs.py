@@ -106,7 +106,7 @@ def test_python_blocks_of_a_page_run(
         immediate = "django.tasks.backends.immediate.ImmediateBackend"
         settings.TASKS = {"default": {"BACKEND": immediate}}
     module.__dict__["create_table"] = create_table
-    sys.modules[module.__name__] = module  # some code looks up the module of a function
+    sys.modules[module.__name__] = module  # some code looks up the module of a function by name
     try:
         for block in blocks(page):
             if block.language == "python" and block.needs in (None, needs):

@@ -30,7 +30,8 @@ class Impatient(Lock):
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return an async test as a sync function, which fails if the test exceeds MAX_WAIT seconds."""
+    """Return an async test as a sync function. The function fails if the test takes more than
+    MAX_WAIT seconds."""
 
     @functools.wraps(test)
     def in_sync(**fixtures: Any) -> None:
@@ -38,7 +39,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
     async def main(fixtures: dict[str, Any]) -> None:
         task = asyncio.ensure_future(test(**fixtures))
-        # Not wait_for(): it cancels a test that hangs, and the test could then pass.
+        # wait_for() would cancel a test that hangs, and the cancelled test could then pass.
         done, _ = await asyncio.wait([task], timeout=MAX_WAIT)
         assert done, "it hangs"
         task.result()
@@ -47,7 +48,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def connected(front: Front) -> str:
-    """Use a lock once, so that the loop has connected, loaded the scripts, and subscribed."""
+    """Use a lock once. After that, the loop has connected, loaded the scripts, and subscribed."""
     async with Lock("warm", using=front.alias) as lease:
         await lease.arenew()
     front.received.clear()
@@ -55,7 +56,7 @@ async def connected(front: Front) -> str:
 
 
 async def waiting(front: Front, *names: str) -> list[asyncio.Task[Any]]:
-    """Start an acquire for each name, and return the tasks when all wait in the queues."""
+    """Start an acquire for each name. When all of them wait in the queues, return their tasks."""
     tasks = [asyncio.create_task(Lock(one, using=front.alias).aacquire()) for one in names]
     await until(Async(), lambda: all(front.view(one).waiting == names.count(one) for one in names))
     return tasks
@@ -231,7 +232,8 @@ async def test_call_that_is_cancelled_again_and_again_ends_in_time(
 
 @pytest.fixture
 def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send no heartbeats. A waiter then asks again only after a message or when its delay ends."""
+    """Turn heartbeats off. A waiter then asks again only after a message or at the end of its
+    delay."""
     monkeypatch.setattr(f"{HUB}.HEARTBEAT_INTERVAL", 1e6)
 
 

@@ -46,7 +46,8 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return the `nth` name whose slot is on node `owner` while all nodes share the slots."""
+        """Return the `nth` name with a slot on node `owner`, while all three nodes share the
+        slots."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -82,8 +83,8 @@ def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
 @both
 async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str) -> None:
-    """After ASK, the client sends ASKING before the command, and the next call asks the old node
-    again. A redirection without a host means another port of the same host."""
+    """After an ASK reply, the client sends ASKING before the command. The next call asks the old
+    node again. A redirection without a host means the same host with another port."""
     name, (old, new, _) = nodes.name(0), nodes
     for verb in SCRIPTS:
         old.answer(verb, nodes.redirect(kind, name, host))
@@ -180,7 +181,7 @@ def test_reads_of_operators_follow_redirections(nodes: Nodes, kind: str) -> None
 async def test_call_is_served_by_the_new_owner_when_a_node_is_down(io, nodes: Nodes) -> None:
     name = nodes.name(0)
     async with io.entered(Lock(nodes.name(1), using=nodes.alias)):
-        await io.sleep(0.6)  # the slots are known, and old enough to be read again
+        await io.sleep(0.6)  # the known slots are old enough to be read again
     nodes[0].down()
     nodes.share(*nodes[1:])
     async with io.entered(Lock(name, using=nodes.alias)) as lease:

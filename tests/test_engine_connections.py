@@ -47,7 +47,7 @@ async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply:
     front.answer("acquire", reply, times=1)
     lease = await io.do(Lock("x", using=front.alias), "acquire", False)
     assert lease and lease.held
-    assert 2 <= len(front.verbs("acquire")) <= 3  # 3: the server did not know the script
+    assert 2 <= len(front.verbs("acquire")) <= 3  # 3 if the server did not know the script
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_connection_class_of_the_project_gets_only_arguments_that_it_accepts(fro
     ("socket_timeout", "delay", "asked"),
     [(5.0, 300, "0.300"), (5.0, 20_000, "4.000"), (1.0, 20_000, "0.500")],
 )
-def test_waiter_asks_for_a_message_for_less_than_the_socket_timeout(
+def test_blpop_of_a_waiter_blocks_for_less_than_the_socket_timeout(
     fronts: Any, socket_timeout: float, delay: int, asked: str
 ) -> None:
     (front,) = fronts(SOCKET_TIMEOUT=socket_timeout)

@@ -57,7 +57,8 @@ def test_name_is_registered_once_a_minute(front: Front) -> None:
 def test_names_that_could_not_be_registered_are_registered_a_second_later(
     front: Front, reply: Any
 ) -> None:
-    """The thread waits at most a second for the reply, because its other jobs wait meanwhile."""
+    """The housekeeping thread waits at most a second for a reply, because its other jobs wait
+    meanwhile."""
     front.answer("zadd", reply, times=1)
     use(front, "x")
     eventually(lambda: front.raw.zscore(NAMES, "x"), 5)
@@ -128,8 +129,8 @@ def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
 
 # At exit
 
-#: From Python 3.12 on, no thread can start while the interpreter shuts down. On earlier versions,
-#: the handler makes thread starts fail, too.
+#: Since Python 3.12, no thread can start while the interpreter shuts down. On earlier versions, the
+#: exit handler makes thread starts fail, too.
 PROGRAM = """if True:
     import atexit, sys, threading, time
     import django

@@ -1,4 +1,5 @@
-"""Votes of a quorum of five servers: the commands that they get, and the results of replies."""
+"""Votes of a quorum of five servers. The tests check the commands that servers get, and the result
+of their replies."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ class Five(list[Front]):
 
 @pytest.fixture
 def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) -> Five:
-    """Five servers. A vote waits for slow replies for up to 3 s, so that each reply also counts on
-    a busy machine."""
+    """Five servers. A vote waits up to 3 s for slow replies, so that they also count on a busy
+    machine."""
     monkeypatch.setattr(voting, "LATE", 1e6)
     monkeypatch.setattr(voting, "PATIENCE", 3.0)
     return Five(fronts(5))
@@ -81,10 +82,11 @@ async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Fi
 
 
 @both
-async def test_lease_expires_when_fewer_than_a_majority_of_its_leases_remain(
+async def test_quorum_lease_expires_when_fewer_than_a_majority_of_servers_hold_it(
     io, five: Five
 ) -> None:
-    """Clocks run at different rates, so the servers get a longer lease than the holder."""
+    """The clocks of servers run at different rates, so a server gets a longer lease than the
+    holder."""
     grants = [["ok", str(7 + n), ms] for n, ms in enumerate((40402, 30302, 20202, 10102))]
     five.answer("acquire", *grants, FULL)
     lease = await io.do(five.lock(), "acquire", False)
@@ -135,7 +137,7 @@ async def test_majority_decides_a_vote_and_grants_of_a_failed_vote_are_undone(
             assert " of 5 servers" in str(caught.value)
             assert outcome == "final" or caught.value.maybe_executed
     assert time.monotonic() - began < 9
-    # If a server replied too late, it also gets an undo.
+    # A server that replied too late also gets an undo.
     await until(io, lambda: all(map(ge, undone_on(five), undone)), 15)
     five.calm()
     await stack.aclose()
@@ -163,7 +165,8 @@ async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
 
 @both
 async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
-    """The undo of an attempt can leave a tombstone, and then the server rejects the same token."""
+    """The undo of an attempt can leave a tombstone for its token, so the next attempt needs a new
+    token."""
     for one in five[:3]:
         one.answer("acquire", FULL, times=3)
     lease = await io.do(five.lock(), "acquire")
@@ -176,7 +179,7 @@ async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
 
 @pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
 @both
-async def test_late_grant_is_renewed_and_released_and_a_late_rejection_is_ignored(
+async def test_grant_after_the_vote_is_renewed_and_released_and_a_rejection_is_ignored(
     io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -282,7 +285,7 @@ async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
         assert all(n == 1 for n, done in zip(counts, released, strict=True) if done)
 
 
-def test_lease_can_be_renewed_after_the_quorum_forgets_other_leases(
+def test_quorum_lease_can_be_renewed_after_other_leases_were_forgotten(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)

@@ -33,7 +33,8 @@ def test_thousands_of_leases_are_renewed_in_time_and_in_batches(
         time.sleep(5)
         took, now = time.monotonic() - began, commands_and_reads(client)
         sent = now[0] - commands
-        # A lease is renewed every 2 s, or up to 0.25 s earlier in a batch with other leases.
+        # A lease is renewed every 2 s. In a batch with other leases, it is renewed up to 0.25 s
+        # earlier.
         assert 2000 * (took / 2 - 1) <= sent <= 2000 * (took / 1.75 + 1)
         assert now[1] - reads <= sent / 8, "renewals were not sent in batches"
         assert all(lease and lease.held for lease in leases)
@@ -46,7 +47,7 @@ def test_thousands_of_leases_are_renewed_in_time_and_in_batches(
     [("-ERR odd", 10**9, False), (["lost"], 10**9, False), ("-NOSCRIPT none", 1, True)],
     ids=["error", "lost", "unknown script"],
 )
-def test_reply_to_one_renewal_of_a_batch_concerns_only_its_lease(
+def test_reply_to_one_renewal_of_a_batch_affects_only_its_own_lease(
     front: Front, reply: Any, times: int, kept: bool
 ) -> None:
     lost, replies = list[Lease](), [reply] * min(times, 100)
@@ -89,7 +90,7 @@ def test_failing_renewals_are_logged_once_and_so_is_the_recovery(
     lease.release()
 
 
-def test_leases_of_a_removed_cache_are_logged_once_and_renewed_no_more(
+def test_leases_of_a_removed_cache_are_logged_once_and_not_renewed(
     front: Front, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = Lock("x", using=front.alias, timeout=1.5, renew=True).acquire()

@@ -11,7 +11,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
     return list(schedule.take(now))
 
 
-def test_take_returns_tokens_that_are_due_or_may_be_early_sorted_by_due_time() -> None:
+def test_take_returns_due_and_early_tokens_in_the_order_of_their_due_times() -> None:
     schedule = Schedule()
     for token, at, early in [("c", 3.0, 3.0), ("a", 1.0, 0.9), ("d", 3.1, 2.9), ("b", 2.0, 2.0)]:
         schedule.put(token, at, early)

@@ -112,7 +112,7 @@ def test_worker_replaces_a_thread_that_died(error: BaseException) -> None:
     desk = Desk()
     desk.put(error)
     eventually(lambda: desk.by)
-    desk.by[0].join(30)  # so that pytest warns about the exception during this test
+    desk.by[0].join(30)  # makes pytest warn about the exception in this test
     desk.put("on")
     eventually(lambda: desk.done == ["on"])
 
@@ -146,7 +146,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
             run_callbacks(lambda: desk.done.append(mine))
 
     for _ in interruptions(lambda: put("mine"), "engine/threads.py", where=at_any_step):
-        # After each interruption, the worker still does the work of another caller.
+        # After each interruption, the worker still does the work that another caller submits.
         put("other's")
         eventually(lambda: "other's" in desks[-1].done, 5)
         desks.append(Desk())
@@ -241,7 +241,8 @@ def test_callback_that_got_no_thread_runs_later(
 
 
 def child_returns_true(body: Callable[[], bool]) -> bool:
-    """Run `body` in a forked child. Return True if `body` returned True within 20 seconds."""
+    """Run `body` in a forked child. Return True if `body` returned True in the child within 20
+    seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads (3.12)
         child = os.fork()
@@ -364,7 +365,8 @@ def test_waiter_interrupted_at_any_line_does_not_block_others(
         with contextlib.suppress(LeaseLost):  # the short lease may expire on a busy machine
             lock.release()
 
-    # Interrupting at each of hundreds of lines takes too long, so each test run picks 40 at random.
+    # Interrupting at each of hundreds of lines takes too long. So each test run picks 40 lines at
+    # random.
     chance = random.Random()
     for _ in range(40):
         left = [chance.randrange(1, 900)]

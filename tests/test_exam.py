@@ -26,8 +26,8 @@ from exam.faults import FAULTS, Script
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A correct lock that never uses its server. If an alarm is set, every second acquire returns right
-#: before it rings.
+#: A correct lock that uses a file, and no server. If an alarm is set, every second acquire returns
+#: right before the alarm rings.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
 from exam.adapter import Adapter, Claims, Program, poll
@@ -145,7 +145,7 @@ def test_fault_or_instrument_that_does_nothing_is_noticed(
 
 def test_each_library_names_its_source_and_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    postgres = find("postgres")  # the only one whose claims are not made of its quotes
+    postgres = find("postgres")  # its claims have no quotes
     assert replace(Claims(), lease=0, punctual=True) == postgres.claims
     assert {"lease", "punctual"} == {*postgres.quotes}
 

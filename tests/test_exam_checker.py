@@ -1,4 +1,5 @@
-"""The checker, on histories written by hand: each finding, and a similar history without it."""
+"""The checker examines histories that are written by hand. For each finding, there is also a
+similar history without it."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ EARLY, LATE = [(1, "b", "ask", 2), (1.1, "b", "gave_up")], [(1, "b", "ask", 2), 
 FAILED = [(1, "b", "ask"), (1.1, "b", "error")]
 FORGOTTEN = [(0, "a", "ask"), (1, "a", "gave_up"), (9, "b", "ask", 0.5), (9.5, "b", "gave_up")]
 HARMED, WIPED, BEFORE = harm(0.1, 1.1, "a"), harm(0.5, 0.6), harm(0, 0.1)
-ONE, OTHER = visit("a", 0, 0.1, 3), visit("b", 0.2, 2.1, 3.9)  # ONE: longer than a lease of 2 s
+ONE, OTHER = visit("a", 0, 0.1, 3), visit("b", 0.2, 2.1, 3.9)  # ONE exceeds a lease of 2 s
 PASSED = [*A, *visit("b", 0.2, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)]
 PAUSED = [*visit("a", 0, 0.1, 0.3)[:-2], (0.31, "a", "stopped", 0.3), (2.4, "a", "resumed"),
           (2.5, "a", "probe"), (2.5, "a", "lost")]  # fmt: skip
@@ -73,7 +74,7 @@ def history(lines: Any) -> list[Event]:
 @pytest.mark.parametrize(
     ("claims", "lines", "expected"),
     [
-        # More inside than the limit
+        # More workers inside than the limit
         *[(one, [*A, *visit("b", 0.2, 1.1, 2)], "") for one in (PLAIN, LEASED, TELLS)],
         *[(one, [*A, *B], "two inside") for one in (PLAIN, LEASED, TELLS)],
         (PLAIN, [*A, *visit("b", 0.2, 0.5, 2, None, "another lock")], ""),
@@ -82,29 +83,30 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, [(0, "a", "ask"), (0.1, "a", "enter"), (0.6, "a", "died"), *B], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1), *visit("b", 0.2, 1.05, 2)], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)], "told late"),
-        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # held at 0.9, or later
+        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # the lock was held until 0.9 at least
         (TELLS, [*STOPPED, (4.04, "a", "lost"), *visit("b", 0.2, 3.1, 3.9)], ""),
         (TELLS, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "two inside"),
         (LEASED, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "(past its lease)"),
         (LEASED, [*ONE, *OTHER], "two inside"),
         (LEASED, [*ONE, *OTHER, (1.5, "x", "busy", 0.3, "101")], "(past its lease)"),
         (HARD, [*ONE, *OTHER], "(past its lease)"),
-        # A lease begins 0.3 s before its grant is seen, or earlier after harm.
+        # A lease begins up to 0.3 s before the worker reports its grant, or earlier if there was
+        # harm.
         (HARD, [*OTHER, *visit("c", 2.2, 3.7, 4)], "two inside"),
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 1.4)], "two inside"),
-        # A holder may learn within a lease that the data was lost.
+        # A holder has the time of a lease to learn that the data was lost.
         ((TELLS, "lossy"), [*WIPED, *loses("a", 0.1, 1.5), *NEXT], "(told late)"),
         ((TELLS, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "never told"),
         ((LEASED, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "(two inside)"),
         # Fences
         (FENCED, [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7)], "fence went back"),
-        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # asked together
+        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # both asked at once
         (FENCED, [*visit("a", 0, 0.1, 3, 7), *visit("b", 0.2, 2.1, 3.5, 8)], "(past its lease)"),
         ((FENCED, "lossy"), [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2)],
          "(fence went back)"),
-        # Free, and not granted
+        # A permit that is free and not granted
         (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),  # users want no other
         (LEASED, [*DEAD, *visit("b", 0.2, 7, 8)], "free but not granted"),
         (LEASED, [*DEAD, *visit("b", 0.2, 4.5, 5)], ""),
@@ -114,8 +116,9 @@ def history(lines: Any) -> list[Event]:
         (Claims(), [*A, *LATER], "(free but not granted)"),
         (Claims(), [*A, *visit("b", 0.2, 9, 10)], "free but not granted"),
         (Claims(), [*A, *visit("b", 0.2, 9, 10), *BEFORE], "(free but not granted)"),
-        (Claims(lease=2, within=2), DIED_WAITING, ""),  # it may have had a grant
-        # A busy machine explains a delay of three times what a process had to wait, not more.
+        (Claims(lease=2, within=2), DIED_WAITING, ""),  # the dead waiter may have had a grant
+        # A process that had to wait for a processor explains a delay of three times this wait, not
+        # more.
         (PLAIN, [*A, *visit("b", 0.2, 4, 6), (3.5, "x", "busy", 0.5)], ""),
         (PLAIN, [*A, *visit("b", 0.2, 4, 6), (3.5, "x", "busy", 0.2)], "free but not granted"),
         (PLAIN, [*A, *visit("b", 0.2, 9, 10), (8.5, "x", "busy", 7.0)], "free but not granted"),
@@ -131,7 +134,7 @@ def history(lines: Any) -> list[Event]:
         (HARD_TELLS, loses("a", 0.1, 0.5), "lost without reason"),
         (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # in the second half of its lease
         (HARD, loses("a", 0.1, 0.5), ""),
-        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # it did not run
+        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # a did not run
         (TELLS, PAUSED, ""),
         (TELLS, [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
         ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),

@@ -1,4 +1,4 @@
-"""The observer: the events that workers report, and those that it detects."""
+"""The observer records the events that workers report, and events that it detects itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_death_and_stops_of_a_worker_are_detected(observer: Observer) -> None:
 
 
 def test_wait_for_a_processor_is_recorded(observer: Observer) -> None:
-    """Three processes share a processor, and one of them is only watched, as a server is."""
+    """Three processes share a processor. The observer watches one of them like a server."""
 
     def spin(seat: Seat | None = None) -> None:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])

@@ -20,7 +20,7 @@ from tests.support.workload import ModelServer, Workload, call, words
 
 pytestmark = pytest.mark.tools
 
-#: For each rule, a defect of the scripts that breaks it: a text, and the replacement.
+#: For each rule, a text of the scripts, and the replacement that breaks the rule.
 DEFECTS = {
     "limit": ("  return used <= limit\n", "  return used <= limit + 1\n"),
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
@@ -68,14 +68,14 @@ def test_checker_finds_a_defect_of_a_script(rule: str) -> None:
 
 
 class LastReplyOnly(LocalExpiry):
-    """A defective local expiry: it uses only the reply received last."""
+    """A defective local expiry, which uses only the reply received last."""
 
     def answered(self, nth: int, until: float) -> None:
         self.__init__(until, nth)  # type: ignore[misc]
 
 
 class RepliesOnly(LocalExpiry):
-    """A defective local expiry: it ignores renewals without a reply."""
+    """A defective local expiry, which ignores renewals without a reply."""
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         pass

@@ -43,7 +43,7 @@ def kill_child(worker: Any) -> None:
 
 
 def wait_for(site: Site, word: str, count: int, seconds: float = 60) -> None:
-    """Wait until `count` jobs have begun (word "begin") or ended (word "end")."""
+    """Wait until `count` jobs have begun (if `word` is "begin") or ended (if it is "end")."""
     site.until(lambda: len(site.effects.jobs(word)) >= count, seconds)
 
 
@@ -61,7 +61,7 @@ def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None
     site.ended(range(16))
     check_order(site, 16, displacement=6)
     assert 2 == site.effects.most_at_once()
-    # Unlimited tasks, which were sent last, ran beside the first limited tasks.
+    # The unlimited tasks were sent last, and ran at the same time as the first limited tasks.
     begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
     assert begins.index("begin free") < 8
 
@@ -83,7 +83,7 @@ RESULTS = [
 ]
 
 
-def test_retries_chains_chords_and_options_work_with_on_full_retry(site: Site) -> None:
+def test_tasks_with_on_full_retry_support_retries_chains_chords_and_options(site: Site) -> None:
     site.start()
     codes = [code.replace("get()", "get(timeout=60)") for code, _ in RESULTS]
     sends = f"from celery import *\nimport json\nprint(json.dumps([{', '.join(codes)}]))"
@@ -93,7 +93,9 @@ def test_retries_chains_chords_and_options_work_with_on_full_retry(site: Site) -
 
 
 @deep
-def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redis.Redis) -> None:
+def test_duplicates_of_a_running_task_are_deferred_and_dropped(
+    site: Site, raw: redis.Redis
+) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
     site.start()
     stats = View(raw, "exports").keys.stats

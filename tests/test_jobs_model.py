@@ -1,7 +1,7 @@
-"""Random jobs on the model's Redis, with a broker that delivers late, twice, or after a kill.
+"""Random jobs on the model's Redis. The broker may deliver a message late, twice, or after a kill.
 
-As with Celery's late acknowledgement, a job may run again after its end, unless a copy of the job
-was delivered during the run. No job is lost or runs twice at a time, and the limit is kept.
+As with Celery's late acknowledgement, a job may run again after its end, unless a second message of
+the job was delivered during the run. No job is lost or runs twice at a time, and the limit is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.test_protocol_equivalence import KEYS, START
 pytestmark = pytest.mark.promise(33)
 
 LEASE, SECOND = 4000, 1_000_000
-#: How long Redis keeps a place after its job is due, and after which time no key remains.
+#: The time for which Redis keeps the place of a job that is due, and the time after which no key
+#: remains.
 PLACE_LIFE, LIFETIME = 90 * SECOND, 170 * SECOND
 
 
@@ -35,7 +36,8 @@ class Message(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running job, or another lease if `message` is None. `dies`: its worker will be killed."""
+    """A running job. If `message` is None, another lease. `dies`: True if its worker will be
+    killed."""
 
     until: int
     lease_ends: int
@@ -55,7 +57,7 @@ class World:
         self.tokens = map("t{}".format, itertools.count(1))
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
-        self.seen: set[int] = set()  # running jobs with a copy that was delivered
+        self.seen: set[int] = set()  # running jobs of which a second message was delivered
         self.done: dict[int, int] = {}  # times at which jobs of `seen` ended
         self.log: list[Any] = []
 
@@ -72,11 +74,12 @@ class World:
         assert condition, "\n".join([message, *map(str, self.log[-15:])])
 
     def happens(self, part: float) -> bool:
-        """Return True with probability `part`, or always False in a world without faults."""
+        """Return True with probability `part`. In a world without faults, always return False."""
         return self.faults and self.chance.random() < part
 
     def live(self, job: int | None = None) -> list[Running]:
-        """Return the running jobs, or only runs of `job`, with a lease that has not expired."""
+        """Return the running jobs whose lease has not expired. If `job` is given, return only its
+        runs."""
         live = [r for r in self.running if r.message and r.lease_ends > self.micros]
         return [r for r in live if job in (None, r.message.job)]
 
@@ -133,7 +136,8 @@ class World:
             self.check(self.ended[job] or job in {m.job for m in known}, f"{job} is lost")
 
     def redeliver(self, message: Message) -> None:
-        """Put a message back into the queue, for a delivery at once or some seconds later."""
+        """Put a message back into the queue. The broker delivers it at once or some seconds
+        later."""
         delay = self.chance.choice([0, 1, 3, 10]) * SECOND
         self.queue.append(message._replace(due=self.micros + delay))
 
@@ -147,7 +151,7 @@ class World:
         ends = self.micros + LEASE * 1000
         lease = (self.micros + hold, ends, token, fence, message, self.happens(0.1))
         self.running.append(Running(*lease))
-        if self.happens(0.2):  # a copy is delivered while the job runs
+        if self.happens(0.2):  # a second message of the job is delivered during its run
             self.queue.append(message._replace(due=self.micros + self.chance.randrange(hold)))
 
     def end(self, run: Running) -> None:
@@ -205,13 +209,13 @@ def test_all_keys_but_the_statistics_expire_after_all_jobs_have_ended() -> None:
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("if state == 'r' then\n", "if false then\n"),  # two copies of a job run at the same time
-        # A message is dropped as a copy although no newer message was delivered.
+        ("if state == 'r' then\n", "if false then\n"),  # two messages run a job at the same time
+        # A message is dropped as a duplicate although no newer message of the job was delivered.
         ("elseif nth < tonumber(next_one) - 1 then", "elseif true then"),
         # A job whose worker died is never run again.
         ("if ends <= name.now then return nil end", "ends = 0"),
         ("if place then\n", "if false then\n"),  # the end of a job is not stored
-        # The end of a job is forgotten although a copy was seen.
+        # The end of a job is forgotten although a second message of the job was delivered.
         ("if seen == '0' then", "if true then"),
         # A retry after a lost reply gets another lease.
         ("return answer_known(name, token, record)\n", "record = nil\n"),

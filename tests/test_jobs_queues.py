@@ -71,7 +71,7 @@ def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, messag
         synchronized("x", on_full="retry", **options)(task)
 
 
-def test_celery_tasks_that_can_be_lost_and_other_functions_are_reported() -> None:
+def test_unsafe_celery_task_is_reported_and_another_function_raises_type_error() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
@@ -131,7 +131,7 @@ def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
 
 
 @pytest.mark.parametrize("name", ["exports", "exports:{tenant}"])
-def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, name: str) -> None:
+def test_deliveries_and_dropped_duplicates_are_counted(jobs: Queue, name: str) -> None:
     export = export_task(jobs, name)
     with Semaphore(name.format(tenant="acme"), 1):
         jobs.deliver(export, "1", "acme")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_redis_sync"
 OTHER_FOLDERS = ["benchmarks", "devtools", "exam", "example_project", "tests"]
 
-# From the bottom up: a package may import from its own row and from the rows above it.
+# The bottom layer comes first. A package may import from its own row and from the rows above it.
 LAYERS = [
     {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
@@ -28,7 +28,8 @@ LAYERS = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# PURE: libraries that a package must not import. PURE_IMPORTS: the only packages it may import.
+# PURE has the libraries that a package must not import. PURE_IMPORTS has the only packages that it
+# may import.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
@@ -101,7 +102,8 @@ def test_modules_import_only_the_libraries_allowed_for_them() -> None:
 
 @pytest.mark.parametrize("folder", OTHER_FOLDERS)
 def test_imports_inside_functions_name_existing_modules(folder: str) -> None:
-    """Such an import fails only when its branch runs, perhaps long after a module was moved."""
+    """An import inside a function fails only when its branch runs, perhaps long after a module was
+    moved."""
     missing = []
     for path in (ROOT / folder).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -131,7 +133,7 @@ def test_threads_of_the_package_are_daemons() -> None:
 
 
 def takers_of_using(path: Path) -> set[str]:
-    """Return the names of functions that take `using`, and of classes with such a method."""
+    """Return the names of functions with a parameter `using`, and of classes with such a method."""
     classes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
     return {
         owner.name if isinstance(owner, ast.ClassDef) else node.name

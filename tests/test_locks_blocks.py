@@ -196,7 +196,7 @@ def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
         assert again is not lease
 
 
-# References to leases: the lease renewer renews a lease until its last reference is gone
+# References to leases. The lease renewer renews a lease as long as a reference exists.
 
 
 def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any]:

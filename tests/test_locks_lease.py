@@ -56,7 +56,7 @@ def options_of(semaphore: Semaphore) -> dict[str, Any]:
     # Read `remaining` before `detach`, because `detach` renews the lease for `timeout`.
     remaining, values = lease.remaining, contents(lease.detach())
     assert values[6] - 2 < remaining <= values[6], "the lease has another duration than its handle"
-    values[8] = round(values[8], -1)  # the rest of max_hold, which shrinks with time
+    values[8] = round(values[8], -1)  # the rest of max_hold shrinks with time
     return dict(zip(("timeout", "renew", "max_hold", "min_hold"), values[6:10], strict=True))
 
 
@@ -243,7 +243,9 @@ async def test_repr_of_a_lease_shows_the_time_left_or_how_it_ended(io) -> None:
 
 
 @both
-async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, view, caplog) -> None:
+async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_once(
+    io, view, caplog
+) -> None:
     former, called, received = list[Any](), list[Any](), list[Any]()
 
     def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:
@@ -268,7 +270,7 @@ async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, view, ca
 
 
 @both
-async def test_failed_downgrade_can_be_repeated_and_leaves_a_reader_lease(io, view) -> None:
+async def test_downgrade_that_failed_can_be_repeated_and_gives_a_reader_lease(io, view) -> None:
     lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
     lease = await io.do(lock.write, "acquire")
     view("rows").client.rename(leases, f"{leases}:away")

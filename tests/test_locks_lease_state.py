@@ -187,7 +187,8 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # Each event: a renewal, its duration and time, or its outcome. Last: the local expiry then.
+        # Each event has the name of a renewal, then its duration and time, or its outcome. The last
+        # number is the local expiry after the event.
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],

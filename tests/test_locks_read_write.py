@@ -1,4 +1,4 @@
-"""ReadWriteLock: many readers or one writer, in the order of their requests."""
+"""A ReadWriteLock admits many readers or one writer, in the order of their requests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None
     await callers.start("r1", "r2", "w1", "r3", "r4", "w2", "r5")
     await callers.inside("r1", "r2")
     await callers.inside("w1")
-    await callers.inside("r3", "r4")  # both at once, before w2
+    await callers.inside("r3", "r4")  # both readers enter at once, before w2
     await callers.inside("w2")
     await callers.inside("r5")
     await callers.end()
@@ -118,7 +118,7 @@ async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
         await callers.start("r1", "r2", "w1", "r3")
         assert [] == callers.entered
         assert await io.do(lock, "downgrade") is lease
-        await callers.inside("r1", "r2")  # not w1, and not r3, which waits behind w1
+        await callers.inside("r1", "r2")  # w1 still waits, and so does r3 behind w1
         assert (True, 1) == (lease.held, lease.permits)
         assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
         with pytest.raises(UpgradeRefused):

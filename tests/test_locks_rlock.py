@@ -1,4 +1,4 @@
-"""RLock: the thread or task that holds an RLock can acquire the RLock again."""
+"""The thread or task that holds an RLock can acquire the RLock again."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ async def test_end_of_acquire_all_keeps_an_rlock_that_an_outer_block_holds(io, v
 def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     view, transactional_db
 ) -> None:
-    """The second block shares the lease. Waiting for the commit would never end."""
+    """The second block shares the lease of the first block. Waiting for the commit would never
+    end."""
     lock = RLock("commit", release_on_commit=True, blocking=False)
     with transaction.atomic():
         with lock as first:

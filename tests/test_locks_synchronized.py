@@ -1,4 +1,4 @@
-"""`synchronized`: limit the calls of a function, in total or for each value of an argument."""
+"""`synchronized` limits the calls of a function, in total or for each value of an argument."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         return [view(f"positional:{n}").empty for n in (1, 2)]
 
     assert [False, True] == await call(pay, 1, pk=2)
-    with pytest.raises(TypeError, match="pk"):  # the same error as without the decorator
+    with pytest.raises(TypeError, match="pk"):  # Python raises the same error without the decorator
         await call(pay)
 
 

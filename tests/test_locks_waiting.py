@@ -1,4 +1,4 @@
-"""Sync calls on a running event loop: calls that wait for Redis raise, except a release."""
+"""On a running event loop, sync calls that wait for Redis raise. A release does not raise."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_names_without_a_policy_have_their_own_series_by_default() -> None:
     assert 1 == found['redis_sync_paused{name="nightly"}'] == found["redis_sync_all_paused"]
 
 
-#: Counts by the name of an event, then by its letter in Redis.
+#: Counts of events by name, and then the same counts by the event's letter in Redis.
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
 EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9, "job_delivered": 10}
 EVENTS |= {"job_copy_dropped": 11, "job_place_expired": 12}
@@ -136,7 +136,8 @@ STORED |= {"w": 2 * PAIR + 2500, "r": 6 * PAIR + 7000}
 def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
     raw: redis.Redis, settings: Any, name: str, key: str | None, stored: str
 ) -> None:
-    """Redis has STORED for the previous minute, 10 times that now, and 100 times that earlier."""
+    """Redis has the counts STORED for the previous minute, 10 times as much for this minute, and
+    100 times as much for an earlier minute."""
     with Semaphore(name, 3, key=key):
         eventually(lambda: listed(f"{name}@{key}" if key else name))
         minute, hash_key = 0, f"{settings.PREFIX}:{{{name}}}:{stored}"

@@ -1,4 +1,5 @@
-"""The scripts and plans of the package, in every order of events of a small world (tests/model)."""
+"""The scripts and plans of the package keep the protocol in every order of events of a small world
+(tests/model)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SAMPLE = 20
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Turn the garbage collector off: it would take a third of the time and find no cycles."""
+    """Turn off the garbage collector, because it would take a third of the time and find no
+    cycles."""
     gc.disable()
     yield
     gc.enable()

@@ -89,7 +89,7 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
     if key is not None:
         assert has_free_permit("p", 2, key="43") and not status_of("p").paused
     act("resume", "p", key=key)
-    given = semaphore.status()  # the handoff: the waiter has not asked again yet
+    given = semaphore.status()  # handed off, and the waiter has not asked again yet
     assert (1, 0, False) == (given.holding, given.waiting, given.paused)
     waiting.result(30).release()
 
@@ -127,7 +127,7 @@ def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -
     waiting = threads.submit(Semaphore("r", 2).acquire)
     eventually(lambda: status_of("r").waiting)
     act("resize", "r", "3")
-    given = status_of("r")  # the handoff: the waiter has not asked again yet
+    given = status_of("r")  # handed off, and the waiter has not asked again yet
     assert (3, 0) == (given.holding, given.waiting)
     held.append(waiting.result(30))
     act("resize", "r", "1")
@@ -147,7 +147,7 @@ def test_override_of_a_policy_applies_to_all_keys_but_exempted_ones(
     with Semaphore("api", 2, key="old"):
         eventually(lambda: listed("api@old"))
         override(words, "other", "8")
-        for _ in range(2):  # the second override ends the exemption of the key
+        for _ in range(2):  # setting the override again ends the key's exemption
             override(words, "api")
             assert all(is_overridden("api", key) for key in (None, "old", "new"))
             override(UNDO[words], "api", "old")

@@ -1,4 +1,4 @@
-"""The history of names, from the counters in Redis: peaks, and suggested limits."""
+"""The counters in Redis give the history of a name, its peaks, and a suggested limit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def recent() -> dict[str, Any]:
 
 
 def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
-    """Write counters by minute, which is relative to the first minute of the history. Return the
-    first minute. Negative minutes are before the history."""
+    """Write counters by minute, and return the first minute of the history. The minutes of `rows`
+    count from that minute. Negative minutes are before the history."""
     first = int(raw.time()[0]) // 60 - 20
     fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
     raw.delete(STATS)
@@ -61,8 +61,8 @@ def test_counts_before_the_history_appear_only_in_ever(raw: redis.Redis) -> None
 
 
 def peaks(raw: redis.Redis, rows: dict[int, dict[str, int]], *holders: tuple[float, int]) -> Any:
-    """Return the peaks of the minutes 0 to 9. `holders`: for each current lease, the minute of its
-    grant, and its permits."""
+    """Return the peaks of the minutes 0 to 9. `holders` has the minute of the grant and the permits
+    of each current lease."""
     raw.delete(LEASES, INFO)
     first = write(raw, rows)
     for n, (minute, permits) in enumerate(holders):
@@ -84,7 +84,7 @@ LEFT = {"r": PAIR + 180_000}
         # Current leases count from their grant on, even if no counter recorded the grant.
         ({1: {"g": 2, "p": 5}}, [(1.5, 4), (1.6, 1)], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5]),
         ({}, [(-90, 3)], [3] * 10),
-        # Released leases count until their release, even if they were granted before the period.
+        # A released lease counts until its release, also if it was granted before the period.
         ({1: ONE, 4: LEFT}, [], [0, 1, 1, 1, 1]),
         ({-25: ONE, 1: LEFT}, [], [1, 1]),
         # One lease was granted and another released in the same minute.
@@ -97,7 +97,8 @@ LEFT = {"r": PAIR + 180_000}
         ({0: ONE, 2: {"c": 1}}, [], [1]),
         ({0: {**ONE, "c": 1}, 2: LEFT}, [], [1]),
         ({0: {**ONE, **LEFT}, 2: LEFT}, [], [1]),
-        # A release without a grant: the counters were switched on between the two.
+        # The counters have a release without a grant, because they were switched on between the
+        # two.
         ({1: LEFT}, [], []),
     ],
     ids=str,
@@ -109,7 +110,7 @@ def test_peaks_count_permits_that_are_held_since_an_earlier_minute(
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all released", "some expired"])
-def test_peaks_are_exact_unless_leases_expired_and_never_too_high(
+def test_peaks_are_never_too_high_and_are_exact_unless_leases_expired(
     raw: redis.Redis, lost: float
 ) -> None:
     """`lost`: the fraction of leases that expire, which no counter records."""
@@ -141,7 +142,8 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
 @pytest.mark.parametrize(
     ("row", "limit", "is_estimate"),
     [
-        # Demand: 2 requests per second hold for 2 s, which is 4 at a time, and 2 more for bursts.
+        # 2 requests per second hold for 2 s each, so 4 hold at a time. The suggestion adds 2 for
+        # bursts.
         ({**MANY, "w": 60 * PAIR, "p": 2}, 6, True),
         ({**MANY, "t": 60, "p": 2}, 6, True),
         ({**MANY, "n": 60, "p": 2}, 6, True),
@@ -149,7 +151,7 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
         ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
         # In shadow mode, which admits every request, the suggestion is the peak.
         ({**MANY, "s": 30, "p": 2}, 2, False),
-        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # the peak of a lock
+        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a lock, whose peak is 1
         ({**MANY, "p": 2}, None, False),  # no request waited
         ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # the limits of shares were too low
         ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no hold was measured

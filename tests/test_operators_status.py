@@ -194,7 +194,7 @@ def test_shares_are_marked_as_incomplete_with_more_than_10000_holders(raw: redis
 
 
 @pytest.mark.promise(25)
-def test_shares_are_shown_with_their_permits_and_waiters_and_escaped(threads: Any) -> None:
+def test_shares_are_escaped_and_shown_with_their_permits_and_waiters(threads: Any) -> None:
     def hold(share: Any, limit: int = 3) -> Semaphore:
         return Semaphore("exports", 9, share=share, share_limit=limit, blocking_timeout=60)
 

@@ -142,7 +142,7 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
             time.sleep(0.2)
             assert 1 == semaphore.status().waiting, "a permit was handed off during the pause"
             operate("resume", *(("--key", "k") if action == "exemption" else ()), **options)
-        assert 0 == semaphore.status().waiting  # the handoff: the waiter has not asked again
+        assert 0 == semaphore.status().waiting  # handed off, and the waiter has not asked again
         waiter.result(MAX_WAIT).release()
 
 

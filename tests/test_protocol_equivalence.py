@@ -85,7 +85,8 @@ class Twins:
 
 
 def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
-    """Return the words of the replies, and the part of the steps with the name compact."""
+    """Return the words of all replies, and the fraction of the steps after which the name was
+    compact."""
     words, compact = set[str](), 0.0
     for seed in seeds:
         chance = random.Random(seed)

@@ -1,6 +1,6 @@
-"""If the memory of a server is full and it evicts nothing, only requests of newcomers fail.
+"""If a server's memory is full and the server evicts nothing, only requests of new callers fail.
 
-`tests/faults` (row 44) tests this with a real server, and `test_model` in every order of events.
+`tests/faults` (row 44) tests this with a real server, and `test_model` tests every order of events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_full_memory_denies_a_new_name_and_stores_nothing(x: Name) -> None:
 
 
 @pytest.mark.parametrize("waiters", ["", "b"])
-def test_full_memory_denies_newcomers_and_keeps_the_state(x: Name, waiters: str) -> None:
+def test_full_memory_denies_new_callers_and_keeps_the_state(x: Name, waiters: str) -> None:
     x.hold("a", limit=2)
     x.wait(*waiters, limit=2, permits=2)
     before = x.names.copy()
@@ -45,7 +45,8 @@ def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
     assert "p 2" == x.field("#seen")
 
 
-#: Script, token, arguments, expected reply, expected state. `a` holds the name, and `b` may wait.
+#: Each row has a script, its token and arguments, and the expected reply and state. `a` holds the
+#: name, and `b` may wait.
 ALLOWED: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("renew", "a", {"how": "set", "ms": 60_000, "nth": 1}, "ok 60000", "a | b"),
     ("renew", "a", {"how": "set", "ms": "inf", "nth": 1}, "ok inf", "a | b"),

@@ -324,7 +324,7 @@ def test_reply_more_repeats_the_acquire_at_once_until_its_budget_ends(
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
 def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
-    """A copy of the unanswered request may arrive later. After "gone", a new token is used."""
+    """The unanswered request may still arrive. After "gone", the client uses a new token."""
     run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     run.answer("gone", sent=101)
@@ -377,7 +377,7 @@ def test_local_expiry_of_a_handoff_counts_from_its_server_time(
 
 
 @pytest.mark.promise(8)
-def test_time_of_a_handoff_is_converted_with_the_last_wait_reply(client: Client) -> None:
+def test_handoff_time_is_converted_to_client_time_by_the_last_wait_reply(client: Client) -> None:
     run = client.waiting(sent=100, lease=4.0).message(None, 101)
     run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
     assert ends_at(105.3, run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result)
@@ -453,7 +453,7 @@ def test_giveup_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
     assert run.asks(how="giveup", tombstone=1)
     assert plans.UNDO_BUDGET == run.step.timeout  # the time to wait has passed
     run.answer("gone", sent=101)
-    if not run.ended:  # a second tombstone does no harm
+    if not run.ended:  # writing the tombstone twice does no harm
         run.asks(how="undo", tombstone=1)
         run.answer("gone", sent=101)
     assert Rejection("timeout") == run.result
@@ -475,7 +475,7 @@ def test_unanswered_giveup_fails_and_its_undo_is_deferred(client: Client) -> Non
 def test_interrupted_acquire_is_undone_with_a_tombstone(
     client: Client, error: type[BaseException], waits: bool, undo: str
 ) -> None:
-    """A late copy of the acquire may arrive after the undo. The tombstone blocks it."""
+    """The acquire request may arrive after the undo. The tombstone blocks it."""
     run = client.waiting() if waits else client.acquire()
     run.throw(error("stop"))
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
@@ -539,7 +539,7 @@ def release(given: Grant) -> PlanRun:
     [
         ({}, False, "ok", True),
         ({}, False, "lost", False),
-        ({}, True, "lost", True),  # the first request released the lease
+        ({}, True, "lost", True),  # the unanswered request released the lease
         ({"until": 104.0}, True, "lost", False),  # the lease had expired before
         ({"unanswered": True}, False, "ok", True),
         ({"unanswered": True}, False, "lost", False),
@@ -557,7 +557,7 @@ def test_release_returns_whether_the_lease_was_still_held(
         assert first.argv == run.step.argv
     run.answer(word, sent=105)
     if unanswered and word == "lost":
-        # A late copy of the acquire may hold under another fence.
+        # An acquire request that arrived late may hold the permit under another fence.
         assert run.asks(how="undo", tombstone=1)
         run.answer("ok", sent=105)
     assert expected is run.result

@@ -61,7 +61,8 @@ class Name(ModelServer):
         assert ["ok"] == self.do("operate", how=how, value=value, **said)
 
     def hand_off(self, *waiters: str, **said: Any) -> None:
-        """Let `a` hold and others wait. Release `a`, which hands off to the first waiter."""
+        """Let `a` hold and others wait. Then release `a`, so that the script hands off to the first
+        waiter."""
         self.hold("a", **said)
         self.wait(*waiters, **said)
         self.end("a")
@@ -202,7 +203,7 @@ def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool) -> 
     else:
         x.hold("a", lease=60_000)
     x.wait("b", max_waiters=1, channel="loop")
-    x.pass_time(C["ALIVE"])  # the event loop is dead before the waiter
+    x.pass_time(C["ALIVE"])  # the event loop is dead before its waiter is dead
     x.wait("c", max_waiters=1)
     assert ("| c" if paused else "a | c") == x.state
 
@@ -269,7 +270,7 @@ def test_dead_waiters_are_removed_in_bulk_up_to_a_bound(x: Name) -> None:
 # When waiters ask again
 
 
-def test_one_waiter_watches_the_end_of_each_lease(x: Name) -> None:
+def test_one_waiter_asks_again_at_the_end_of_each_lease(x: Name) -> None:
     x.hold("a", limit=2, lease=700)
     x.hold("b", limit=2, lease=950)
     delays = [x.ask(f"w{n}", limit=2).split(" ")[2] for n in range(4)]
@@ -303,7 +304,7 @@ def test_waiter_asks_again_when_the_event_loop_ahead_counts_as_dead(x: Name) -> 
     x.pass_time(500)
     again = f"wait {x.now} {C['ALIVE'] - 500 + 1 + 300 % 64} 300"
     assert again == x.ask("live", "again")
-    # A waiter of the same event loop waits longer: if the head is dead, so is the waiter.
+    # A waiter of the same event loop waits longer, because it is dead if the first waiter is dead.
     x.wait("b300", channel="loop")
     assert "3000" == x.ask("b300", "again", channel="loop").split(" ")[2]
     x.pass_time(C["ALIVE"])
@@ -382,7 +383,8 @@ def test_handoff_notifies_the_waiter_by_its_list_and_its_channel(x: Name) -> Non
     assert [("loop", f"b {message}")] == x.published
     ((_, _, texts, expiry),) = [row for row in x.names["t:{x}:"] if row[0].endswith("wake:b")]
     assert (message,) == texts
-    # A missing wake list means that the holder popped its message. So the list outlives the lease.
+    # If the wake list is missing, the holder has popped its message. So the list outlives the
+    # lease.
     assert x.now + C["FIRST"] + C["GRACE"] == expiry
     assert (C["FIRST"], C["CLAIM"]) == (x.left("b"), x.deadline("b"))
 
@@ -619,7 +621,7 @@ def test_scripts_declare_the_keys_that_clients_send() -> None:
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
     assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
-    # The script uses the sums like the statistics of a name, which are called stats.
+    # The script uses the counters (sums) like the statistics of a name (stats).
     assert ["shares", "sketch", "sums"] == parts
     assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
 
@@ -657,7 +659,7 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
 
 
 def test_plans_send_arguments_in_the_order_of_the_header(keys: Keys) -> None:
-    """No two values are equal, so that a value in a wrong place fails the test."""
+    """All values differ, so a value in a wrong place fails the test."""
     asking = {"verb": "acquire", "token": "T", "keep": 77, "mark": "88 6", "compact": 1}
     asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
     asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
@@ -695,7 +697,7 @@ def test_plans_send_arguments_in_the_order_of_the_header(keys: Keys) -> None:
         assert [expected] == sent(plan)
 
 
-def test_constants_keep_the_order_that_scripts_rely_on() -> None:
+def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:
     assert C["HEARTBEAT"] + C["PATIENCE"] <= C["ASLEEP"]
     assert C["CLAIM"] <= C["FIRST"]
     assert scripts.MOST_PERMITS < C["EXCLUSIVE"] < 2**52

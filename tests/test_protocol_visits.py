@@ -75,7 +75,7 @@ def test_repeated_visit_returns_the_same_reply(x: Visited) -> None:
     assert "dead" == x.visit("a", 1, token="u"), "a late copy is granted"
 
 
-def test_copy_of_a_job_is_postponed_while_the_job_runs_and_dropped_later(x: Visited) -> None:
+def test_duplicate_of_a_job_is_postponed_while_the_job_runs_and_then_dropped(x: Visited) -> None:
     x.visit("a", token="t", lease=60_000)
     ticket = x.micros
     assert f"later 1000 0 {ticket} -1" == x.visit("a")
@@ -86,17 +86,17 @@ def test_copy_of_a_job_is_postponed_while_the_job_runs_and_dropped_later(x: Visi
     assert (4, 2) == (x.counted("v") - 1, x.counted("d"))
 
 
-def test_copy_is_granted_when_the_lease_of_the_job_expired(x: Visited) -> None:
+def test_duplicate_of_a_job_is_granted_when_the_lease_of_the_job_expired(x: Visited) -> None:
     x.visit("a", token="t", lease=1)
     x.pass_time(1)
     assert "ok" == x.visit("a", token="u")[:2]
     assert "u |" == x.state
-    # The first run ends now. The record describes the second run, so it stays.
+    # The first run ends now. The record belongs to the second run, so it stays.
     x.end("t", place="a")
     assert "later" == x.visit("a")[:5]
 
 
-def test_older_delivery_is_dropped_only_after_a_later_one_arrived(x: Visited) -> None:
+def test_older_message_of_a_job_is_dropped_only_after_a_newer_one_arrived(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     assert f"later {delay + C['TURN']} 0 {x.micros} -1" == x.visit("a"), "delivery 1 is not back"
@@ -108,7 +108,7 @@ def test_older_delivery_is_dropped_only_after_a_later_one_arrived(x: Visited) ->
     assert "drop copy" == x.visit("a", 2), "a copy was seen before the job ran"
 
 
-def test_older_delivery_is_accepted_when_the_later_one_is_overdue(x: Visited) -> None:
+def test_older_message_of_a_job_is_accepted_when_the_newer_one_is_overdue(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     x.pass_time(delay + C["TURN"] - 1)
@@ -136,7 +136,8 @@ def test_job_does_not_overtake_a_waiter_for_several_permits(x: Visited) -> None:
 
 
 def starve(x: Visited, place: str) -> int:
-    """Let a job visit in vain until a permit is reserved for it. Return its next `nth`."""
+    """Let a job visit in vain until a permit is reserved for it. Return the `nth` of its next
+    visit."""
     for nth in range(C["STARVED"]):
         assert "later" == x.visit(place, nth)[:5]
     return C["STARVED"]

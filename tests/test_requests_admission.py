@@ -212,7 +212,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
 def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     project, rejections, monkeypatch
 ):
-    """The request found a free slot, but another request took the slot first."""
+    """The request found a free wait slot, but another request took the slot first."""
     project.configure(REQUESTS={"max_waiting_threads": 0})
     monkeypatch.setattr(semaphore.threads, "full", lambda request: False)
     project.limit(blocking_timeout=30)

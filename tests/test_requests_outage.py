@@ -159,7 +159,7 @@ def interrupt(*_):
 @pytest.mark.promise(6)
 @BOTH
 def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(project):
-    """An error reporter may keep the error, and with it the frames of the wait."""
+    """An error reporter may keep the error, and the error keeps the frames of the wait."""
     project.lose_redis()
     project.limit()
     holder = project.visit().entered()
@@ -186,7 +186,7 @@ def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(p
 @pytest.mark.promise(6)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupted_requests_without_redis_leave_no_permit(project):
-    """The exceptions of a signal handler can occur wherever CPython checks for signals."""
+    """A signal handler can raise its exception wherever CPython checks for signals."""
     project.lose_redis()
     view = semaphore_required("one", limit=1)(respond_ok)
     assert 200 == status_of(view)
@@ -198,7 +198,8 @@ def test_interrupted_requests_without_redis_leave_no_permit(project):
         signal.setitimer(signal.ITIMER_REAL, 0.00001)
 
     def visit_until_interrupted():
-        # A separate function: CPython 3.13 may raise after the end of a `try` around a loop.
+        # This is a separate function because CPython 3.13 may raise after the end of a `try` around
+        # a loop.
         request = RequestFactory().get("/")
         signal.setitimer(signal.ITIMER_REAL, 0.00005)
         late = time.monotonic() + 0.05  # stop if a weakref callback swallowed the exception
@@ -246,7 +247,8 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
 
 @BOTH
 def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
-    """Only probes contact a server that is down. After each answer, one request asks Redis."""
+    """Only probes contact a server that is down. After a probe gets an answer, one request asks
+    Redis."""
     project.limit(limit=100)
     link.harm("swallow", times=1000)
     assert 200 == project.status()
@@ -287,11 +289,11 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
     assert 200 == before.end()
     waits.entered()
     link.calm()
-    for _ in range(20):  # requests that were admitted locally still count
+    for _ in range(20):  # locally admitted requests still count
         assert 503 == project.status()
         time.sleep(0.02)
     assert [200, 200] == [project.status("shadow"), waits.end()]
-    with Semaphore("one", 2), Semaphore("one", 2):  # as holders in other processes
+    with Semaphore("one", 2), Semaphore("one", 2):  # these stand for holders in other processes
         eventually(lambda: project.status("shadow") and changes == [True, False])
         assert 503 == project.status()
     assert [200, 200] == [project.status(), during.end()]
@@ -304,7 +306,8 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
 def test_local_permit_is_released_when_redis_fails_again(
     project, link, changes, fast_probes, begin_outage
 ):
-    """While a locally admitted request runs, later requests enter locally before they ask Redis."""
+    """While a locally admitted request runs, each further request first gets a local permit, and
+    then asks Redis."""
     project.limit(limit=2)
     begin_outage()
     during = project.visit().entered()
@@ -393,7 +396,8 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
     options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
 
     def ask(client, number):
-        """Send requests. Return the seconds of each, also of rejected requests."""
+        """Send requests. Return the duration of each request in seconds, also of rejected
+        requests."""
         took = []
         for _ in range(number):
             start = time.monotonic()
@@ -406,7 +410,8 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
         contextlib.ExitStack() as stack,
         ThreadPoolExecutor(6) as threads,
     ):
-        # Each thread has its own client. In a shared one, a thread may close another's connection.
+        # Each thread has its own client, because in a shared one, a thread may close the connection
+        # of another thread.
         clients = [stack.enter_context(site.client()) for _ in range(6)]
 
         def load(number):
@@ -421,7 +426,8 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
         eventually(lambda: site.get("/reports/list/").status_code == 200)
         load(20)
         assert 3 >= gate.peak("quick")
-    # Over 0.5 s: the request sent a command to the hung server. Fewer than a tenth may do so.
+    # A request that takes over 0.5 s sent a command to the hung server. Fewer than a tenth may do
+    # so.
     assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
     log = site.log.read_text()
     assert 1 == log.count("is down") == log.count("is available again")
@@ -457,7 +463,8 @@ def guarded(new_server):
 
 @pytest.fixture
 def address(guarded):
-    """Return a function that returns the address for a URL, of a server without TLS if rediss://."""
+    """Return a function that returns the address to configure for a URL. For rediss://, it is the
+    address of a server without TLS."""
 
     def serve():
         with contextlib.suppress(OSError):
@@ -529,7 +536,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
 
 
 class _Leaving(int):
-    """A limit that lets the running request leave while the next one is compared with the limit."""
+    """A limit. While the next request is compared with this limit, the running request leaves."""
 
     leave: Callable[[], None]
 
@@ -542,7 +549,7 @@ class _Leaving(int):
 
 def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins() -> None:
     limiter, semaphore = LocalLimiter(), SemaphoreId("default", "x", None)
-    # The limiter counts any objects, here semaphores instead of requests.
+    # The limiter can count any objects. Here it counts semaphores instead of requests.
     first, second, limit = Semaphore("a", 1), Semaphore("b", 1), _Leaving(1)
     assert limiter.try_enter(semaphore, first, 1, 0) is True
     leaving = threading.Thread(target=limiter.left, args=(semaphore, first))

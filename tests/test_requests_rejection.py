@@ -94,7 +94,7 @@ def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
     ],
 )
 @BOTH
-def test_status_and_message_tell_a_full_limit_from_a_pause_and_an_outage(
+def test_status_and_message_differ_for_a_full_limit_a_pause_and_an_outage(
     project, cause, options, status, crowded
 ):
     project.limit(**options)

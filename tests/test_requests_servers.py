@@ -1,4 +1,5 @@
-"""Limits on a real gunicorn and a real uvicorn: streams, clients that disconnect, many requests.
+"""Limits on a real gunicorn and a real uvicorn, with streams, many requests, and clients that
+disconnect.
 
 test_requests_everywhere runs some of these tests on other servers.
 """
@@ -119,8 +120,8 @@ def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """The client disconnects while an outer middleware sleeps. A first client leaves before any
-    limited request of the process has ended."""
+    """The client disconnects while an outer middleware sleeps. Another client left before, when no
+    limited request of the process had ended."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     with Site(
@@ -156,9 +157,9 @@ def test_slowly_read_stream_ends_with_its_lease(site):
             eventually(lambda: parts("next") > 0)
             assert 1.5 < time.monotonic() - start < 5
             assert 20_000_000 > slow.read_rest()  # only buffered parts of the 200 MB
-            eventually(lambda: in_use("flood") == 0)  # the second lease ended, too
+            eventually(lambda: in_use("flood") == 0)  # the lease of the second stream ended, too
             assert 20_000_000 > next_client.read_rest()
-    # The view sent no part of the first stream after the second stream had begun.
+    # Once the second stream had begun, the view sent no part of the first stream.
     assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
     eventually(lambda: in_use("flood") == 0)
     lines = [line for line in site.log.read_text()[logged_before:].splitlines() if "flood" in line]

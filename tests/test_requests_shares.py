@@ -1,4 +1,5 @@
-"""Shares of requests: limit, share_limit, and turns, with Redis and during an outage."""
+"""Shares of requests: limit, share_limit, and the turns of shares, with Redis and while Redis is
+down."""
 
 import pytest
 
@@ -15,7 +16,7 @@ def tenant_of(request):
 
 @pytest.fixture(params=["redis", "local"])
 def anywhere(request, project):
-    """Return the project with Redis, and while Redis is down."""
+    """Return the project: with Redis in one run of the test, and without Redis in the other run."""
     project.configure(REQUESTS={"max_waiting_threads": 99})
     if request.param == "local":
         project.lose_redis()
@@ -24,7 +25,8 @@ def anywhere(request, project):
 
 @pytest.fixture
 def waiting(rejections):
-    """Return a function that returns the number of waiters, which it reads from a new rejection."""
+    """Return a function that returns the number of waiters. The function sends a request that is
+    rejected, because the rejection contains this number."""
 
     @semaphore_required("one", limit=1, share=tenant_of, share_limit=1)
     def rejected(request):
@@ -39,7 +41,7 @@ def waiting(rejections):
 
 
 @EVERYWHERE
-def test_limit_and_share_limit_both_apply_and_each_rejection_names_its_bound(anywhere, rejections):
+def test_limit_and_share_limit_apply_and_a_rejection_names_the_reached_one(anywhere, rejections):
     anywhere.limit(limit=3, share=tenant_of, share_limit=2)
     flood = [anywhere.visit(tenant="a").entered() for _ in range(2)]
     rejected = anywhere.get(tenant="a")
@@ -54,7 +56,7 @@ def test_limit_and_share_limit_both_apply_and_each_rejection_names_its_bound(any
 
 
 @BOTH
-def test_timeout_names_the_bound_that_blocked_the_request(anywhere, rejections):
+def test_timeout_names_the_limit_that_blocked_the_request(anywhere, rejections):
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=0.3)
     inside = [anywhere.visit(tenant="a").entered()]
     assert 429 == anywhere.status(tenant="a")
@@ -80,7 +82,7 @@ def test_shares_take_turns_and_each_admits_its_first_waiter(anywhere, waiting):
     assert 200 == inside.end()
 
 
-def test_turn_of_a_waiter_that_gives_up_passes_to_its_share(project, waiting):
+def test_waiter_that_gives_up_leaves_its_turn_to_the_next_waiter_of_its_share(project, waiting):
     project.lose_redis()
     project.configure(REQUESTS={"max_waiting_threads": 99})
     project.limit(share=tenant_of, blocking_timeout=50)
@@ -141,7 +143,7 @@ def test_options_decide_which_requests_share_a_limit(anywhere, options, admitted
 
 
 @BOTH
-def test_shadow_mode_names_the_bound_that_would_have_rejected(project, rejections):
+def test_shadow_mode_names_the_limit_that_would_have_rejected(project, rejections):
     project.limit(limit=2, share=tenant_of, share_limit=1, enforce=False)
     visits = [project.visit(tenant=tenant).entered() for tenant in "aabc"]
     assert [200] * 4 == [visit.end() for visit in visits]

@@ -1,4 +1,4 @@
-"""Permits and transactions: permits can be released after the COMMIT or rollback, not before."""
+"""Permits can be released after the COMMIT or rollback of a transaction instead of before it."""
 
 import contextlib
 import gc
@@ -167,7 +167,7 @@ def test_acquire_raises_when_it_would_wait_for_its_own_transaction():
             with pytest.raises(RuntimeError, match=r"until the open transaction ends.*RLock"):
                 waiting.acquire()
         assert stock.acquire(blocking=False) is None  # without waiting, the acquire does not raise
-        for _ in range(2):  # the second use takes a second permit
+        for _ in range(2):  # using the lock again takes a second permit
             use(Semaphore("seats", 2, release_on_commit=True))
     use(stock)
 

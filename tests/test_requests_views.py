@@ -425,7 +425,7 @@ def test_when_and_key_are_called_once_for_a_request(project, maybe_atomic, asgi)
 
     def when(request):
         calls.append("when")
-        return len(calls) == 1  # a second call would return False
+        return len(calls) == 1  # if it were called again, it would return False
 
     def key(request):
         calls.append("key")

@@ -33,7 +33,7 @@ PREFIX = django_settings.PREFIX
 SHARES, SKETCH, COUNTS = GROUP = tuple(
     f"{PREFIX}:{{api}}:{part}" for part in ("shares", "sketch", "sums")
 )
-#: Max number of keys with their own count of rejections, per hour and per write.
+#: Max number of keys whose rejections are counted one by one, per hour and per write.
 TOP = 200
 PAIR = 2**40
 
@@ -177,7 +177,7 @@ def test_gauge_names_only_the_busiest_keys(
     assert 1 == len(found.busiest)
 
 
-# What is written, and when it fails
+# Writing statistics, and failures
 
 
 @pytest.mark.parametrize("reply", ["-LOADING soon", CUT], ids=str)

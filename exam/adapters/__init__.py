@@ -21,7 +21,7 @@ for _key in ADAPTERS:
 
 @cache
 def load(key: str) -> type[Adapter]:
-    """Return the adapter of a lock in the list, with the attributes from there."""
+    """Return the adapter of a lock in locks.ini, with the attributes from its section."""
     words: dict[str, object] = {name: text.replace("\n", " ") for name, text in _table[key].items()}
     module, name = _table[key]["adapter"].split(":")
     adapter: type[Adapter] = getattr(importlib.import_module(f".{module}", __name__), name)

@@ -53,8 +53,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore: a sorted set of members by the client's time. A member with a rank below the
-    limit holds a permit."""
+    """A semaphore that is a sorted set. Members are sorted by the client's time. A member with a
+    rank below the limit holds a permit."""
 
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name
@@ -72,7 +72,7 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore: a second sorted set has the members by a counter, which gives the ranks."""
+    """A fair semaphore. A second sorted set has the members by a counter, which gives the ranks."""
 
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name

@@ -92,8 +92,8 @@ class RedisSemaphore(OnRedis):
 
 
 class Steindamm(OnRedis):
-    """A semaphore with `expiry` as in its README: for keys without activity, not for dead
-    holders."""
+    """A semaphore with the option `expiry`. By its README, the option applies to keys without
+    activity, not to dead holders."""
 
     options, by_url = {"socket_timeout": None}, True
 
@@ -126,8 +126,9 @@ class Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of a coroutine. If the caller is interrupted, cancel it, unless it has
-        ended: the caller must not lose its grant."""
+        """Return the result of a coroutine. If the caller is interrupted, cancel the coroutine. If
+        the coroutine has already ended, return its result all the same, so that the caller does not
+        lose its grant."""
         if self._loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, daemon=True).start()

@@ -109,9 +109,8 @@ class Async(Sync):
 
 
 async def until(io: Any, met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
-    """Call `met` until it returns a true value, and return the value.
-
-    Raise AssertionError after `seconds`."""
+    """Call `met` until it returns a true value, and return that value. Raise AssertionError after
+    `seconds`."""
     end = time.monotonic() + seconds
     while not (value := met()):
         assert time.monotonic() < end, f"not met within {seconds} s: {inspect.getsource(met)}"
@@ -125,14 +124,14 @@ def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
 
 
 async def queued(io: Any, thing: Any, view: Any, place: int = 1, **options: Any) -> Any:
-    """Start an acquire that waits, and return it once `place` callers wait."""
+    """Start an acquire that has to wait. Return it as soon as `place` callers wait in the queue."""
     started = io.start(io.do(thing, "acquire", **options))
     await until(io, lambda: view.waiting == place)
     return started
 
 
 async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
-    """Call `method` again while it raises Unavailable, and return its result."""
+    """Call `method` repeatedly until it does not raise Unavailable, and return its result."""
     end = time.monotonic() + MAX_WAIT
     while True:
         try:
@@ -143,7 +142,7 @@ async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
 
 
 class within:
-    """A stopwatch. As a context manager, check that the block takes less than `limit` seconds."""
+    """Measure the time of a block. Check that the block takes less than `limit` seconds."""
 
     def __init__(self, limit: float = math.inf) -> None:
         self.limit, self.start = limit, time.monotonic()

@@ -31,7 +31,8 @@ SETTINGS = "tests.settings"
 
 
 class Child:
-    """A child process, from the test's side: a context manager that kills it at the end."""
+    """A child process, from the test's side. As a context manager, it kills the child at the
+    end."""
 
     module = __name__
 
@@ -49,13 +50,12 @@ class Child:
         self.process.communicate()
 
     def line(self) -> list[str]:
-        """Return the words of the next line that the child prints.
-
-        Raise AssertionError if the child has ended."""
+        """Return the words of the next line that the child prints. Raise AssertionError if the
+        child has ended instead."""
         return self.process.line().split()
 
     def send_line(self, text: str = "") -> None:
-        """Send a line to the child's stdin, so that a role that waits for one continues."""
+        """Send a line to the child's stdin. A role that waits for a line then continues."""
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
@@ -129,7 +129,7 @@ def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
 
 
 def adopt() -> None:
-    """Adopt the handle that is read from stdin. Release the lease after a second line."""
+    """Read a handle from stdin, and adopt its lease. Release the lease after a second line."""
     lease = Lease.from_handle(sys.stdin.readline().strip())
     say("fence", lease.fence)
     sys.stdin.readline()

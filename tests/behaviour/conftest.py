@@ -20,7 +20,7 @@ from .watching import Losses, View
 
 _numbers = itertools.count(1)
 
-#: Seconds that an attempt of an `Impatient` lock may take. The limit of a call is twice as long.
+#: Seconds that one attempt of an `Impatient` lock may take. A whole call may take twice as long.
 ATTEMPT = 0.8
 
 
@@ -56,7 +56,7 @@ class Bench:
 
     def __init__(self, server: RedisServer, proxy: Proxy, alias: str, client: redis.Redis) -> None:
         self.server, self.proxy, self.alias, self.client = server, proxy, alias, client
-        with self.lock("warm") as lease:  # load the scripts, so that faults hit later requests
+        with self.lock("warm") as lease:  # load the scripts now, so that faults hit other requests
             lease.renew()
 
     def lock(self, name: str = "x", **options: Any) -> Lock:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.promise(13)
 
 #: Seconds after which a call has exceeded its time limit, which is twice an attempt.
 TOO_LATE = 5 * ATTEMPT
-#: Seconds; a call that waits for a pool would take 20 s.
+#: Seconds. If a call waited for the pool, it would take 20 s.
 SOON = 9
 
 
@@ -42,7 +42,7 @@ async def test_waiter_ends_soon_after_its_timeout_when_the_server_hangs(io, benc
     waiting = await queued(io, bench.lock(), bench.view(), blocking_timeout=2)
     bench.server.pause()
     try:
-        # At most the rest of its timeout, and two seconds for leaving the queue.
+        # The waiter has the rest of its timeout, and two seconds for leaving the queue.
         with within(6), pytest.raises(Unavailable):
             await io.result(waiting)
     finally:
@@ -148,7 +148,8 @@ async def test_call_ends_in_time_when_no_thread_can_start(io, private, alias, mo
 
 # A busy process reads replies late, but must not report a healthy Redis as down
 
-#: Seconds for which other code blocks the event loop or holds the GIL: longer than an attempt.
+#: Seconds for which other code blocks the event loop or holds the GIL. They are longer than an
+#: attempt.
 BUSY = 0.7
 
 

@@ -18,22 +18,22 @@ from .watching import count_of, shown
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(6)]
 
-#: More awaits than any scenario has.
+#: A number that is greater than the number of awaits in any scenario.
 MANY = 40
 
 
 def at_once(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel before the task suspends."""
+    """Cancel the task before it suspends for the first time."""
     cancel()
 
 
 def soon(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel while the request is being sent."""
+    """Cancel the task while it sends its request."""
     loop.call_soon(cancel)
 
 
 def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel when the reply has arrived, and the task has not continued yet."""
+    """Cancel the task when its reply has arrived, but before it has continued."""
     if future is None:  # a bare yield has no reply
         loop.call_soon(cancel)
     else:

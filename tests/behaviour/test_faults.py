@@ -134,7 +134,8 @@ def flush_scripts(bench: Bench) -> None:
     threading.Thread(target=flush, daemon=True).start()
 
 
-#: A mishap happens before the holder asks ("at first"), or before or after the waiters ask.
+#: The moment of each mishap: "at first" is before the holder acquires, "before" is before the
+#: waiters ask, and "after" is after they have asked.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
     "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
@@ -248,10 +249,11 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
-    """If the cleanup can't be sent during the fault, it is sent later."""
+    """If the cleanup can't be sent during the fault, it is sent after the fault."""
     fault = FAULTS[name]
     timeouts = {"socket_timeout": fault.timeout, "socket_connect_timeout": fault.timeout}
-    # A URL of its own: for an equal URL, django-redis would use the pool of the first alias.
+    # This alias has its own URL, because django-redis would use the pool of the first alias for an
+    # equal URL.
     using = alias(bench.proxy.url.removesuffix("/0"), CONNECTION_POOL_KWARGS=timeouts)
     lock, slowest = Impatient("x", using=using), []
 
@@ -376,7 +378,8 @@ def test_renewal_thread_that_died_is_replaced(raw, settings) -> None:
     (worker,) = [thread for thread in threading.enumerate() if thread.name == name]
 
     def is_dead() -> bool:
-        # Raise it repeatedly: the thread survives an exception while it handles a lease.
+        # Raise the exception repeatedly, because the thread survives one that is raised while it
+        # handles a lease.
         exception = ctypes.py_object(SystemExit)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), exception)
         worker.join(0.2)
@@ -465,7 +468,8 @@ def test_connection_half_set_up_by_an_interrupted_call_is_not_used(private, alia
 
 @both
 async def test_hiredis_gets_no_numbers_to_pack(io, clean_redis, view, monkeypatch) -> None:
-    """hiredis crashes if a signal handler raises while it packs a number: docs/failure-modes.md."""
+    """hiredis crashes if a signal handler raises while it packs a number. See
+    docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")
     pack, packed = hiredis.pack_command, []
     monkeypatch.setattr(hiredis, "pack_command", lambda words: packed.append(words) or pack(words))

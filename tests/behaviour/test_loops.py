@@ -102,7 +102,8 @@ async def busy(number: int) -> None:
 
 
 def end_in_time(run: Callable[[Any], Any], main: Callable[[], Any], runs: int = 1) -> None:
-    """Check that each run ends within BACK seconds after `main` returns the time."""
+    """Check that each run ends in time. `main` returns the time of its end, and the run must end
+    within BACK seconds after that."""
     took: list[float] = []
 
     def all_of_them() -> None:
@@ -177,7 +178,7 @@ def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: A
     with caplog.at_level(logging.CRITICAL, "asyncio"), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         loops, had = zip(*[finish(one_lock()) for _ in range(10)], strict=True)
-        if finish is close:  # resources of closed loops are freed by the next loop
+        if finish is close:  # the next loop frees the resources of closed loops
             asyncio.run(one_lock())
         gc.collect()
         mine = set().union(*had)
@@ -190,7 +191,8 @@ def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: A
 def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed(
     raw: redis.Redis, settings: Any, view: Any
 ) -> None:
-    """The connections of the former settings serve the waiter, and are closed afterwards."""
+    """The connections of the former settings serve the waiter until it is granted. Then they are
+    closed."""
     others = of_loops()  # of a loop that another test closed
 
     def mine() -> int:
@@ -267,8 +269,8 @@ async def shielded_and_left(lock: Lock) -> None:
     await asyncio.sleep(0.05)
 
 
-#: Since Python 3.12, asyncio itself leaves the frames of tasks that raised an exception to the
-#: garbage collector, with or without a lease.
+#: Since Python 3.12, asyncio itself leaves some frames to the garbage collector, with or without a
+#: lease. These are the frames of tasks that raised an exception.
 before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
 
 

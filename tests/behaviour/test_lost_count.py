@@ -39,7 +39,7 @@ async def test_lost_lease_is_counted_once_however_often_the_holder_asks(io, view
 @both
 async def test_calls_whose_replies_are_lost_are_counted_once(io, bench, harm: str) -> None:
     lease = await io.do(bench.lock(timeout=1, renew=True), "acquire")
-    await io.sleep(1.2)  # past the end of the first lease duration: it was renewed
+    await io.sleep(1.2)  # longer than the first lease duration, so it was renewed
     bench.proxy.harm(harm)
     assert not await io.do(bench.lock(), "acquire", False)
     bench.proxy.harm(harm, "release")

@@ -175,7 +175,7 @@ def test_semaphore_options_match_the_table_of_options() -> None:
         assert name == "on_lost" or get_args(kind)[0] == hints[name], name
 
 
-#: Methods without an async version: they send no command, or work only in sync transactions.
+#: Methods without an async version, because they send no command or work only in sync transactions.
 LOCAL = {"check", "atomic", "alias", "release_later"}
 
 

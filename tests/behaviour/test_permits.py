@@ -110,7 +110,7 @@ async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
 
 
 @both
-async def test_unfair_acquire_may_overtake_a_new_first_waiter_that_does_not_fit(io, view) -> None:
+async def test_unfair_acquire_may_overtake_a_first_waiter_that_needs_more_permits(io, view) -> None:
     first = await io.do(Semaphore("unfair", 3), "acquire", permits=2)
     large = await queued(io, Semaphore("unfair", 3), view("unfair"), permits=3)
     assert await io.do(Semaphore("unfair", 3, blocking=False), "acquire") is None
@@ -213,7 +213,7 @@ async def test_lease_is_renewed_until_max_hold_or_for_ever(io, view, settings) -
 def test_lease_is_renewed_while_its_event_loop_is_busy(view) -> None:
     async def main() -> None:
         async with Lock("busy", timeout=3, renew=True) as lease:
-            eventually(view("busy").renewals())  # on the loop's own thread
+            eventually(view("busy").renewals())  # this runs on the loop's own thread
             lease.check()
 
     asyncio.run(main())
@@ -233,7 +233,7 @@ async def test_permanent_lease_does_not_expire_and_ends_when_released_or_cleared
 
 @both
 async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> None:
-    """One of ten hosts runs a periodic job."""
+    """Ten hosts start a periodic job, and only one of them gets the permit."""
     lock, ran = Lock("period", min_hold=4.0, blocking=False, thread_local=False), list[Lease]()
 
     async def host() -> None:
@@ -429,9 +429,9 @@ def test_interrupted_waiter_leaves_the_queue(view, raw) -> None:
         raise Interrupted
 
     def send() -> None:
-        # Wait until the thread blocks in its read, which a signal interrupts. Elsewhere, the
-        # exception may be raised in a finalizer, where Python drops it, or leave redis-py's
-        # socket unconnected.
+        # Wait until the thread blocks in its read, because a signal interrupts only the read
+        # reliably. At other places, the exception may be raised in a finalizer, where Python drops
+        # it, or may leave redis-py's socket unconnected.
         eventually(lambda: any("b" in client["flags"] for client in raw.client_list()))
         time.sleep(0.2)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)

@@ -23,7 +23,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
-        ["mine", "True"],  # after its lease duration: the child's renewal thread renewed it
+        ["mine", "True"],  # the child has renewed the lease meanwhile
         ["parent", "True", "True", "True", "True"],
         ["left", "False", "False"],
     ]

@@ -1,4 +1,4 @@
-"""Shares of a name: each has a limit, and waiters of different shares take turns."""
+"""Each share of a name has a limit, and waiters of different shares take turns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def why(io: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("share_limit", "limit", "tries"),
-    [  # each word: the share, its permits if not 1, and the reason if they are rejected
+    [  # each word: a share, its permits if not 1, the reason if rejected
         (2, 3, "a a a:share b c:full"),
         (2, 3, "- - -:share a"),  # callers without a share
         (3, 5, "a*2 a*2:share a a:share"),
@@ -119,7 +119,7 @@ async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view)
 
 
 @both
-async def test_share_is_kept_by_min_hold_and_adoption_and_freed_by_expiry(io) -> None:
+async def test_min_hold_and_adoption_keep_the_share_and_an_expiry_frees_it(io) -> None:
     lease = await tried(io, exports("a", 1, timeout=1, renew=False))
     adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
     assert "share" == await why(io, share="a", share_limit=1)

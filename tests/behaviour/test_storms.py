@@ -80,7 +80,7 @@ def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, per
         each = [pool.submit(Sync().run, work(Sync(), tasks + n)) for n in range(threads)]
         for future in [pool.submit(asyncio.run, main()), *each]:
             future.result()
-    # About half of the calls wait without limit, so each of them is granted.
+    # About half of the calls wait without a time limit, so each of these calls is granted.
     assert cycles >= endless > 2 * (tasks + threads)
     assert threads or 1 <= inside[1] <= limit
 

@@ -87,7 +87,7 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
-    # A third of the lease is 2 s, and a half would be 3 s.
+    # A third of the lease is 2 s. Half of the lease would be 3 s.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
     end = View(raw, "kept").end + 3000
     await until(io, lambda: View(raw, "kept").end > end)
@@ -119,8 +119,8 @@ def test_callback_that_raises_system_exit_stops_no_other_callback(raw) -> None:
 
 
 def test_node_that_hangs_delays_no_renewal_on_another_node(settings, losses, monkeypatch) -> None:
-    """Each renewal on the node that hangs is sent alone and takes a whole time limit. Together they
-    take longer than the lease on the other node lasts."""
+    """Each renewal on the node that hangs is sent alone, and takes a whole time limit. Together
+    these renewals take longer than the lease on the other node lasts."""
     monkeypatch.setattr("django_redis_sync.engine.housekeeping.BATCH", 1)
 
     def hold(name: str, **options: Any) -> Lease:
@@ -148,10 +148,9 @@ def test_node_that_hangs_delays_no_renewal_on_another_node(settings, losses, mon
 
 
 def beyond(raw: redis.Redis, lease: Lease) -> float:
-    """Return the seconds by which the local expiry is later than the expiry on the server.
-
-    The result is negative if the local expiry is earlier."""
-    # Read the clock first: time that passes between the reads makes the result smaller.
+    """Return by how many seconds the local expiry is later than the expiry on the server. If it is
+    earlier, the result is negative."""
+    # Read the clock first, because time that passes between the two reads makes the result smaller.
     view, at, remaining = View(raw, lease.name), time.monotonic(), lease.remaining
     end, now = view.leases.get(lease.token, 0.0), view.now()
     return remaining - (time.monotonic() - at) - max(0.0, (end - now) / 1000)
@@ -161,7 +160,8 @@ def beyond(raw: redis.Redis, lease: Lease) -> float:
 @pytest.mark.parametrize(("harm", "asked", "later"), [("late", 60, 20), ("hold", 6, 90)])
 @both
 async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm, asked, later):
-    """A later renewal counts, whether it is longer or shorter than the delayed one."""
+    """The renewal that was sent last counts, whether it is longer or shorter than the delayed
+    one."""
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm(harm, "renew")
     with ThreadPoolExecutor(1) as thread:
@@ -213,7 +213,8 @@ def test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal(bench) -> 
 
 
 def test_local_expiry_is_never_later_than_the_servers_under_load(raw: redis.Redis) -> None:
-    """Twelve threads renew short leases at the times at which the renewal thread renews them."""
+    """Twelve threads renew short leases. The renewal thread renews the same leases at the same
+    times."""
     worst = []
 
     def work(n: int) -> None:

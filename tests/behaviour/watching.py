@@ -91,7 +91,7 @@ def shown(name: str = "", using: str | None = None) -> dict[str, Any]:
 
 
 def count_of(name: str, event: str, using: str | None = None) -> int:
-    """Return how often an event of a name was counted, by `manage.py locks status`."""
+    """Return how often an event of a name was counted, as `manage.py locks status` shows it."""
     return int(shown(name, using)[name]["ever"][event])
 
 
@@ -107,7 +107,7 @@ class Counted:
 
     @property
     def by_clients(self) -> int:
-        """Number of commands that only clients send: scripts call none of these."""
+        """Number of commands that only clients send, because scripts call none of them."""
         names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
         return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
 
@@ -161,8 +161,8 @@ class Losses:
         return max(calls + signals) if calls and signals else 0.0
 
     def preceded(self, end: float, lease: Any) -> bool:
-        """Return True if both were called before `end`, in ms of the clock of this machine, apart
-        from the delays with which the three threads involved woke up."""
+        """Return True if both were called before `end`, in ms of the clock of this machine. `end`
+        is extended by the delays with which the three threads woke up."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
     def _wake_up(self) -> None:

@@ -1,5 +1,5 @@
-"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped. If
-DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 is in the environment, they fail instead."""
+"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped. They
+fail instead if DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 is in the environment."""
 
 import contextlib
 import os
@@ -130,7 +130,8 @@ class Visitor:
 
     def click(self, css: str) -> None:
         found = self.first(css)
-        # Scroll the element away from the edges, where headers and footers of skins could cover it.
+        # Scroll the element away from the edges, because headers and footers of skins could cover
+        # it there.
         self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
         found.click()
 

@@ -1,6 +1,6 @@
 """Run the site that the browser visits. The argument is the port.
 
-Create the database and two users: vera with the view permission, manu with the manage permission.
+Create the database and two users. vera has the view permission, and manu the manage permission.
 """
 
 import sys

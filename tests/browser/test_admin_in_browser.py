@@ -100,7 +100,8 @@ def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
         assert ["act-clear", True] == manager.run(f"return {state}")
 
 
-#: COUNT: a script that counts the page's requests in `asked`. WAKE: a script that causes a refresh.
+#: COUNT is a script that counts the page's requests in `asked`. WAKE is a script that causes a
+#: refresh.
 COUNT = """
 window.asked = 0;
 const own = window.fetch;

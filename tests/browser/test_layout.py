@@ -158,7 +158,7 @@ def test_content_of_each_page_fits_into_every_window_width(listing: Visitor) -> 
     assert [] == listing.errors()
 
 
-def test_list_is_a_table_on_a_tablet_and_low_cards_on_a_phone(listing: Visitor) -> None:
+def test_list_is_a_table_on_a_tablet_and_has_low_cards_on_a_phone(listing: Visitor) -> None:
     shown = {}
     for width in WIDTHS:
         listing.show(width, 900)

@@ -27,7 +27,7 @@ MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_pro
 PARSING, GARBAGE, THREATS = "fuzz/test_parsing", "fuzz/test_garbage", "faults/test_threats"
 POLICY, ACTIONS, ACT = "test_requests_policy", "test_admin_actions", "test_command_act"
 
-#: Node ids of tests, by the first cell of the row.
+#: Node ids of tests, by the first cell of the table row that they prove.
 PROOFS: dict[str, tuple[str, ...]] = {
     "1": (
         *at(OLD, "test_acquire_is_sent_again_when_its_reply_is_lost"),
@@ -124,7 +124,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "37": at(
         "topologies/test_quorum",
-        "test_quorum_works_with_two_of_five_killed_and_fails_with_three",
+        "test_quorum_works_when_two_of_five_servers_are_down_and_not_when_three_are",
         "test_quorum_works_with_two_hung_servers_and_not_with_three",
         "test_quorum_never_exceeds_the_limit_while_servers_stop_and_return",
         "test_quorum_stays_safe_when_the_clock_of_one_server_jumps",

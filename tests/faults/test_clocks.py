@@ -48,7 +48,8 @@ def shifted(new_server: Any, alias: Any, tmp_path: Any) -> Iterator[Shifted]:
 
 
 def test_row_27_clock_jump_ahead_ends_leases_and_calls_on_lost(shifted, figure) -> None:
-    """All leases end at once. A renewed lease calls `on_lost`, others have an outdated fence."""
+    """All leases end at once. A renewed lease calls `on_lost`. Other leases have an outdated
+    fence."""
     with Losses() as losses:
         first = shifted.lock("renewed", timeout=3, renew=True, on_lost=losses).acquire()
         hard = shifted.lock("hard", timeout=40).acquire()
@@ -94,7 +95,7 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
         assert won and won.held and won.fence > fence
         if number == 1:
             figure(recover=watch.seconds, lost=0)
-            assert watch.seconds < 15  # not a minute
+            assert watch.seconds < 15  # the holder does not keep the lock for a minute
         assert live.held and live.owned()
         fence = won.fence
         won.release()
@@ -106,7 +107,7 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
 
 
 def test_row_28_limit_holds_while_the_clock_jumps_back_and_forth(shifted) -> None:
-    """The journal checks the limit and that fences grow."""
+    """The journal checks that the limit holds and that fences grow."""
     stop, released = threading.Event(), list[int]()
 
     def work() -> None:

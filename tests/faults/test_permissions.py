@@ -1,4 +1,4 @@
-"""The least ACL of a Redis user: it suffices, and all of it is used."""
+"""The smallest ACL of a Redis user suffices, and the library uses all of it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from .report import PAGE, ROOT, Case, cells, columns, filled, read, span
 from .rows import PROOFS
 
-#: The number of faults and of bad inputs in the specification. Numbers above may be missing.
+#: The number of faults and of bad inputs in the specification. Greater numbers may be missing.
 FAULT_ROWS, INPUT_ROWS = 40, 21
 
 XML = """<testsuites><testsuite>
@@ -63,7 +63,8 @@ def test_test_named_after_a_row_is_listed_in_it() -> None:
 
 @pytest.mark.timeout(400)
 def test_named_tests_of_three_folders_are_collected() -> None:
-    """Each entry of PROOFS means at least one test: `name[word]` fits the parameters of a test."""
+    """Each entry of PROOFS means at least one test. `name[word]` means the runs whose parameters
+    contain the word."""
     here = ("tests/faults/", "tests/behaviour/", "tests/topologies/")
     mine = sorted({t for tests in PROOFS.values() for t in tests if t.startswith(here)})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", ""]

@@ -43,10 +43,10 @@ def log_of(server: RedisServer) -> Path:
 def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Any, figure: Any, cut: float
 ) -> None:
-    """If nothing of the file is lost, no lease is lost, as in row 6."""
+    """If the crash loses nothing of the file, no lease is lost, as in row 6."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
-    # The leases that were released before also leave fences in the file.
+    # The leases that were released before the crash also leave fences in the file.
     for name in NAMES:
         with Lock(name, using=using, timeout=3):
             pass
@@ -68,7 +68,7 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
         else:
             with pytest.raises(LeaseLost):
                 lease.release()
-        # If the lost end contained an earlier release, the released lease has to expire first.
+        # If the lost end of the file contained a release, the released lease has to expire first.
         after = Lock(lease.name, using=using).acquire(blocking_timeout=20)
         assert after and after.fence > lease.fence
         after.release()
@@ -77,8 +77,8 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
 def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Any, figure: Any
 ) -> None:
-    # While the server loads, it replies after each 1,000 commands. A delay of -N makes it sleep for
-    # some 60 µs after N commands. So the server replies many times per attempt.
+    # While the server loads, it replies after each 1,000 commands. A `key-load-delay` of -N makes
+    # it sleep for some 60 µs after N commands, so that it replies many times per attempt.
     commands, delay = 800_000, -4
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
@@ -95,7 +95,8 @@ def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     watch, errors = within(), list[Unavailable]()
     # The last attempt of a call may have too little time left for a reply.
     while not errors or errors[-1].maybe_executed or "loading" not in str(errors[-1]):
-        # A new alias has no connection from before the crash, so no request was executed.
+        # The new alias has no connection from before the crash, so its first request was not
+        # executed.
         with within(5) as spent, pytest.raises(Unavailable) as error:
             Impatient("x", using=alias(server.url), blocking=False).acquire()
         errors.append(error.value)

@@ -41,8 +41,8 @@ def test_token_is_128_random_bits_of_the_system(clean_redis: None, monkeypatch: 
 
 
 def test_token_is_never_shown_in_full(raw: redis.Redis, caplog: Any) -> None:
-    """repr, errors, logs, status, and the command show at most the first eight digits, with which a
-    lease can't be adopted."""
+    """repr, errors, logs, status, and the command show at most the first eight digits of a token. A
+    lease can't be adopted with these digits."""
     caplog.set_level(logging.DEBUG)
     lock = Lock("secret", timeout=60, label="nightly")
     lease = lock.acquire()

@@ -74,7 +74,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class SemaphoreMachine(Machine):
-    """Acquire one to three permits, release, renew, detach, adopt, clear, resize, pause."""
+    """Acquire one to three permits, and release, renew, detach, adopt, clear, resize, or pause."""
 
     leases, handles = Bundle("leases"), Bundle("handles")
 
@@ -133,7 +133,7 @@ class SemaphoreMachine(Machine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def cleared(self, data: Any) -> None:
-        # In the order of the grants: the order of the tokens would be random.
+        # Sort by the order of the grants, because the order of the tokens would be random.
         token = data.draw(st.sampled_from(list(self.held)))
         self.clear(token)
         del self.held[token]
@@ -166,8 +166,11 @@ class SemaphoreMachine(Machine):
 
 
 class OwnersMachine(Machine):
-    """Three threads use a reentrant lock, and a read/write lock. The owner of a reentrant lock has
-    one lease with a depth. Upgrades are rejected, and a writer may become a reader."""
+    """Three threads use a reentrant lock and a read/write lock.
+
+    The owner of a reentrant lock has one lease with a depth. A reader that asks for the write lock
+    is rejected. A writer may become a reader.
+    """
 
     whose, sides = st.integers(0, 2), st.sampled_from(["reader", "writer"])
 

@@ -112,7 +112,7 @@ HEADER = st.text(st.characters(max_codepoint=255), max_size=80) | st.lists(
 
 @semaphore_required("fuzz", limit=1, key="ip")
 def nested(request: Any) -> HttpResponse:
-    """Return the status code of a further request while this one holds its permit."""
+    """Handle the request `inside` while this request holds its permit. Return its status code."""
     inside = getattr(request, "inside", None)
     return HttpResponse(nested(inside).status_code if inside else "")
 

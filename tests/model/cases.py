@@ -15,7 +15,7 @@ SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 class Case(NamedTuple):
     setting: Setting
-    floor: int  # minimum number of states; fewer mean that the exploration is broken
+    floor: int  # minimum number of states; fewer states mean a broken exploration
     micros: int = SECOND
     deep: bool = False  # it takes long
 

@@ -13,7 +13,7 @@ from django_redis_sync.protocol.scripts import CONSTANTS
 from .clients import KEYS, MILLISECONDS, NAMES, Hold, Protocol
 from .world import Facts, Label, Ran, Setting, State, World
 
-FAR = 10_000  # ticks: later than every expiry
+FAR = 10_000  # ticks; this is later than every expiry
 
 
 class Violation(AssertionError):
@@ -37,8 +37,8 @@ def weight(permits: int) -> int:
 
 
 def used(facts: Facts, now: float, share: str | None = None) -> int:
-    """Return the permits of unexpired leases, or of all leases if `now` is -1. `share`: only those
-    of this share."""
+    """Return the permits of unexpired leases. If `now` is -1, count all leases. If `share` is
+    given, count only leases of this share."""
     records = (facts.records[t] for t, end in facts.leases.items() if end > now)
     return sum(weight(one.permits) for one in records if share is None or one.share == share)
 
@@ -112,9 +112,8 @@ def _left_by(share: str, old: Facts, new: Facts) -> float:
 
 
 class Checker:
-    """An exploration of one setting.
-
-    `sample`: check liveness from every n-th state; 0 for none."""
+    """An exploration of one setting. `sample`: liveness is checked from every n-th state, or from
+    none if it is 0."""
 
     def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
         self.world, self.setting, self.sample = World(protocol, setting), setting, sample
@@ -204,7 +203,7 @@ class Checker:
             assert record is not None, f"{token} has a lease without a record"
             if was is not None and was.fence == record.fence and token in old.leases:
                 continue
-            if record.state != "k":  # k: retained by min_hold after its release
+            if record.state != "k":  # state k: retained by min_hold after its release
                 given.append((record.fence, token))
                 assert end > now, f"{token} was granted an expired lease"
                 assert old.leases.get(token, 0) <= now, f"{token} was granted again while it held"
@@ -390,7 +389,8 @@ class _Fair:
     def tick(self) -> None:
         self._do(("tick",), self.world.tick(self.state))
         self._settle()
-        # If a permit became free by expiry, the next heartbeat must hand it off.
+        # If a lease expired and its permit became free, the next heartbeat must hand off the
+        # permit.
         facts, now = self.world.facts(self.state.server), self.world.milliseconds(self.state.now)
         head = first_in_queue(facts)
         free = head and fits(facts, head, used(facts, now), now)
@@ -412,7 +412,7 @@ class _Fair:
 
 
 def _lines(steps: Iterable[tuple[Label, State]]) -> str:
-    """Return a line for each step: the tick, what happens, and the number of the client."""
+    """Return a line for each step, with the tick, what happens, and the number of the client."""
     return "\n".join(f"  {state.now:>3}  {' '.join(map(str, label))}" for label, state in steps)
 
 

@@ -29,7 +29,7 @@ class Defect(NamedTuple):
 _NOW, _SOON, _SHORT = Spec(begins=0), Spec(begins=1), Spec(lease=2, begins=0)
 _TRIES, _LATE = Spec(lease=1, wait=False, begins=4), Spec(wait=False, begins=6)
 _TASK, _TWO = Spec(asynchronous=True, begins=0), Spec(limit=2, begins=0)
-#: Clients of two shares. Each share may have one of the two permits.
+#: Clients of two shares. Each share may have one of the two permits of the name.
 _OF_A, _OF_B = (Spec(limit=2, tenant=tenant, bound=1, begins=1) for tenant in "ab")
 _TURN_A = Spec(tenant="a", begins=1)
 _CLEARED = (("clear", ""),)

@@ -31,7 +31,8 @@ setmetatable(_G, {
 """
 
 
-#: `_DENIED` fail when the memory is full, unless the script has written before. `WRITES`: all.
+#: Commands in `_DENIED` fail when the memory is full, unless the script has written before.
+#: `WRITES` has all commands that write.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 _EMPTY: dict[str, type[Any]] = {"h": dict, "z": dict, "l": list}
@@ -90,7 +91,7 @@ class Store:
         self.data: dict[str, tuple[str, Any, int | None]] = {
             key: (kind, _EMPTY[kind](items), expiry)
             for key, kind, items, expiry in frozen
-            if expiry is None or expiry >= now  # Redis: expired when now > expiry
+            if expiry is None or expiry >= now  # as in Redis, a key has expired if now > expiry
         }
         self.published: list[tuple[str, str]] = []
 
@@ -250,7 +251,8 @@ class Store:
         return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Return the rows with scores from "LOW" or "(BELOW" to "HIGH"."""
+        """Return the members and scores of a sorted set with scores from "LOW" or "(BELOW" to
+        "HIGH"."""
         least, most = float(low.removeprefix("(")), float(high)
         rows = [row for row in self._order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows
@@ -316,7 +318,7 @@ class Scripts:
 
 
 def _reply(value: Any) -> Any:
-    """Convert a value like Redis: numbers become whole, and a list ends at the first nil."""
+    """Convert a value like Redis. Numbers become whole, and a list ends at the first nil."""
     if type(value) in (str, int):
         return value
     if value is None or value is False:

@@ -18,15 +18,16 @@ from tests.support.packed import unpack
 from .clients import KEYS, NAMES, Begin, Hold, Lives, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
-EPOCH = 1_700_000_000_000_000  # µs: as many digits as a real clock has
+EPOCH = 1_700_000_000_000_000  # µs; the value has as many digits as a real clock's
 
 
 @dataclass(frozen=True)
 class Setting:
     """The clients, ticks, faults, and operator actions of an exploration.
 
-    `horizon`: number of ticks. `faults`: number of faults of the given `kinds`. `operations`: (how,
-    value) of `operate`, or ("clear", ""), each at most once, in this order.
+    `horizon`: number of ticks. `faults`: number of faults, whose kinds are in `kinds`.
+    `operations`: operator actions in their order, each done at most once. An action is (how, value)
+    of the script `operate`, or ("clear", "").
     """
 
     name: str
@@ -40,9 +41,11 @@ class Setting:
 class Client(NamedTuple):
     """The state of a client. `mode`: live, paused, or dead.
 
-    `lanes`: the current action of the plan, and of the renewal thread. An action is ("sent", at,
-    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None.
-    `early`: messages that arrived before the client waited for them. `debts`: pending undos."""
+    `lanes`: two actions that are going on now. The first is an action of the plan, and the second
+    an action of the renewal thread. Each is ("sent", at, slow), ("reply", at, reply), ("wait", at,
+    due), ("sleep", at, due), or None. `early`: messages that arrived before the client waited for
+    them. `debts`: pending undos.
+    """
 
     node: int = 0
     mode: str = "live"
@@ -52,11 +55,12 @@ class Client(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of the world.
+    """The state of the server, the network, and all clients.
 
-    `loose`: messages on the network that no client waits for: ("run", client, verb, argv), ("pop",
-    token, due), ("push", client, token, element, late). `top`: the largest fence so far. `full`:
-    True if the memory is full."""
+    `loose`: messages on the network for which no client waits. A message is ("run", client, verb,
+    argv), ("pop", token, due), or ("push", client, token, element, late). `top`: the largest fence
+    so far. `full`: True if the memory is full.
+    """
 
     now: int
     server: int
@@ -82,8 +86,7 @@ class Record(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The state of a server for the invariants, with times in ms of the server.
-
+    """The state of a server as the invariants need it. Times are in ms of the server's clock.
     `parked`: the time of arrival of each parked waiter."""
 
     leases: dict[str, float]
@@ -97,7 +100,7 @@ class Facts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a script, for the invariants."""
+    """One run of a script, as the invariants need it."""
 
     verb: str
     argv: tuple[Any, ...]
@@ -124,7 +127,7 @@ def _record(text: str) -> Record:
     bound, share = "0", None
     if more and more[0].startswith("/"):
         _, bound, share = more[0].split("/")
-    number = int(fence) if fence.isdigit() else -1  # never a valid fence
+    number = int(fence) if fence.isdigit() else -1  # -1 is never a valid fence
     # The number of the newest renewal follows the state.
     return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
 
@@ -222,7 +225,8 @@ class World:
         return state, Ran(verb, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
-        """Give the element of a token to the oldest BLPOP. An abandoned one comes first."""
+        """Give the wake-up element of a token to the oldest BLPOP. A BLPOP that its client has
+        abandoned comes first."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self._pop(state, token)
@@ -262,7 +266,8 @@ class World:
         return believed if believed[2] > self.clock(state, index) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
-        """Give an input to a client, and send the message of the next step of this lane."""
+        """Give an input to a client. Then send the message of the next step in this lane (of the
+        plan or of the renewal thread)."""
         client, lives, now = state.clients[index], self.lives[index], state.now
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
@@ -308,7 +313,7 @@ class World:
     # Steps
 
     def steps(self, state: State) -> Steps:
-        """Yield each possible step: its label, the state after it, and the script that ran."""
+        """Yield each possible step, with its label, the state after it, and the script that ran."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -495,7 +500,7 @@ class World:
         for lane in (0, 1):
             if client.lanes[lane] and client.lanes[lane][0] == "sent":
                 state = self._adrift(state, index, lane)
-        # A BLPOP stays on the server after its client died.
+        # If a client dies, its BLPOP stays on the server.
         stays = doing and doing[0] == "wait" and not spec.asynchronous
         return _put(state, index, Client(client.node, "dead", (doing if stays else None, None)))
 
@@ -510,7 +515,8 @@ def _hashable(reply: Any) -> Any:
 
 
 def _put(state: State, index: int, client: Client) -> State:
-    """Return the state with another client, in a third of the time of `State._replace`."""
+    """Return the state with `client` replaced. This takes a third of the time of
+    `State._replace`."""
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)

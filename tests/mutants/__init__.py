@@ -1,1 +1,2 @@
-"""Defects of the package that the tests must find: `python -m tests.mutants`."""
+"""Defects that are planted into the package: `python -m tests.mutants`. The tests must find
+each."""

@@ -1,4 +1,5 @@
-"""For each defect, test a copy of the project. Report the defects that no test finds."""
+"""Plant each defect into a copy of the project, and test the copy. Report the defects that no test
+finds."""
 
 from __future__ import annotations
 

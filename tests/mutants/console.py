@@ -1,4 +1,4 @@
-"""Defects of the command and the admin pages."""
+"""Defects that are planted into the command and the admin pages, to see that tests find them."""
 
 from __future__ import annotations
 

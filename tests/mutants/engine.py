@@ -1,4 +1,4 @@
-"""Defects of the engine."""
+"""Defects that are planted into the engine, to see that tests find them."""
 
 from __future__ import annotations
 

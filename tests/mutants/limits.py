@@ -1,4 +1,4 @@
-"""Defects of the admission of requests."""
+"""Defects that are planted into the admission of requests, to see that tests find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects of locks, semaphores, and leases."""
+"""Defects that are planted into locks, semaphores, and leases, to see that tests find them."""
 
 from __future__ import annotations
 

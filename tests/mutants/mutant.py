@@ -1,4 +1,4 @@
-"""A mutant: a defect in a copy of the project."""
+"""A mutant is a defect that is planted into a copy of the project. The tests must find it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Mutant:
             text=True,
             timeout=TIMEOUT,
         )
-        # 1: tests failed. 2: tests could not be imported. Other codes are errors of pytest.
+        # Code 1 means that tests failed, and code 2 that tests could not be imported. Other codes
+        # are errors of pytest.
         assert done.returncode in (0, 1, 2), done.stdout + done.stderr
         return done.returncode != 0
 

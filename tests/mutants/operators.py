@@ -1,4 +1,5 @@
-"""Defects of status, metrics, and operator actions."""
+"""Defects that are planted into status, metrics, and operator actions, to see that tests find
+them."""
 
 from __future__ import annotations
 

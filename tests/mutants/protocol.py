@@ -1,4 +1,4 @@
-"""Defects of the scripts, the plans, and the statistics."""
+"""Defects that are planted into the scripts, plans, and statistics, to see that tests find them."""
 
 from __future__ import annotations
 

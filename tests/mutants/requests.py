@@ -1,4 +1,5 @@
-"""Defects of policies, of responses, of the middleware, and of the checks."""
+"""Defects that are planted into policies, responses, middleware, and checks, to see that tests find
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects of the settings, the checks, and the test helpers for projects."""
+"""Defects that are planted into settings, checks, and test helpers, to see that tests find them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # Fork only these two. Others change Python before the first import, or aren't in Python.
+        # Fork only these two servers. Others change Python before the first import, or aren't in
+        # Python.
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)
 

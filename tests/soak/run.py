@@ -127,7 +127,8 @@ class Side:
             self.replay.forget()
 
     def lost(self) -> None:
-        """Check the entries from before the data was lost, and add a note for the checker."""
+        """Check the entries from before the loss of the data, and add a note about the loss for the
+        checker."""
         for entry in self.journal.take():
             self.replay.take(entry)
         self.gone += sum(end > self.replay.us / 1000 for end in self.replay.leases())
@@ -383,7 +384,7 @@ def overlaps(path: str) -> tuple[int, list[str]]:
         seen.setdefault(f"{alias} {name}", []).append((int(fence), float(first), float(last)))
     found: list[str] = []
     for name, rows in seen.items():
-        # A reentrant lease that was acquired again has two lines.
+        # A reentrant lease that was acquired twice has two lines in the log.
         latest, whose, before = -1.0, 0, 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:

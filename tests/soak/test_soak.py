@@ -32,7 +32,8 @@ def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -
     path = tmp_path / "believers"
     path.write_text("kept lock 1 10.0 11.0\nkept lock 2 11.0 12.0\nkept hard 3 10.5 10.6\n")
     assert (3, []) == overlaps(str(path))
-    # Fence 2 began before fence 1 ended. Two lines with one fence are the same lease.
+    # The holder with fence 2 began before the holder with fence 1 ended. Two lines with one fence
+    # are the same lease.
     path.write_text("kept lock 2 10.9 12.0\nkept lock 1 10.0 11.0\nkept lock 2 11.5 12.0\n")
     overlap = "kept lock: 2 began at 10.900000; 1 was treated as held for 0.100000 s more"
     assert (3, [overlap]) == overlaps(str(path))

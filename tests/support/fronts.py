@@ -21,7 +21,8 @@ from devtools.servers import HOST, RedisServer
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View
 
-#: In place of a reply: keep the client waiting, or close its connection.
+#: These values stand in place of a reply. SILENCE keeps the client waiting, and CUT closes its
+#: connection.
 SILENCE, CUT = "(silence)", "(cut)"
 
 

@@ -163,7 +163,7 @@ class History:
 def judge(
     entries: Iterable[Entry], constants: Mapping[str, int] = CONSTANTS, most: int = 50
 ) -> History:
-    """Replay `entries` until there are `most` violations, and return the history."""
+    """Replay `entries`, and return the history. Stop after `most` violations."""
     replay = Replay(constants)
     for entry in entries:
         replay.take(entry)
@@ -304,7 +304,7 @@ class Replay:
         """Expire what has ended. Then compare the expected state with the one before the script."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
-            # The clock went back: expired leases that were not removed count again.
+            # The clock went back, so expired leases that were not removed count again.
             for token, end in at.leases.items():
                 if end > now and token not in at.held:
                     at.hold(token, end, self.token(token).weight, now)
@@ -341,7 +341,7 @@ class Replay:
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
-        self.gone: dict[str, tuple[float, int]] = {}  # left the queue in this script
+        self.gone: dict[str, tuple[float, int]] = {}  # tokens that left the queue in this script
         self.was: dict[str, float] = {}  # deadlines that were removed
         self.wakes: dict[str, float] = {}
         self.fences: list[str] = []
@@ -400,7 +400,7 @@ class Replay:
         self.at.expires["leases"] = self.at.expires["info"]  # a name without leases has this key
 
     def on_del_leases(self) -> None:
-        """Begin an expansion, which writes the lease again."""
+        """Begin an expansion. A later write of the script stores the lease again."""
         at = self.at
         if at.packed and at.packed.holder:
             at.expanding = at.packed.holder, at.packed.ends
@@ -567,8 +567,8 @@ class Replay:
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
-            # An unfair request may overtake a first waiter that came less than a heartbeat ago. The
-            # age is 1 ms less because times are rounded.
+            # An unfair request may overtake the first waiter if this waiter came less than a
+            # heartbeat ago. The age is 1 ms less because times are rounded.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -586,7 +586,7 @@ class Replay:
     # Checks after the writes
 
     def check_grants(self) -> None:
-        """Check each grant of this script: its fence, its duration, and the notification."""
+        """Check the fence, the duration, and the notification of each grant of this script."""
         at, now, reply, counts = self.at, self.now, self.entry.reply, self.history.counts
         for token, end in self.granted.items():
             mine, handed = self.token(token), token in self.elements
@@ -669,7 +669,7 @@ class Replay:
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
         tombstone = str(self.entry.said["tombstone"])
-        if how == "lost":  # this mode only counts
+        if how == "lost":  # a release in this mode only counts
             counts["said to be lost"] += 1
             if word != "ok" or self.entry.writes:
                 self.bad("answer", f"{word}, and the script did more than count")

@@ -23,9 +23,8 @@ def at_any_step(frame: FrameType, event: str) -> bool:
 
 
 def inside_ours(frame: FrameType, event: str) -> bool:
-    """Return True at each bytecode except the return to a caller outside of the package.
-
-    An exception there would be one in the caller's code."""
+    """Return True at each bytecode, except at a return to a caller outside of the package. An
+    exception at such a return would be an exception in the caller's code."""
     return event == "opcode" and not _returns_to_us(frame)
 
 

@@ -1,4 +1,4 @@
-"""Threads of a test: a new renewal and housekeeping thread, and threads for callers that wait."""
+"""Threads for a test: new renewal and housekeeping threads, and threads for callers that wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from django_redis_sync.protocol.keys import display
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use background threads that have registered no name, and register none after the test."""
+    """Use new background threads for the test, which have registered no name. Stop them from
+    registering names after the test."""
     for each in renewal._renewers.values():  # discard pending names of earlier tests
         each.housekeeper.forget()
     mine: dict[str, renewal.LeaseRenewer] = {}

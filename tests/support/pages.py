@@ -1,4 +1,4 @@
-"""Clients of the admin, and its pages as a reader sees them."""
+"""Log clients in to the admin, and read its pages as a reader sees them."""
 
 from __future__ import annotations
 
@@ -108,13 +108,14 @@ class Page(HTMLParser):
 
 
 def get(client: Client, address: str = "", status: int = 200, **options: Any) -> Page:
-    """Return a page of the admin below LIST, or at an absolute address, with this status."""
+    """Return an admin page, and check the status of the response. `address`: below LIST, or
+    absolute."""
     response = client.get(address if address.startswith("/") else LIST + address, **options)
     assert status == response.status_code, response.content.decode()[-2000:]
     return Page(response.content.decode())
 
 
 def get_list(client: Client, *ids: str, query: str = "") -> Page:
-    """Return the list page as soon as it shows rows with these ids: a process registers names in
-    the background, and each name at most once a minute."""
+    """Return the list page as soon as it has rows with these ids. A process registers names in the
+    background, and each name at most once a minute."""
     return eventually(lambda: (page := get(client, query)) and {*ids} <= {*page.cells} and page)

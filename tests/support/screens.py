@@ -11,13 +11,14 @@ from tests.support.operators import locks
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of all tables in a text: the cells by column title, in any order."""
+    """Return the rows of all tables in a text, in any order. A row has its cells by column
+    title."""
     found, head = list[dict[str, str]](), list[Any]()
     for line in text.splitlines():
         cells = [(one[0], *one.span()) for one in re.finditer(r"\S+( \S+)*", line)]
         if all(re.fullmatch("[A-Z# ]+", text) for text, *_ in cells):
             head = cells  # a heading, or an empty line
-        elif head:  # a cell begins or ends below its title
+        elif head:  # each cell begins or ends below the title of its column
             below = [[t for t, a, b in cells if a == start or b == end] for _, start, end in head]
             row = zip(head, below, strict=True)
             found.append({title: (text or [""])[0] for (title, *_), text in row})

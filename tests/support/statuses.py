@@ -54,7 +54,8 @@ def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
 
 
 def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
-    """Return a history with a row for each minute, the last of which is the current minute."""
+    """Return a history with a row of counters for each minute. The last row is the current
+    minute."""
     dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
     total = add(rows)
     given = {"total": total, "ever": total, "suggested_limit": None}

@@ -159,7 +159,8 @@ def run(*words: object, timeout: float = 60, **options: Any) -> subprocess.Compl
 
 
 def _pipe(given: contextlib.ExitStack, mode: str) -> tuple[int, IO[str]]:
-    """Open a pipe. Return the end of the process, which `given` closes, and the parent's end."""
+    """Open a pipe. Return two ends: the process's end, which `given` closes, and the parent's
+    end."""
     read, write = os.pipe()
     theirs, kept = (write, read) if mode == "r" else (read, write)
     given.callback(os.close, theirs)
@@ -210,7 +211,8 @@ def _worker_processes() -> _WorkerProcesses:
 
 
 def serve(number: int) -> _Order | None:
-    """Fork for each order. Return the order in a child, and None in the fork server at the end."""
+    """Fork for each order. In a child, return the order. In the fork server, return None at the
+    end."""
     for name in READ:
         importlib.import_module(name)
     gc.collect()

@@ -1,8 +1,9 @@
 """Simulated clients that call the scripts directly, in random order, on a server whose clock stands
 still between two calls.
 
-The clients follow the protocol, including tombstones after an unanswered acquire. Everything else
-goes wrong: replies are lost, copies arrive late, clients die, leases expire, operators interfere.
+The clients follow the protocol, and write tombstones after an unanswered acquire. Everything else
+goes wrong: replies are lost, second copies of a request arrive late, clients die, leases expire,
+and operators interfere.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def words(reply: Any) -> list[bytes]:
 
 
 class Call(NamedTuple):
-    """A call of a script, or the verb "pop": a client pops its wake-up message."""
+    """A call of a script. The verb "pop" means that a client pops its wake-up message instead."""
 
     verb: str
     keys: tuple[str, ...]
@@ -120,7 +121,8 @@ class Recording(Store):
 
 
 def utf8(text: str) -> str:
-    """Convert a text of the Redis in Python, a character for each byte, to that of a journal."""
+    """Convert a text of the Redis in Python, which has a character for each byte, to a text as in a
+    journal."""
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
@@ -198,8 +200,8 @@ class ModelServer:
 
 class Kind(NamedTuple):
     """A name, the number of its clients, and the options of their requests. `marks`: overrides of
-    its policy, which the checker of journals doesn't know. `calm`: most requests are usual ones,
-    so that the name is compact most of the time."""
+    the name's policy, which the checker of journals doesn't know. `calm`: most requests are usual
+    ones, so that the name is compact most of the time."""
 
     keys: Keys
     clients: int
@@ -230,12 +232,12 @@ class Client:
     believing: type[LocalExpiry] = LocalExpiry
     token: str = ""
     ask: dict[str, Any] = field(default_factory=dict)
-    state: str = "idle"  # asking, waiting, holding, ending
+    state: str = "idle"  # or asking, waiting, holding, ending
     fence: str = "0"
     nth: int = 0
     known: int | None = None  # number of the newest renewal in the handle, if it was used
     unanswered: bool = False
-    belief: LocalExpiry | None = None  # None: unknown
+    belief: LocalExpiry | None = None  # None if it is unknown
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
@@ -304,7 +306,7 @@ class Client:
         if roll < 0.79:
             return [self._end("giveup" if roll < 0.75 else "undo")]
         if roll < 0.81:
-            self.state = "idle"  # dead: doesn't ask again
+            self.state = "idle"  # it is dead, and doesn't ask again
         return []
 
     def _holding(self) -> list[Call | None]:
@@ -327,14 +329,15 @@ class Client:
         if roll < 0.73 and self.ask["permits"] == 0:
             return [self.call("release", fence=fence, how="share")]
         if roll < 0.65 and self.ask["lease"] != "inf":
-            self.state = "idle"  # dead: its lease expires
+            self.state = "idle"  # it is dead, so its lease expires
         if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return [self._adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
             return [self._adopt(self.known + rng.randint(1, 1000))]  # a second use of the handle
         if roll > 0.93:
-            # A copy of the renewal before the last. If there was none, the script applies this one.
+            # Send a copy of the renewal before the last one. If there was none, the script applies
+            # this copy.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
@@ -440,7 +443,8 @@ class Workload:
             for one in client.step(self.server.micros / 1e6):
                 sent.append((client, one))
                 if rng.random() < 0.06 * self.faults and one.verb != "pop":
-                    # The client sends the request again, and the first copy arrives later.
+                    # The client repeats its request, and the first request arrives after the second
+                    # one.
                     client.unanswered |= one.verb == "acquire"
                     self.late.append((self.round + int(10 ** rng.uniform(0, 2.3)), one))
         sent += [(None, copy) for due, copy in self.late if due <= self.round]

@@ -27,7 +27,7 @@ from tests.support import journal
 from .everywhere import Everywhere, Journals, by_name
 
 HERE = Path(__file__).parent
-#: The environment variable from which child processes read the alias and its entry of CACHES.
+#: Child processes read the alias and its entry of CACHES from this environment variable.
 ELSEWHERE = "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
 #: A borrowed test that uses one of these fixtures starts its own server, so it isn't run again.

@@ -199,7 +199,9 @@ def test_quorum_lock_is_granted_to_each_of_twenty_contenders(five) -> None:
 
 
 @both
-async def test_quorum_works_with_two_of_five_killed_and_fails_with_three(io, own) -> None:
+async def test_quorum_works_when_two_of_five_servers_are_down_and_not_when_three_are(
+    io, own
+) -> None:
     before = await io.do(own.lock("before", timeout=6, renew=True), "acquire")
     for server in own.servers[:2]:
         server.kill()

@@ -21,8 +21,8 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds that clients may take to find the new primary and get a grant on a busy machine. The
-#: time of the election doesn't count, because a split vote is repeated seconds later.
+#: Seconds that clients may take to find the new primary and get a grant on a busy machine. The time
+#: of the election doesn't count, because sentinels repeat a split vote after seconds.
 FINDING = 8.0
 #: Duration in seconds of leases that must outlive an election and its repetition.
 LONG = 120
