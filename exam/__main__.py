@@ -101,7 +101,7 @@ def examine_the_exam(faults: list[str], side_by_side: int) -> int:
 
 
 def kinds_for(seen: Seen) -> set[str]:
-    """Return the kinds of findings for a control. The trial must find at least one of them."""
+    """Return the kinds of findings, one of which must be found for a control, a faulty lock."""
     return {*CONTROLS[seen.lock.removeprefix("control:")].kinds}
 
 

@@ -63,7 +63,7 @@ class Visit:
     error: str = ""
     probe: float = 0.0
     stops: list[Span] = field(default_factory=list)
-    #: Long gaps between two checks of a holder, in which it may not have run.
+    #: Times in which a holder made no check for long, perhaps because its process did not run.
     pauses: list[Span] = field(default_factory=list)
 
     @property

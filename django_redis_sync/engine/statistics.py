@@ -136,7 +136,7 @@ class StatisticsBuffer:
         self._unwritten: dict[tuple[str, str], _Sum] = {}
 
     def rouse(self) -> None:
-        """Schedule a write, because of the first event after an idle time."""
+        """Schedule a write. This is called for the first event after an idle time."""
         self.due = clock() + EVERY
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:

@@ -88,7 +88,7 @@ def _word(arg: Any) -> str:
     return arg if isinstance(arg, str) else str(arg, "ascii") if type(arg) is bytes else str(arg)
 
 
-#: Types that need no conversion. Keys, which are most of the packed words, have these types.
+#: Types of arguments that need no conversion. Most arguments are keys, which have these types.
 _TEXTS = {str, Token}
 
 

@@ -112,8 +112,8 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
 
 
 def checked(option: str, value: Any) -> Any:
-    """Return the value of an option in the form that Policy has. Raise TypeError or ValueError if
-    it is invalid."""
+    """Return the value of an option in the form in which Policy stores it. Raise TypeError or
+    ValueError if the value is invalid."""
     if option not in ENTRY:
         raise TypeError(f"not an option of a policy: {unknown([option], ENTRY)}; {_KNOWN}")
     return ENTRY[option].checked(value)

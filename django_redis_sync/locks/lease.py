@@ -347,7 +347,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # Releasing and detaching don't check this: other callers, also of this event loop, may wait.
+    # `release` and `detach` don't check it: other tasks of this loop may be waiting for the lease.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

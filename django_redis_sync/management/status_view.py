@@ -275,8 +275,8 @@ def _state(status: Status, one: Holder | Waiter) -> str:
     left = duration(max(0, (one.next_try - status.at).total_seconds()))
     facts = {"count": one.sendings, "left": left}
     if one.alive:
-        return _("(away, sendings: %(count)d, due in %(left)s)") % facts
-    return _("(away, sendings: %(count)d, overdue)") % facts
+        return _("(away, deliveries: %(count)d, due in %(left)s)") % facts
+    return _("(away, deliveries: %(count)d, overdue)") % facts
 
 
 def _busy(one: Status) -> bool:

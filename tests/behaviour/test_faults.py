@@ -409,7 +409,7 @@ async def test_waiters_do_not_starve_releases_of_connections(io, new_server, ali
 @pytest.mark.parametrize("how", ["restart", "clear"])
 @both
 async def test_lost_data_calls_on_lost_and_fences_grow(io, private, alias, figure, how) -> None:
-    """The server restarts without persistence, or its cache is cleared."""
+    """The server restarts without persistence, or the Django cache on it is cleared."""
     name, count = alias(private.url), 10
 
     def lock(number: int, **options: Any) -> Lock:

@@ -2,9 +2,13 @@
 -- reply is lost, the process repeats the call, and the counts may be added twice. The statistics accept this error.
 -- KEYS shares sketch stats
 -- ARGV process entry life counts durations rejected rest keep peak
---   process: a random name; entry: its gauge, empty for none; life: ms until the gauge expires
---   counts, durations, rejected: JSON objects of numbers as text, by event, by bucket, and by key
---   rest: the most rejections that a key outside of `rejected` may have had; keep: minutes of history
+--   process: a random name of the process
+--   entry: its gauge, the permits that it holds now; empty if it holds none
+--   life: ms until the gauge expires
+--   counts, durations, rejected: JSON objects with numbers as text. The keys of `counts` are events, those of
+--     `durations` are ranges of ms, and those of `rejected` are keys of the policy
+--   rest: no key that is not in `rejected` had more rejections than this
+--   keep: minutes of history
 --   peak: the most permits of one key that were in use at the same time
 -- Returns ok
 local process, entry, life, counts, durations, rejected, rest, keep, peak = unpack(ARGV)

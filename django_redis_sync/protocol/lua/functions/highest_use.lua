@@ -1,4 +1,5 @@
--- Return the highest use of this minute in the form of '#peak', "<minute>:<permits>". `used`: permits in use now.
+-- Return the highest use in this minute as text, "<minute>:<permits>", which the field '#peak' has, too. `used`:
+-- permits in use now.
 local function highest_use(stats, minute, peak, used)
   local this = minute .. ':'
   if used <= tonumber(string.match(peak, '^' .. this .. '(%d+)$') or 0) then return peak end

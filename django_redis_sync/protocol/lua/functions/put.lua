@@ -1,4 +1,4 @@
--- Set a field of INFO, which `finish` stores.
+-- Set a field of the hash with the key INFO. Only `finish` sends the new value to Redis.
 local function put(name, field, value)
   local puts = name.puts
   local n = #puts
