@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,7 +18,7 @@ from django_redis.cache import RedisCache
 from django_redis_sync import Lock, Semaphore
 
 from .both import both
-from .watching import View
+from .watching import View, living
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(30)]
 
@@ -178,7 +177,7 @@ async def test_connections_use_the_options_of_the_alias(io, new_server, alias, h
                 with redis.Redis.from_url(server.url) as client:
                     assert "shop" in {each["name"] for each in client.client_list()}
             if how == "timeouts" and repr(io) == "async":
-                kinds = (o for o in gc.get_objects() if isinstance(o, redis.asyncio.Connection))
+                kinds = living(redis.asyncio.Connection)
                 mine = [o for o in kinds if o.is_connected and o.port == server.port]
                 assert {(3, 4)} == {(o.socket_timeout, o.socket_connect_timeout) for o in mine}
 

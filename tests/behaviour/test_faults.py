@@ -372,9 +372,9 @@ def test_permit_of_a_killed_holder_is_free_after_its_lease_duration(raw, figure)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_renewal_thread_that_died_is_replaced(raw, settings) -> None:
-    first = Lock("first", timeout=6, renew=True).acquire()
-    name = f"redis-sync-renewer-{settings.REDIS_SYNC.get('CACHE', 'default')}"
+def test_renewal_thread_that_died_is_replaced(bench) -> None:
+    first = bench.lock("first", timeout=6, renew=True).acquire()
+    name = f"redis-sync-renewer-{bench.alias}"
     (worker,) = [thread for thread in threading.enumerate() if thread.name == name]
 
     def is_dead() -> bool:
@@ -386,8 +386,8 @@ def test_renewal_thread_that_died_is_replaced(raw, settings) -> None:
         return not worker.is_alive()
 
     eventually(is_dead)
-    second = Lock("second", timeout=3, renew=True).acquire()
-    eventually(View(raw, "second").renewals())
+    second = bench.lock("second", timeout=3, renew=True).acquire()
+    eventually(bench.view("second").renewals())
     assert first.held and second.held and second.owned()
     first.release()
     second.release()

@@ -23,7 +23,7 @@ from django.test import override_settings
 from django_redis_sync import Lease, Lock, Semaphore, Unavailable
 
 from .both import MAX_WAIT, Async, eventually, queued, until
-from .watching import shown
+from .watching import living, shown
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
@@ -44,8 +44,7 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def of_loops() -> list[Any]:
     """Return the open async connections of this process."""
-    found = [obj for obj in gc.get_objects() if isinstance(obj, redis.asyncio.Connection)]
-    return [connection for connection in found if connection.is_connected]
+    return [one for one in living(redis.asyncio.Connection) if one.is_connected]
 
 
 def addresses() -> set[str]:
@@ -304,7 +303,6 @@ def test_unreferenced_lease_is_freed_without_the_garbage_collector(how: Any, ben
     gc.disable()
     try:
         asyncio.run(main(lock, *then))
-        leases = [obj for obj in gc.get_objects() if isinstance(obj, Lease)]
-        assert [] == [lease for lease in leases if lease.name == "unclaimed"]
+        assert [] == [lease for lease in living(Lease) if lease.name == "unclaimed"]
     finally:
         gc.enable()

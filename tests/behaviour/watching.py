@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -22,6 +23,11 @@ from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.signals import lease_lost
 from tests.support.operators import locks
 from tests.support.packed import leases_of
+
+
+def living(kind: type) -> list[Any]:
+    """Return the objects of a class that exist. isinstance() would evaluate lazy objects."""
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
 class View:

@@ -14,7 +14,7 @@ import redis.asyncio.sentinel
 from devtools.topologies import Sentinels, client, wait_for
 from django_redis_sync import LeaseLost, Lock
 from tests.behaviour.both import Sync, answered, both, eventually, queued, until, within
-from tests.behaviour.watching import Losses, View
+from tests.behaviour.watching import Losses, View, living
 from tests.support.journal import journalling
 
 from .crowd import Crowd
@@ -178,8 +178,7 @@ def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels,
         async with Lock("a", using=using):
             pass
         kind, mine = redis.asyncio.sentinel.Sentinel, {port for _, port in sentinels.addresses}
-        managers = [obj for obj in gc.get_objects() if isinstance(obj, kind)]
-        (manager,) = [manager for manager in managers if ports(manager) == mine]
+        (manager,) = [manager for manager in living(kind) if ports(manager) == mine]
         for sentinel in manager.sentinels:
             await sentinel.ping()
         manager.sentinels[1] = manager.sentinels[0]  # as redis-py does when two tasks ask at once
