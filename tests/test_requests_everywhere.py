@@ -33,7 +33,7 @@ def installed(kind):
     return find_spec(module) is not None
 
 
-@pytest.fixture(scope="module", params=SERVERS.keys() - {"gunicorn", "uvicorn"})
+@pytest.fixture(scope="module", params=sorted(SERVERS.keys() - {"gunicorn", "uvicorn"}))
 def site(request, tmp_path_factory):
     if not installed(request.param):
         pytest.skip(f"{request.param} is not installed")
