@@ -134,6 +134,10 @@ async def test_call_works_after_the_server_closed_idle_connections(
         await io.sleep(idle)
 
 
+#: Timeouts with which a call may use the project's pool. Before redis-py 8, there were none.
+TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
+
+
 def free_connections(alias: str) -> int:
     """Return the number of connections that other code can still get from the project's pool."""
     pool, taken = caches[alias].client.get_client().connection_pool, []
@@ -161,7 +165,7 @@ def use_ten_connections(front: Front) -> None:
 
 @pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
 def test_library_caches_at_most_a_sixteenth_of_the_pool(most: int, kept: int, fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": most})
+    (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": most})
     use_ten_connections(front)
     assert most - kept == free_connections(front.alias)
 
@@ -169,7 +173,7 @@ def test_library_caches_at_most_a_sixteenth_of_the_pool(most: int, kept: int, fr
 def test_cached_connections_are_returned_after_a_second_and_when_settings_change(
     fronts: Any, settings: Any
 ) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={"max_connections": 64})
+    (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": 64})
     use_ten_connections(front)
     time.sleep(1.1)
     Lock("x", using=front.alias).acquire().release()
@@ -178,7 +182,8 @@ def test_cached_connections_are_returned_after_a_second_and_when_settings_change
     assert 64 == free_connections(front.alias)
 
 
-def test_calls_one_after_the_other_use_the_same_connection(front: Front) -> None:
+def test_calls_one_after_the_other_use_the_same_connection(fronts: Any) -> None:
+    (front,) = fronts(CONNECTION_POOL_KWARGS=TIMEOUTS)
     for n in range(20):
         Lock(f"x{n}", using=front.alias).acquire().release()
     assert 1 == front.connections_of("acquire") == front.connections_of("release")

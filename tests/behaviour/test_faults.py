@@ -242,7 +242,9 @@ FAULTS = {
         *("min-replicas-to-write", 1, 0, "(?i)noreplicas|not enough good replicas"),
         fails="acquire renew release",
     ),
-    "no free connection": configures("maxclients", 1, 10_000, "clients", connected=False),
+    "no free connection": configures(
+        "maxclients", 1, 10_000, "clients|Connection lost", connected=False
+    ),
 }
 
 
