@@ -50,7 +50,9 @@ def _returns_to_us(frame: FrameType) -> bool:
 
 
 def _returns(frame: FrameType) -> bool:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+    # END_SEND follows the return of an awaited coroutine. CPython runs no signal handler there.
+    name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return name.startswith(("RETURN_", "END_SEND"))
 
 
 def interruptions(
