@@ -56,7 +56,7 @@ def check_order(site: Site, jobs: int, displacement: int) -> None:
 
 
 def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
-    site.send("for n in range(16): limited.delay(n, 1)\nfor n in range(8): free.delay(n)")
+    site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
     site.start()
     site.ended(range(16))
     check_order(site, 16, displacement=6)
