@@ -55,6 +55,8 @@ def check_order(site: Site, jobs: int, displacement: int) -> None:
     assert moved <= displacement, begun
 
 
+# Deep, so that no other test runs beside it: a job that is delivered late loses its turn.
+@deep
 def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
     site.start()
