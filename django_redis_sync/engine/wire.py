@@ -30,7 +30,16 @@ RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
 
-_BUSY = ("BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")
+# The server's temporary errors. If redis-py has a class for an error, it removes the error's code
+# from the message.
+_BUSY_ERRORS = (
+    errors.BusyLoadingError,
+    errors.ReadOnlyError,
+    errors.TryAgainError,
+    errors.ClusterDownError,
+    errors.MasterDownError,
+)
+_BUSY = ("BUSY", "UNBLOCKED")
 #: If an ACL denies a command, also within a script, the server's message has one of these parts.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
@@ -172,15 +181,13 @@ def _any(words: tuple[str, ...], text: str) -> bool:
 
 def is_exhausted(error: BaseException) -> bool:
     """Return True if the pool had no free connection."""
-    # redis-py before 6 has no class for this error.
+    # Not every version of redis-py from 6.2 on has a class for this error.
     return isinstance(error, errors.MaxConnectionsError) or "Too many connections" in str(error)
 
 
 def is_busy(error: BaseException) -> bool:
     """Return True if the class of the error is one of the server's temporary errors."""
-    # If redis-py has a class for an error, it removes the error's code from the message.
-    classes = ("ReadOnlyError", "TryAgainError", "ClusterDownError", "MasterDownError")
-    return isinstance(error, errors.BusyLoadingError) or type(error).__name__ in classes
+    return isinstance(error, _BUSY_ERRORS)
 
 
 # Labels
