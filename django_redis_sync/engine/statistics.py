@@ -112,14 +112,11 @@ class _Sum:
 
     @property
     def entry(self) -> str:
-        """The gauge as JSON: permits, waiters, `off`, and permits and waiters of the busiest keys.
-        `off`: the largest number of permits, and of waiters, that any other key has."""
+        """The gauge as JSON: permits, waiters, and the permits and waiters of the busiest keys."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
-        rest = [counts for key, counts in ranked if key not in named]
-        off = [max((counts[i] for counts in rest), default=0) for i in (0, 1)]
-        return json.dumps([self.in_use, self.waiting, off, named], separators=(",", ":"))
+        return json.dumps([self.in_use, self.waiting, named], separators=(",", ":"))
 
 
 class StatisticsBuffer:

@@ -174,7 +174,7 @@ def _gauges(
         if whole(deadline) <= now:
             continue
         try:
-            *sums, _, named = json.loads(entry)
+            *sums, named = json.loads(entry)
             own = [(int(sums[i]), {str(k): int(n[i]) for k, n in named.items()}) for i in (0, 1)]
         except (ValueError, TypeError, AttributeError, IndexError):
             continue  # skip a foreign value
