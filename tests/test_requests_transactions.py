@@ -254,7 +254,7 @@ def test_atomic_inside_a_transaction_raises_before_redis_is_asked():
 class InATestCase(TestCase):
     """The transaction that TestCase begins around each test does not delay a release."""
 
-    def test_release_outside_of_a_transaction_of_the_code_is_immediate(self):
+    def test_lease_is_released_at_once_if_the_code_began_no_transaction(self):
         for _ in range(2):
             use(lock(blocking_timeout=5))
         with Lock("stock").atomic():
