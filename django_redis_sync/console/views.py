@@ -162,7 +162,7 @@ def data_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseB
 
 @page("GET", "HEAD", "POST")
 def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResponseBase:
-    """Show the confirm page of an action. By POST, carry it out."""
+    """Show the confirmation page of an action. On POST, carry out the action."""
     if not own.may_manage(request):
         raise PermissionDenied
     if verb not in confirm.ACTIONS:

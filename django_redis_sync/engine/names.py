@@ -37,8 +37,9 @@ _BATCH = 200
 
 
 def names_key(prefix: str) -> str:
-    """Return the key of the registry: a sorted set of quoted names by last use in server ms. If a
-    policy's keys are in use, it has an entry `policy@`. The keys are in another registry."""
+    """Return the Redis key of the registry of names: a sorted set of quoted names, scored by the
+    server time of their last use in ms. A policy whose keys are in use has one entry, `POLICY@`.
+    Its keys are in a registry of their own."""
     return f"{quote(prefix)}:names"
 
 

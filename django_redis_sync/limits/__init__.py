@@ -3,8 +3,9 @@
 The steps of a request, with their modules:
 
 1. The decorator and the mixin of `decorator` wrap a view, and `..middleware` serves the whole
-   project. All three ask `policy` which limits apply. It combines the options from the decorator or
-   mixin, ENDPOINTS, SEMAPHORES, and REQUESTS into a frozen `Policy`.
+   project. All three ask `policy` which limits apply. It finds the entry of ENDPOINTS whose name or
+   pattern matches the view, and combines the options from the decorator or mixin, ENDPOINTS,
+   SEMAPHORES, and REQUESTS into a frozen `Policy`.
 2. `admission` acquires a permit of each policy, in a fixed order. If one of them is full, it
    releases the permits that it has.
    `identity` makes the key and the share, from the user, the address, or a project's callable.

@@ -100,9 +100,9 @@ class Breaker:
         if why and (why != self._logged or clock() >= self._remind_at):
             self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL
             logger.error(
-                "Redis for cache %r is misconfigured (%s): %s. This outage does not end by itself; "
-                "request limits follow on_outage until the settings are corrected "
-                "(manage.py locks doctor)",
+                "Redis for cache %r is misconfigured (%s): %s. This outage does not end by itself. "
+                "Until the settings are corrected, on_outage decides about limited requests. "
+                "For help, run `manage.py locks doctor`",
                 self.alias,
                 why,
                 error,

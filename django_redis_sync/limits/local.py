@@ -141,10 +141,10 @@ class LocalLimiter:
         return [held[semaphore] for held in map(dict.copy, holds) if semaphore in held]
 
     def _next(self, semaphore: SemaphoreId, waiters: list[LocalWait]) -> LocalWait | None:
-        """Return the waiter to admit next, or None if no permit is free.
+        """Return the waiter to admit next, or None if none can be admitted.
 
-        Shares take turns, and waiters of a share are in order of arrival. Skip a share that has
-        reached its limit.
+        Shares take turns. Within a share, the earliest waiter comes first. A share that has reached
+        its limit is skipped.
         """
         inside = self._shares(semaphore)
         for waiter in sorted(waiters, key=lambda waiter: waiter.turn):

@@ -1,4 +1,5 @@
 """Policies: how a semaphore limits requests. Options are parsed once into a frozen object.
+`Endpoints` finds the entry of ENDPOINTS whose name or pattern matches a view.
 
 If several sources give an option, the first one wins. The order is: the decorator or mixin, the
 entry in ENDPOINTS, the entry in SEMAPHORES, REQUESTS.

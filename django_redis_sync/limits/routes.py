@@ -114,8 +114,8 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
     """Yield each limit that a decorator or mixin declares on a view, with the default name of its
-    semaphore. Include the limits on the handler for `method` of the view's class. If `method` is
-    None, include those on all handlers."""
+    semaphore. For a class-based view, also yield the limits of its handler for the HTTP method
+    `method`, or of all its handlers if `method` is None."""
     for mark in getattr(view, MARK, ()):
         yield mark, name_of(view, ())
     owner = owner_of(view)

@@ -139,7 +139,8 @@ class Holdings:
         mine = self._of(item._caller)
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
-            for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even if lost, for `release`
+            # The newest _MAX_OVER leases stay even if they are lost, so that `release` finds them.
+            for old in list(mine)[:-_MAX_OVER]:
                 if not old.held:
                     mine.pop(old, None)
 

@@ -57,8 +57,8 @@ def events(
     parts.append(used % c.peak)
     trouble = {
         _("rejected %d"): c.rejected,
-        _("%d because of share_limit"): c.share_rejected,
         _("would have rejected %d"): c.shadow_rejected,
+        _("of these because of share_limit %d"): c.share_rejected,
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,

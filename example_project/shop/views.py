@@ -145,7 +145,7 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
 @require_GET
 @semaphore_required("slow-export", limit=1, blocking_timeout=0)
 def slow_export(request: HttpRequest) -> HttpResponse:
-    """Hold the only permit, for 30 seconds with `?seconds=30`."""
+    """Hold the only permit for SLOW_SECONDS. A query such as `?seconds=30` sets another time."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
         time.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return _export_page(request, visit)

@@ -80,7 +80,7 @@ def test_html_in_a_name_and_a_label_is_escaped(manager: Visitor) -> None:
     assert [] == manager.all("img[src=x]")
     assert manager.browser.title != "owned"
     assert [] == manager.errors()
-    # Check that a violation of the policy would be found.
+    # Violate the Content-Security-Policy on purpose: `errors()` has to report it.
     script = "const e = document.createElement('style'); e.textContent = 'p {}'; "
     manager.run(script + "document.body.append(e)")
     assert manager.wait_for(manager.errors)

@@ -2,7 +2,8 @@
 
 Plans and the lease renewer use a quorum like one server. Each step is sent to all servers of the
 quorum at the same time, with the same token, and the answers are counted. There is no queue. An
-acquire that gets no majority releases its grants, and tries again after a random time.
+acquire that gets no majority releases its grants, and tries again after a random time. `server`
+sends the steps and makes these pauses; `voting` counts the answers.
 
 Two callers can't both have a majority, because any two majorities have a server in common, and a
 server grants to one token at a time. The holder has a lease on each server of its majority. Its

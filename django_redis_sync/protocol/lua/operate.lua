@@ -1,10 +1,13 @@
--- operate: set or remove an operator's override of a name. An override lasts until it is removed, or until
--- the pause ends. While an override lasts, the keys of the name don't expire.
+-- operate: set or remove an operator's override of a name. There are two: a pause lasts until its end, or until it is
+-- resumed. A limit lasts until it is reset. While an override lasts, the keys of the name don't expire.
 -- KEYS leases never
 -- ARGV token how value mark keep
---   token: empty
---   how: pause (value: see pause_ends; empty: from now on) | resume | resize (value: the limit that replaces the
---   limit of the callers) | reset (removes that limit) | poke (grants free permits after the policy's override changed)
+--   token: always empty
+--   how: pause (value: see pause_ends; empty: a pause from now on, without an end) | resume (removes the pause) |
+--   resize (value: the limit that replaces the limit of the callers) | reset (removes that limit) | poke (sets nothing,
+--   and grants free permits after the override of the policy has changed)
+--   mark: override of the policy, see apply_override (-: none)
+--   keep: minutes of history
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)
 local packed, us = compact_state(string.sub(LEASES, 1, -7))

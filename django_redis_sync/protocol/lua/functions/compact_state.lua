@@ -1,8 +1,8 @@
--- Read the compact state. In it, a name with at most one lease and no waiters is one packed field of LEASES, which is
--- a hash; the only other key has the counters. Return the packed text ('' for an unused name, false for an expanded
--- one), the clock in microseconds (not if expanded), then the COMPACT fields: fence, expiry of the key,
--- end of the lease (0: none), seen, peak, holder, and the position of the record.
--- A name that has INFO is expanded, whatever its other keys are.
+-- Read the compact state. A name is compact if it has at most one lease and no waiters. Its lease is then one packed
+-- field of the hash LEASES, and its only other key has the counters. Return the packed text: '' for an unused name,
+-- false for an expanded one. Then return the clock in microseconds (not for an expanded name), and the COMPACT fields:
+-- fence, expiry of the key, end of the lease (0: none), seen, peak, holder, and the position of the record. A name that
+-- has INFO is expanded, whatever its other keys are.
 local function compact_state(base)
   if redis.call('EXISTS', base .. 'info') == 1 then
     set_key_names(base)

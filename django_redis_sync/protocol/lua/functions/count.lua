@@ -1,6 +1,6 @@
--- Add `n` to the counter of event `what` in this minute, the hash field "<minute>:<what>". For an event with a
--- duration, `n` is PAIR + ms, so the counter has both the number of events and the sum of their ms. If `keep` (minutes
--- of history) is '0', do nothing.
+-- Add `n` to the counter of the event `what` in this minute. The counter is the hash field "<minute>:<what>". For an
+-- event with a duration, `n` is PAIR + ms. The counter then holds both the number of events and the sum of their ms. If
+-- `keep` (minutes of history) is '0', do nothing.
 local function count(name, what, n)
   if name.keep == '0' then return end
   name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)

@@ -1,7 +1,7 @@
--- Add durations per hour and bucket ("<hour>:d:<bucket>"), and rejections per hour of the most rejected keys
--- ("<hour>:k:<key>"). Keep the top TOP_KEYS keys of an hour (algorithm of Misra and Gries): subtract the count of the
--- next key from all counts, and add it to "<hour>:off". So no count is too high, and none is too low by more than
--- "<hour>:off".
+-- Add the durations per hour and bucket ("<hour>:d:<bucket>"), and the rejections per hour of the keys that were
+-- rejected most ("<hour>:k:<key>"). Keep the top TOP_KEYS keys of an hour by the algorithm of Misra and Gries: subtract
+-- the count of the next key from all counts, and add it to "<hour>:off". So no count is too high, and none is too low
+-- by more than "<hour>:off".
 local function count_top_keys(name, durations, rejected, rest)
   local hour = math.floor(name.minute / 60)
   local this = hour .. ':'

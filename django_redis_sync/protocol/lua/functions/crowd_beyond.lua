@@ -1,4 +1,5 @@
--- If max_waiters is reached and no permit is free for the job, return the number of waiters and jobs. Else return nil.
+-- Return the number of waiters and jobs if it has reached max_waiters and no permit is free for this job. Else return
+-- nil.
 local function crowd_beyond(name, base, max_waiters, terms, limit)
   local crowd = redis.call('ZCARD', base .. 'places') + waiting_of(name)
   if crowd < max_waiters then return nil end

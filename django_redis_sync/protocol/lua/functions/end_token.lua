@@ -1,5 +1,5 @@
--- Remove and count the lease or waiter of a token. If the caller asks for a tombstone, write it. If the caller gives
--- `hold`, keep the permits of a released lease taken.
+-- Remove and count the lease or the waiter of a token. If the caller asks for a tombstone, write it. If the caller
+-- gives `hold`, the permits of a released lease stay taken.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then

@@ -1,4 +1,4 @@
--- Store the changed fields. Extend the expiry of the keys if a lease or a deadline would outlast them.
+-- Store the fields that changed. If a lease or a deadline would outlast the keys, extend the expiry of the keys.
 local function finish(name)
   local puts, latest, expiry = name.puts, name.latest, name.expiry
   if name.extra ~= name.stored then

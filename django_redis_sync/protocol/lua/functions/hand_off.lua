@@ -1,5 +1,6 @@
--- Grant free permits to the first waiters of the queue, and remove dead ones. `me`: the token whose heartbeat this
--- is, if any. If `me` is granted a lease, return the reply.
+-- Grant free permits to waiters, from the head of the queue on. Remove the dead waiters that are found there. `me`: the
+-- token of the waiter whose heartbeat runs this script, or nil. Return the reply to `me`, or nil if `me` was granted
+-- nothing.
 local function hand_off(name, me)
   local reply, dead = nil, 0
   for _ = 1, BOUND do

@@ -1,6 +1,6 @@
--- Return the number of shares that have permits or waiters, the number of those with waiters, and the heaviest shares,
--- each with its permits and waiters. A job that is away counts as a waiter. Only some 10,000 records are read, so
--- shares may be missing.
+-- Return the number of shares that have permits or waiters, the number of shares that have waiters, and the heaviest
+-- shares, each with its permits and waiters. A job that is away counts as a waiter. The function reads only some 10,000
+-- records, so it may miss shares.
 local function heaviest_shares(name, max_rows)
   local cursor, waiting, shares, ranked = '0', 0, {}, {}
   for _ = 1, 10 do

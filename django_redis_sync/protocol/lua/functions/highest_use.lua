@@ -1,5 +1,5 @@
--- Return the highest use in this minute as text, "<minute>:<permits>", which the field '#peak' has, too. `used`:
--- permits in use now.
+-- Return the highest use in this minute as the text "<minute>:<permits>". The field '#peak' has the same format.
+-- `used`: the permits in use now.
 local function highest_use(stats, minute, peak, used)
   local this = minute .. ':'
   if used <= tonumber(string.match(peak, '^' .. this .. '(%d+)$') or 0) then return peak end

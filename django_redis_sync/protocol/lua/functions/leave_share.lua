@@ -1,5 +1,5 @@
--- Update the share of `t`, which is being removed. `ends`: set if `t` has a lease; otherwise `t` waits. If the share
--- then has no waiter in the queue, its next parked waiter enters the queue, at the place (`ticket`) that `t` had.
+-- Update the share of `t`, which is being removed. `ends` is set if `t` has a lease; without it, `t` is a waiter. If no
+-- waiter of the share is then in the queue, the next parked waiter takes over the place of `t` (`ticket`).
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

@@ -1,5 +1,6 @@
--- Remove expired leases and waiters, and grant the free permits. `me`: the token whose heartbeat this is, if any.
--- Return the reply if `me` is granted a lease, and the number of waiters.
+-- Remove expired leases and dead waiters, and grant the permits that are free. `me`: the token of the waiter whose
+-- heartbeat runs this script, or nil. Return two values: the reply to `me` (nil if `me` was granted nothing), and the
+-- number of waiters. With `me`, the second value has no meaning.
 local function make_room(name, me)
   local waiting, reply = me and 1 or waiting_of(name), nil
   if waiting > 0 or name.card > 0 then

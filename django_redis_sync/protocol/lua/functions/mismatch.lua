@@ -1,6 +1,6 @@
--- Return the reply if the permits or the kind of a newcomer don't match the name, else nil. '#seen' is the kind and the
--- limit of the last caller. A newcomer of another kind is rejected while the name is in use. If a newcomer has another
--- limit, the time and the former '#seen' are stored in '#clash', for operators.
+-- Return the reply to a newcomer whose permits or kind don't match the name, else nil. '#seen' is the kind and the
+-- limit of the last caller. While a name is in use, a newcomer of another kind is rejected. If a newcomer has another
+-- limit, store the time and the former '#seen' in '#clash', for operators.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)

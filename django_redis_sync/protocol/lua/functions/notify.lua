@@ -1,4 +1,5 @@
--- Notify `t` of a handoff, which granted it a lease of `ms`. The new holder has to claim the lease within CLAIM.
+-- Send the message of a handoff to `t`, which was granted a lease of `ms`. The new holder has to claim the lease within
+-- CLAIM.
 local function notify(name, t, channel, fence, ms)
   local message = fence .. ' ' .. name.at .. ' ' .. ms
   redis.call('ZADD', WAITERS, string.format(name.format, name.now + math.min(CLAIM, ms)), t)

@@ -1,4 +1,4 @@
--- Return the member of PARKED for a waiter. Members are in the order of their shares, then of arrival.
+-- Return the text that stands for a waiter in PARKED. PARKED is in the order of the shares, then of arrival.
 local function parked_as(share, arrival, t)
   return share .. ' ' .. string.format('%016.0f', arrival) .. ' ' .. t
 end

@@ -1,4 +1,5 @@
--- Remove dead waiters of a name with shares, both in the queue and among the waiters that are parked behind them.
+-- Remove dead waiters of a name with shares, both in the queue and among the waiters that are parked. `me`: the token
+-- of the waiter whose heartbeat runs this script, or nil.
 local function remove_dead_shares(name, me)
   local removed = 0
   for _, t in ipairs(redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)) do

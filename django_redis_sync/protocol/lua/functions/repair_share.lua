@@ -1,4 +1,4 @@
--- If a share has no waiter in the queue, call up its first parked waiter. A share is without one if the queue was lost.
+-- If no waiter of a share is in the queue, call up its first parked waiter. This happens if the queue was lost.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end

@@ -1,4 +1,4 @@
--- Return a flat list for the reply of `inspect`. Each token in it is followed by its score, its deadline (only if
+-- Return a flat list for the reply of `inspect`: each token of `list`, followed by its score, its deadline (only if
 -- `deadlines` is given), and its record.
 local function rows(list, deadlines)
   local out = {}

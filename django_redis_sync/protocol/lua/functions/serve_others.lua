@@ -1,4 +1,4 @@
--- Remove what has expired, and grant free permits to live waiters, which come before the job that visits.
+-- Remove what has expired, and grant free permits to live waiters. They come before the job that visits.
 local function serve_others(name, base, place, terms)
   if not name.shared then
     begin_shares(name, terms)

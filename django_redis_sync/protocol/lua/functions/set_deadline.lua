@@ -1,6 +1,6 @@
--- Set when a waiter counts as dead, or when an event loop (`member`: its channel) counts as dead with all its waiters.
--- If a process with thousands of waiters dies, the deadline of its channel passes long before those of the waiters deep
--- in the queue.
+-- Store `ends`, the time from which `member` counts as dead. `member` is a token, or the channel of an event loop. If a
+-- channel counts as dead, so do all waiters of its event loop. Waiters far back in the queue send few heartbeats, so
+-- their own deadlines are late. The deadline of the channel shows much earlier that their process has died.
 local function set_deadline(name, member, ends)
   local text = string.format(name.format, ends)
   local added = tonumber(redis.pcall('ZADD', WAITERS, text, member))

@@ -1,5 +1,5 @@
--- Grant the only lease, in the compact state. `expired`: the former holder, or ''; `new`: true if this call creates the
--- key. Return the reply. Most acquires end here, so this function calls few others.
+-- Grant the only lease, in the compact state. `expired`: the token of the former holder, or ''. `new`: true if this
+-- call creates the key. Return the reply. Most acquires end here, so this function calls few others.
 local function take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, seen, peak, expired, new)
   local now = (us - us % 1000) / 1000
   fence = fence < us and us or fence + 1

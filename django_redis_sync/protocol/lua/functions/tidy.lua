@@ -1,5 +1,5 @@
--- Once a minute, add counters older than FINE minutes to those of their quarter of an hour, and counters older than
--- `keep` minutes to the totals.
+-- Once a minute, add the counters that are older than FINE minutes to those of their quarter of an hour. Add the
+-- counters that are older than `keep` minutes to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
   local last = redis.call('HGET', name.stats, 'tidied')
