@@ -78,7 +78,7 @@ class Settings:
     max_hold: Annotated[
         float | None,
         values.lease,
-        Option(None, "Seconds after which a lease is no longer renewed. None: no limit."),
+        Option(None, "Seconds after which a renewed lease ends. None: no limit."),
     ]
     requests: Annotated[
         Mapping[str, Any], values.mapping, Option(NOTHING, "Default options of all request limits.")
@@ -138,7 +138,7 @@ class Named(Shared, total=False):
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(None, "Seconds after which a lease is no longer renewed. None: MAX_HOLD."),
+        Option(None, "Seconds after which a renewed lease ends. None: MAX_HOLD."),
     ]
 
 
@@ -203,7 +203,7 @@ class RequestOptions(Shared, total=False):
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(3600, "Seconds after which a request's lease is no longer renewed."),
+        Option(3600, "Seconds after which a request's lease ends."),
     ]
     fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     on_outage: Annotated[

@@ -357,3 +357,12 @@ async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
     found = [key.decode() for key in client.scan_iter()]
     assert found and all(key.startswith("second:sync:") for key in found), found
     assert [] == [key for key in raw.scan_iter() if b"aliased" in key]
+
+
+@both
+async def test_error_of_a_lost_lease_says_that_max_hold_has_passed(io, caplog) -> None:
+    lease = await io.do(Lock("n", timeout=0.3, renew=True, max_hold=0.5), "acquire")
+    await until(io, lambda: not lease.held)
+    await until(io, lambda: "max_hold has passed" in caplog.text)
+    with pytest.raises(LeaseLost, match="max_hold has passed"):
+        lease.check()

@@ -262,6 +262,14 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
         assert "ok" == examine()["limits"].level, "the conflict is more than a day old"
 
 
+def test_doctor_examines_all_keys_of_a_policy_with_few(private: Any, settings: Any) -> None:
+    with redis.Redis.from_url(private(appendonly=True)) as client:
+        for key in "abc":
+            Semaphore("keyed", 3, key=key, using="private").acquire().release()
+        eventually(lambda: 3 == client.zcard(f"{settings.PREFIX}:{{keyed}}:keys"))
+    assert "ok" == examine()["limits"].level, examine()["limits"].detail
+
+
 def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings: Any) -> None:
     found = examine()
     assert "part" == found["limits"].level

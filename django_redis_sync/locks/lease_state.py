@@ -144,7 +144,8 @@ class LeaseState(LocalExpiry):
         if now >= until:
             return Lost("it was not renewed in time" if wanted > 0 else "it expired")
         if until - now <= self._margin:
-            return Lost("it could not be renewed")
+            at_most = until >= self._last()
+            return Lost("max_hold has passed" if at_most else "it could not be renewed")
         if now + wanted <= until:
             self._schedule(now)
             return None

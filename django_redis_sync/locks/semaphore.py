@@ -47,7 +47,7 @@ class Semaphore(Acquirer):
     - `timeout`: lease duration in seconds. None (default): `REDIS_SYNC["TIMEOUT"]`, and the lease
       is renewed in the background while its holder's process runs. `math.inf`: permanent.
     - `renew`: True to renew the lease even if a `timeout` is given; False to never renew it.
-    - `max_hold`: seconds after which the lease is no longer renewed.
+    - `max_hold`: seconds after which a renewed lease ends.
     - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
     - `blocking`: False to never wait for a permit.
     - `blocking_timeout`: seconds to wait, 0 or more. None (default) or `math.inf`: without a limit.

@@ -21,7 +21,7 @@ from django_redis_sync import (
 )
 from tests.support.operators import locks
 
-from .both import both, queued, until
+from .both import both, eventually, queued, until
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1)]
 
@@ -215,3 +215,11 @@ def test_share_is_converted_to_text_or_raises_an_error() -> None:
         synchronized("exports", 3, share=7)
     with pytest.raises(ValueError, match="has no argument tenant"):
         synchronized("exports", 3, share="{tenant}")(lambda pk: None)
+
+
+@pytest.mark.promise(25)
+def test_status_counts_no_expired_lease_for_its_share() -> None:
+    """Nothing removes an expired lease before the next caller comes."""
+    assert exports("dead", timeout=0.3).acquire() and exports("live").acquire()
+    eventually(lambda: 1 == exports("any").status().in_use)
+    assert [("live", 1)] == [(s.name, s.in_use) for s in exports("any").status().shares]

@@ -39,7 +39,7 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked, those used last. Of a policy, the key used last is checked.
+#: Max names that are checked, those used last. Besides, of all policies together, as many keys.
 MAX_NAMES = 30
 #: Max entries of the index of holders that are checked. They have the oldest holders.
 MAX_HELD = 30
@@ -194,7 +194,8 @@ def _names(alias: str) -> Iterator[Finding]:
     recent = Recent(using=alias)
     names = recent[:MAX_NAMES]
     policies = count_keys(names, using=alias)
-    keys = newest_keys({name: 1 for name in names if policies[name]}, using=alias)
+    keyed = [name for name in names if policies[name]]
+    keys = newest_keys(dict.fromkeys(keyed, MAX_NAMES // max(1, len(keyed))), using=alias)
     plain, _policies = split_registry(names, using=alias)
     only_keys = {name for name in names if policies[name] and name not in plain}
     pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]

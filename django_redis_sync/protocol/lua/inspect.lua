@@ -18,9 +18,12 @@ if packed and packed ~= '' then
 end
 local name = open(token, '0', us, '-')
 local used, live = name.card + name.extra, '(' .. name.at
+local ended = {} -- by share, the permits of expired leases
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
-  used = used - weight(tonumber(string.match(terms or '1', '^%d+')))
+  local permits, _, share = weight(tonumber(string.match(terms or '1', '^%d+'))), share_of(terms or '')
+  used = used - permits
+  if share then ended[share] = (ended[share] or 0) + permits end
 end
 local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, max_rows), nil)
 local queue, waiting = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES'), waiting_of(name)
@@ -35,6 +38,6 @@ local reply = {name.at, whole(name, name.fence), name.override and whole(name, n
   name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),
   redis.call('ZCOUNT', LEASES, live, '+inf'), waiting, holders, waiters}
 if name.shared then
-  reply[12], reply[13], reply[14] = heaviest_shares(name, TOP_SHARES)
+  reply[12], reply[13], reply[14] = heaviest_shares(name, TOP_SHARES, ended)
 end
 return reply

@@ -1,7 +1,7 @@
 -- Return the number of shares that have permits or waiters, the number of shares that have waiters, and the heaviest
--- shares, each with its permits and waiters. A job that is away counts as a waiter. The function reads only some 10,000
--- records, so it may miss shares.
-local function heaviest_shares(name, max_rows)
+-- shares, each with its permits and waiters. A job that is away counts as a waiter. `ended`: by share, the permits of
+-- expired leases, which don't count. The function reads only some 10,000 records, so it may miss shares.
+local function heaviest_shares(name, max_rows, ended)
   local cursor, waiting, shares, ranked = '0', 0, {}, {}
   for _ = 1, 10 do
     local page = redis.call('HSCAN', INFO, cursor, 'MATCH', '/*', 'COUNT', 1000)
@@ -19,6 +19,7 @@ local function heaviest_shares(name, max_rows)
   end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
+    held = math.max(0, held - (ended[share] or 0)) -- share_use may know of fewer
     local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
     local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end
