@@ -173,8 +173,7 @@ class SemaphoreOptions(Named, total=False):
         str | None, values.text, Option(None, "A semaphore of its own, as a policy has per user.")
     ]
     share: Annotated[
-        Share,
-        Option(None, "The share of the name that takes the permits. Shares take turns."),
+        Share, Option(None, "The share of the name that takes the permits. Shares take turns.")
     ]
     share_limit: Annotated[
         int | None, values.whole, Option(None, "Max permits of one share. None: no limit.")

@@ -30,11 +30,7 @@ def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncE
 
 
 def attempt(
-    server: Server,
-    step: Run,
-    known: Callable[..., Any],
-    plan: Callable[..., Plan],
-    *of: Any,
+    server: Server, step: Run, known: Callable[..., Any], plan: Callable[..., Plan], *of: Any
 ) -> Any:
     """Return the result of `plan(*of)`, which begins with `step`.
 

@@ -169,10 +169,7 @@ class StepQueue:
     """
 
     def __init__(
-        self,
-        what: str,
-        alias: str,
-        answered: Callable[[Sequence[Entry], Sequence[Outcome]], None],
+        self, what: str, alias: str, answered: Callable[[Sequence[Entry], Sequence[Outcome]], None]
     ) -> None:
         self._alias, self._answered = alias, answered
         self._pending: deque[Entry] = deque()

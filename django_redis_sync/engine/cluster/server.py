@@ -16,16 +16,7 @@ from ..hub import Hub
 from ..loops import BackgroundTasks
 from ..server import AsyncServer, Server, server_of
 from ..wire import ATTEMPT, clock
-from .topology import (
-    LOOK,
-    Address,
-    Topology,
-    is_silence,
-    key_of,
-    partly,
-    points_elsewhere,
-    url_at,
-)
+from .topology import LOOK, Address, Topology, is_silence, key_of, partly, points_elsewhere, url_at
 
 #: Max redirections that a request follows.
 MAX_REDIRECTS = 4

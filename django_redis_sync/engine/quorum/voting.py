@@ -60,10 +60,7 @@ class Voters:
         self._suspects: dict[str, float] = {}
 
     async def ask(
-        self,
-        step: Run,
-        wanted: tuple[str, ...],
-        of: Callable[[str], Run | None] | None = None,
+        self, step: Run, wanted: tuple[str, ...], of: Callable[[str], Run | None] | None = None
     ) -> Votes:
         """Send a step to all servers. Wait until a majority has given a `wanted` answer, or until a
         majority no longer can. Then wait LATE seconds for further answers.
