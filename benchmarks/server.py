@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from django_redis_sync.engine.wire import words_of, write_label
+from django_redis_sync.engine.names import write_label
+from django_redis_sync.engine.wire import words_of
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.protocol.steps import Run

@@ -28,29 +28,24 @@ __all__ = [
     "synchronized",
 ]
 
-#: The module of each public name. A module is imported at the first use of one of its names.
+#: The modules of the public names. A module is imported at the first use of one of its names.
 _MODULES = {
-    "Lease": "locks.lease",
-    "LeaseLost": "exceptions",
-    "Lock": "locks.locks",
-    "NotAcquired": "exceptions",
-    "RLock": "locks.locks",
-    "ReadWriteLock": "locks.locks",
-    "Semaphore": "locks.semaphore",
-    "SemaphoreRequiredMixin": "limits.decorator",
-    "SyncError": "exceptions",
-    "Unavailable": "exceptions",
-    "acquire_all": "locks.acquire_all",
-    "semaphore_required": "limits.decorator",
-    "synchronized": "locks.synchronized",
+    "exceptions": ("LeaseLost", "NotAcquired", "SyncError", "Unavailable"),
+    "limits.decorator": ("SemaphoreRequiredMixin", "semaphore_required"),
+    "locks.acquire_all": ("acquire_all",),
+    "locks.lease": ("Lease",),
+    "locks.locks": ("Lock", "RLock", "ReadWriteLock"),
+    "locks.semaphore": ("Semaphore",),
+    "locks.synchronized": ("synchronized",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    return found
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

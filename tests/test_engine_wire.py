@@ -10,8 +10,9 @@ import pytest
 from redis import exceptions as errors
 
 from django_redis_sync import Lock, conf
-from django_redis_sync.engine import wire
-from django_redis_sync.engine.wire import configuration_error, read_label, write_label
+from django_redis_sync.engine import names, wire
+from django_redis_sync.engine.names import read_label, write_label
+from django_redis_sync.engine.wire import configuration_error
 from tests.support.fronts import Front
 
 
@@ -74,9 +75,9 @@ def test_whole_returns_the_default_for_invalid_and_too_large_numbers() -> None:
 def test_labels_are_shortened_when_written_and_when_read() -> None:
     long = "x" * 1000
     for written in (write_label(label=long), write_label(label=long, request="GET /")):
-        assert wire.MAX_LABEL == len(read_label(written)["label"])
+        assert names.MAX_LABEL == len(read_label(written)["label"])
         assert len(written) < 1000
-    assert wire.MAX_LABEL == len(read_label(f'{{"host": "{long}"}}')["host"])
+    assert names.MAX_LABEL == len(read_label(f'{{"host": "{long}"}}')["host"])
     assert {} == read_label("[" * 10**5)
 
 

@@ -13,8 +13,7 @@ Sending a step
     batching      Async connections: steps that are submitted together are sent as a batch.
     clients       The project's django-redis and redis.asyncio clients. Only this module imports
                   those libraries.
-    wire          The clock, Redis's wire format, labels, and the meaning of redis-py's
-                  exceptions.
+    wire          The clock, Redis's wire format, and the meaning of redis-py's exceptions.
 
 Waiting
     hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
@@ -25,7 +24,7 @@ In the background, per process and alias
     renewal       Renews leases, with a queue per node, and reports lost leases in time.
     schedule      A heap of the times at which leases or waiters are due.
     housekeeping  One thread for the jobs below, and one that retries failed cleanups.
-    names         Writes which names are in use, and since when they are held.
+    names         Writes which names are in use, and since when they are held; labels of holders.
     overrides     Reads which policies operators have paused or resized.
     statistics    Counts the outcomes of acquires, and the ends of leases.
     threads       The daemon threads: how they start, wake, and finish at exit. Callbacks and

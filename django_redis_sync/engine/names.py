@@ -1,13 +1,17 @@
-"""Two indexes from which lists of names are made: which names are in use, and since when a lease
-of each name is held."""
+"""Who uses which names. Two indexes, from which lists are made, have the names in use, and since
+when a lease of each name is held. The label of a lease describes its holder."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
+import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from .. import conf
@@ -231,3 +235,40 @@ class HolderIndex:
 def _inspecting(prefix: str, quoted: str) -> Run:
     base = f"{prefix}:{{{quoted}}}:"
     return Run("inspect", (base + "leases", base + "never"), ("", 200), ROUND)
+
+
+# Labels: who holds, for people. A label is JSON of bounded size, and not trusted.
+
+#: Max characters of a field of a label.
+MAX_LABEL = 200
+LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
+
+
+def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
+    values = (socket.gethostname(), pid, thread, label, user, request)
+    fields = {key: v for key, v in zip(LABEL_FIELDS, values, strict=True) if v != ""}
+    return json.dumps(_cut(fields), separators=(",", ":"))
+
+
+_cached_label = lru_cache(maxsize=1024)(_label)
+
+
+def _cut(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in fields.items()}
+
+
+def write_label(label: str = "", user: str = "", request: str = "") -> str:
+    """Return a label as ASCII JSON. It names this process and thread, and has the given texts."""
+    write = _label if request else _cached_label  # a request differs each time
+    return write(os.getpid(), threading.current_thread().name, label, user, request)
+
+
+def read_label(text: str) -> dict[str, Any]:
+    """Return the fields of a label that `write_label` made. Return {} for any other text."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    return _cut({k: values[k] for k in LABEL_FIELDS if isinstance(values.get(k), (str, int))})

@@ -1,15 +1,8 @@
-"""The clock, Redis's wire format, the meaning of redis-py's exceptions, and labels.
-
-A label describes the holder of a lease for people. It is JSON of bounded size, and not trusted.
-"""
+"""The clock, Redis's wire format, and the meaning of redis-py's exceptions."""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -48,10 +41,6 @@ _NO_DATABASE = ("DB index", "Invalid Database")
 # TLS errors that are temporary, because they mean that the server closed the connection.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
-
-#: Max characters of a field of a label.
-MAX_LABEL = 200
-LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
 _boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -188,36 +177,3 @@ def is_exhausted(error: BaseException) -> bool:
 def is_busy(error: BaseException) -> bool:
     """Return True if the class of the error is one of the server's temporary errors."""
     return isinstance(error, _BUSY_ERRORS)
-
-
-# Labels
-
-
-def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
-    values = (socket.gethostname(), pid, thread, label, user, request)
-    fields = {key: v for key, v in zip(LABEL_FIELDS, values, strict=True) if v != ""}
-    return json.dumps(_cut(fields), separators=(",", ":"))
-
-
-_cached_label = lru_cache(maxsize=1024)(_label)
-
-
-def _cut(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in fields.items()}
-
-
-def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """Return a label as ASCII JSON. It names this process and thread, and has the given texts."""
-    write = _label if request else _cached_label  # a request differs each time
-    return write(os.getpid(), threading.current_thread().name, label, user, request)
-
-
-def read_label(text: str) -> dict[str, Any]:
-    """Return the fields of a label that `write_label` made. Return {} for any other text."""
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(values, dict):
-        return {}
-    return _cut({k: values[k] for k in LABEL_FIELDS if isinstance(values.get(k), (str, int))})

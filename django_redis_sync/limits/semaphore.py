@@ -17,7 +17,8 @@ from django.http import HttpRequest
 
 from .. import conf
 from ..defaults import ENTRY, SEMAPHORE
-from ..engine.wire import clock, write_label
+from ..engine.names import write_label
+from ..engine.wire import clock
 from ..locks.callers import may_wait
 from ..locks.lease import Lease
 from ..locks.lease_state import LeaseSettings

@@ -57,11 +57,17 @@ class acquire_all:
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases, or None if any of them was not available in time."""
-        return self._hold(self._held.add, or_none=True)
+        try:
+            return self._hold(self._held.add)
+        except NotAcquired:
+            return None
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """Async version of `acquire()`."""
-        return await self._ahold(self._held.add, or_none=True)
+        try:
+            return await self._ahold(self._held.add)
+        except NotAcquired:
+            return None
 
     def release(self) -> None:
         """Release the leases that this thread or task acquired last.
@@ -75,10 +81,10 @@ class acquire_all:
         await self._held.take().aleave(None)
 
     def __enter__(self) -> tuple[Lease, ...]:
-        return self._hold(self._held.enter)  # type: ignore[return-value]
+        return self._hold(self._held.enter)
 
     async def __aenter__(self) -> tuple[Lease, ...]:
-        return await self._ahold(self._held.enter)  # type: ignore[return-value]
+        return await self._ahold(self._held.enter)
 
     def __exit__(self, *error: Any) -> None:
         if (group := self._held.leave()) is not None:
@@ -90,11 +96,9 @@ class acquire_all:
 
     # Inside
 
-    def _hold(
-        self, register: Callable[[_Group], None], or_none: bool = False
-    ) -> tuple[Lease, ...] | None:
+    def _hold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
         """Acquire all, register them as a group, and return the leases. After any exception,
-        release what was acquired. `or_none`: return None instead of raising NotAcquired."""
+        release what was acquired."""
         group, left = _Group(), self._time_left()
         try:
             for i in self._order():
@@ -105,16 +109,10 @@ class acquire_all:
             return group.leases
         except BaseException as error:
             self._held.undo(group)
-            with ExitStack() as stack:
-                for _, semaphore, lease in group.taken:
-                    stack.callback(semaphore._leave, lease, type(error), undo=True)
-            if not (or_none and isinstance(error, NotAcquired)):
-                raise
-        return None
+            group.leave(type(error), undo=True)
+            raise
 
-    async def _ahold(
-        self, register: Callable[[_Group], None], or_none: bool = False
-    ) -> tuple[Lease, ...] | None:
+    async def _ahold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
         """Async version of `_hold()`."""
         group, left = _Group(), self._time_left()
         try:
@@ -126,12 +124,8 @@ class acquire_all:
             return group.leases
         except BaseException as error:
             self._held.undo(group)
-            async with AsyncExitStack() as stack:
-                for _, semaphore, lease in group.taken:
-                    stack.push_async_callback(semaphore._aleave, lease, type(error))
-            if not (or_none and isinstance(error, NotAcquired)):
-                raise
-        return None
+            await group.aleave(type(error))
+            raise
 
     def _order(self) -> list[int]:
         """Return the indices of the semaphores in the order in which to acquire them. Raise
@@ -183,11 +177,12 @@ class _Group:
         for _, _, lease in self.taken:
             lease.check()
 
-    def leave(self, *error: Any) -> None:
-        """Release all leases at the end of their block. If a release fails, release the others."""
+    def leave(self, *error: Any, undo: bool = False) -> None:
+        """Release all leases at the end of their block. If a release fails, release the others.
+        `undo`: True if not all could be acquired."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
-                stack.callback(semaphore._leave, lease, *error)
+                stack.callback(semaphore._leave, lease, *error, undo=undo)
 
     async def aleave(self, *error: Any) -> None:
         """Async version of `leave()`."""

@@ -16,10 +16,11 @@ from django.core.exceptions import ImproperlyConfigured
 from .. import conf, values
 from ..defaults import ENTRY, NAMED
 from ..engine import drivers
+from ..engine.names import write_label
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.renewal import renewer
 from ..engine.server import async_server_of, server_of
-from ..engine.wire import ATTEMPT, clock, write_label
+from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..logs import logger
 from ..protocol import plans

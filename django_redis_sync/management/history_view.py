@@ -1,13 +1,17 @@
-"""The text of `locks history`, and the events of a name on its page."""
+"""The text of `locks history` and of `locks log`, and the events of a name on its page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ..operators.audit import Action
 from ..operators.formats import duration, moment
 from ..operators.history import Counters, History
 from ..operators.statistics import AGAIN, Statistics
-from .terminal import Column, Output, number
+from .terminal import Column, Output, flexible, number
 
 
 def history(found: History, limit: int | None, out: Output) -> list[str]:
@@ -79,6 +83,18 @@ def events(
             advice += " " + _("It is %d now.") % limit
         lines += out.warn(advice)
     return lines
+
+
+def log(found: Sequence[Action], out: Output) -> list[str]:
+    """Return a table of the actions of operators."""
+    columns = [
+        Column(_("WHEN"), lambda act: f"{timezone.localtime(act.at):%Y-%m-%d %H:%M:%S}"),
+        flexible(_("NAME"), lambda act: act.display),
+        flexible(_("WHAT"), lambda act: act.text),
+        flexible(_("WHO"), lambda act: act.by),
+        flexible(_("WHY"), lambda act: act.reason),
+    ]
+    return out.table(columns, found)
 
 
 def _mean_wait(counters: Counters) -> str:

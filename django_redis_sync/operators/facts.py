@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from ..engine.wire import read_label, whole
+from ..engine.names import read_label
+from ..engine.wire import whole
 from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ..engine.names import LABEL_FIELDS
 from ..protocol.scripts import CONSTANTS
 from .facts import Holder, Status, Unread, Waiter
 from .history import Counters, History
@@ -113,8 +114,7 @@ def _person(s: Status, one: Holder | Waiter) -> dict[str, Any]:
     if isinstance(one, Holder):
         ends_in = None if one.permanent else one.ends_in
         own = {"held_seconds": age, "ends_in_seconds": ends_in, "permanent": one.permanent}
-    label = ("host", "pid", "thread", "label", "user", "request")
-    own |= {key: one.label.get(key) for key in label}
+    own |= {key: one.label.get(key) for key in LABEL_FIELDS}
     return {**plain(one), **own, "share": one.share or None}
 
 

@@ -36,7 +36,7 @@ from ...operators.statistics import past_of
 from ...operators.status import statuses
 from ...protocol.keys import SHOWN, display
 from .. import arguments, history_view, runner, status_view, terminal
-from ..terminal import Column, Output, flexible, printable
+from ..terminal import Output, printable
 
 #: A function that returns lines to print, and the texts of errors with their exit codes.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
@@ -140,17 +140,10 @@ class Command(BaseCommand):
         if name is not None:
             name, key = self._find(given)[0]
         found = audit.acts(name, key, limit=given.top, using=given.using)
-        columns = [
-            Column(_("WHEN"), lambda act: f"{timezone.localtime(act.at):%Y-%m-%d %H:%M:%S}"),
-            flexible(_("NAME"), lambda act: act.display),
-            flexible(_("WHAT"), lambda act: act.text),
-            flexible(_("WHO"), lambda act: act.by),
-            flexible(_("WHY"), lambda act: act.reason),
-        ]
         if given.format == "json":
             self._print([json.dumps([plain(act) for act in found], indent=2)])
         elif found:
-            self._print(self._out.table(columns, found))
+            self._print(history_view.log(found, self._out))
         else:
             none = _("No operator has acted on this name.") if name else _("No operator has acted.")
             self._print([none])
