@@ -54,7 +54,7 @@ def traffic() -> Iterator[None]:
         for _ in range(people)
     ]
     with Lock("nightly-report", label="reports.tasks.nightly"), Semaphore("uploads", 4):
-        actions.pause("uploads")
+        actions.Change("uploads", None).pause()
         for thread in crowd:
             thread.start()
         try:

@@ -266,7 +266,7 @@ def test_error_is_shown_and_logged_without_a_password(
             text = manager.get(f"{LIST}exports/{part}/").content.decode()
             assert "***@h:1/0" in text and "s3cret" not in text
         return
-    monkeypatch.setattr("django_redis_sync.operators.actions.pause", fail)
+    monkeypatch.setattr("django_redis_sync.operators.actions.Change.pause", fail)
     message = act(manager, "pause")
     assert "Pause exports: this failed. Error at redis://***@h:1/0" == message
     assert '<li class="error">' in get(manager, "exports/change/").html

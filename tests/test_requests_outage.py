@@ -551,7 +551,7 @@ def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins() -
     limiter, semaphore = LocalLimiter(), SemaphoreId("default", "x", None)
     # The limiter can count any objects. Here it counts semaphores instead of requests.
     first, second, limit = Semaphore("a", 1), Semaphore("b", 1), _Leaving(1)
-    assert limiter.try_enter(semaphore, first, 1, 0) is True
+    assert limiter.try_enter(LocalWait(semaphore, first, 1), 0) is True
     leaving = threading.Thread(target=limiter.left, args=(semaphore, first))
 
     def leave() -> None:
@@ -559,7 +559,7 @@ def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins() -
         leaving.join(0.2)
 
     limit.leave = leave
-    wait = limiter.try_enter(semaphore, second, limit, 1)
+    wait = limiter.try_enter(LocalWait(semaphore, second, limit), 1)
     leaving.join()
     assert isinstance(wait, LocalWait), "the newcomer does not wait"
     assert limiter.finish_wait(semaphore, second), "nobody has admitted the request that waits"

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..operators import actions
-from ..operators.actions import MAX_IDS, MAX_TEXT
+from ..operators.audit import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 
@@ -19,9 +19,9 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
 class Action(forms.Form):
-    """An operator action. The class has the name of its function in operators.actions, and the
-    form's fields are the function's arguments. The confirm page shows `title` and `effect`. `done`
-    is the message after the action."""
+    """An operator action. The class has the name of a method of `actions.Change`, and the form's
+    fields are its arguments and the reason. The confirm page shows `title` and `effect`. `done` is
+    the message after the action."""
 
     title: Promise
     effect: Promise
@@ -38,8 +38,9 @@ class Action(forms.Form):
 
     def run(self, status: Status, by: str) -> Outcome:
         """Carry out the action, and return the message. The form must be valid."""
-        act = getattr(actions, type(self).__name__.lower())
-        act(status.name, status.key, by=by, **self.cleaned_data)
+        given = dict(self.cleaned_data)
+        change = actions.Change(status.name, status.key, by=by, reason=given.pop("reason"))
+        getattr(change, type(self).__name__.lower())(**given)
         return messages.SUCCESS, str(self.done) % {"name": status.display, **self.cleaned_data}
 
 

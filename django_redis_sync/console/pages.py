@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -15,12 +14,12 @@ from .. import conf
 from ..limits.identity import possible_keys
 from ..models import Name
 from ..operators import doctor
-from ..operators.facts import Holder, Status, Unread, Waiter
+from ..operators.facts import Holder, Status, Unread
 from ..operators.formats import as_json, duration, handed_over, moment
-from ..operators.history import Counters, histories_of
+from ..operators.history import histories_of
 from ..operators.listing import FIGURES, Group, Past, Selection, hour, keys_like, since
 from ..operators.names import Recent, count_keys, is_known
-from ..operators.statistics import Quantiles, statistics_of
+from ..operators.statistics import Quantiles, counted
 from ..operators.status import MAX_ROWS, readable, statuses
 from . import charts
 
@@ -91,15 +90,14 @@ def data(wanted: Wanted) -> Context:
     """Return a page of the list for JSON."""
     selection, page, groups, unread = _select(wanted)
     pages = {"page": page.number, "pages": page.paginator.num_pages, "order": selection.order}
-    found = as_json(groups, selection.past, unread, selection.found, selection.compared)
-    return {**pages, **found}
+    return {**pages, **as_json(groups, unread, selection.past, selection)}
 
 
 def data_of(status: Status, wanted: Wanted) -> Context:
     """Return the status and history of a name for JSON. If the name is a policy, `keys` has a page
     of the policy's keys."""
     past = {(one.name, one.key): one for one in histories_of([status])}
-    found = as_json([Group(status.name, status, ())], past, [], 1)
+    found = as_json([Group(status.name, status, ())], [], past, None)
     if status.key is None and Recent(status.name):
         found["keys"] = data(wanted)
     return found
@@ -205,19 +203,14 @@ def detail(status: Status, wanted: Wanted) -> Context:
     """Return the content of the page of a name. Raise Unavailable if Redis can't be reached."""
     longest = max(SHORT, conf.current().keep(status.key))
     minutes = longest if wanted.history == "all" else SHORT
-    keys, sums = None, None
+    keys = sums = None
     if status.key is None:
         keys = listing(wanted._replace(history="all" if minutes > SHORT else ""))
         if not keys["found"] and not (wanted.query and Recent(status.name)):
             keys = None
     if keys is not None:
-        found = statistics_of([status.name], minutes=minutes)[0]
-        if found.processes or found.history.ever != Counters():
-            sums = found
-    if sums is None:
-        past = histories_of([status], minutes=minutes)[0]
-    else:  # each key has the limit for itself, so the sums of all keys suggest no limit
-        past = replace(sums.history, suggested_limit=None)
+        sums = counted([status.name], minutes=minutes).get(status.name)
+    past = sums.history if sums else histories_of([status], minutes=minutes)[0]
     holders = [holder_row(status, holder) for holder in status.holders]
     permanent = any(holder.permanent for holder in status.holders)
     handed = any(holder.state == "handed" for holder in status.holders)
@@ -226,7 +219,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "more_holders": max(0, status.holding - len(holders)),
         "last_shown": holders[-1]["fence"] if holders else "",
         "handed_over": handed_over() if handed else "",
-        "waiters": [_waiter_row(status, waiter) for waiter in status.waiters],
+        "waiters": [{"waiter": w, "since": with_age(w.since, status.at)} for w in status.waiters],
         "more_waiters": max(0, status.waiting - len(status.waiters)),
         "more_shares": max(0, status.share_count - len(status.shares)),
         "paused_since": status.paused_since and moment(status.paused_since),
@@ -254,10 +247,6 @@ def holder_row(status: Status, holder: Holder) -> Context:
         "since": with_age(holder.since, status.at),
         "left": "" if holder.permanent else duration(holder.ends_in),
     }
-
-
-def _waiter_row(status: Status, waiter: Waiter) -> Context:
-    return {"waiter": waiter, "since": with_age(waiter.since, status.at)}
 
 
 def _bounds(found: Quantiles) -> str:

@@ -33,7 +33,7 @@ from ..engine.clients import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..models import Name
-from ..operators import actions
+from ..operators import audit
 from ..operators.facts import Status
 from ..operators.formats import without_secrets
 from ..operators.reads import remembered
@@ -215,7 +215,7 @@ def actions_log(object_id: str) -> dict[str, Any]:
     name, key = _entry(object_id).parts
     try:
         with page_errors():
-            return {"acts": actions.acts(name, key)}
+            return {"acts": audit.acts(name, key)}
     except PageError as error:
         return {"unread": error.message}
 

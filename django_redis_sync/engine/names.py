@@ -26,8 +26,6 @@ from .wire import ROUND, clock, text, whole
 NOTED_EVERY = 60.0
 #: Seconds between two writes of new names.
 NOTED_AFTER = 0.3
-#: Days without use after which a name is no longer listed.
-KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MOST_NOTED = 100_000
 
@@ -125,7 +123,7 @@ class Names:
         self, server: Server, registry: str, members: list[str], ms: int, now: float
     ) -> None:
         trim = now >= self._trim_at.get((server.alias, registry), 0.0)
-        enter(server, registry, members, ms, MOST_NOTED, KEPT_DAYS, trim)
+        enter(server, registry, members, ms, MOST_NOTED, trim)
         if trim:
             if len(self._trim_at) >= MOST_NOTED:
                 self._trim_at.clear()

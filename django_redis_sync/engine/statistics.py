@@ -42,7 +42,7 @@ MOST_KEYS = 200
 #: The gauge of a group has this many keys with the most permits in use, and as many keys with the
 #: most waiters.
 NAMED = 20
-#: Days without an event after which a group is no longer listed.
+#: Days without use after which a name, or a group, is no longer listed.
 KEPT_DAYS = 1
 #: The group of all names.
 SITE = ""
@@ -203,7 +203,7 @@ class StatisticsBuffer:
         """Write the groups to the index, by the time of their last event."""
         for prefix in {prefix for prefix, group in places if group}:
             groups = [group for where, group in places if group and where == prefix]
-            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS, KEPT_DAYS)
+            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS)
 
 
 def now_of(server: Server) -> int:
@@ -213,17 +213,11 @@ def now_of(server: Server) -> int:
 
 
 def enter(
-    server: Server,
-    index: str,
-    members: Sequence[str],
-    ms: int,
-    most: int,
-    days: int,
-    trim: bool = True,
+    server: Server, index: str, members: Sequence[str], ms: int, most: int, trim: bool = True
 ) -> None:
     """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove the members
-    whose score is older than `days`. If more than `most` are left, remove the oldest of them."""
-    kept = days * 86_400_000
+    whose score is older than KEPT_DAYS. If more than `most` are left, remove the oldest of them."""
+    kept = KEPT_DAYS * 86_400_000
     for start in range(0, len(members), 1000):
         words = [word for member in members[start : start + 1000] for word in (ms, member)]
         server.command("ZADD", index, *words, timeout=ROUND)

@@ -188,8 +188,8 @@ class _Admission:
             if seconds > 0 and not self.slots.full(self.request):
                 # When a wait begins, Redis has answered. The wait reports this to the breaker at
                 # once, so that other requests need not wait for its end.
-                succeeded = partial(redis.succeeded, generation)
-                take.wait = Wait(self.request, self.slots, seconds, succeeded)
+                take.wait = Wait(self.request, self.slots, seconds)
+                take.wait.succeeded = partial(redis.succeeded, generation)
         try:
             got = yield take
             redis.succeeded(generation)
@@ -230,7 +230,8 @@ class _Admission:
         shares = semaphore.share, semaphore.share_limit
         seconds, reason = self._seconds_left(policy), ""
         max_waiters = policy.max_waiters if seconds > 0 else 0
-        admitted = local_limiter.try_enter(used, hold, semaphore.limit or 0, max_waiters, *shares)
+        newcomer = LocalWait(used, hold, semaphore.limit or 0, *shares)
+        admitted = local_limiter.try_enter(newcomer, max_waiters)
         if isinstance(admitted, LocalWait):
             wait = Wait(self.request, self.slots, seconds)
             yield WaitHere(admitted, wait)

@@ -58,21 +58,13 @@ class LocalLimiter:
         """Admit a request locally, even above the limit."""
         self._local.setdefault(ref(hold, self._local.pop), {})[semaphore] = share
 
-    def try_enter(
-        self,
-        semaphore: SemaphoreId,
-        hold: Any,
-        limit: int,
-        max_waiters: int,
-        share: str | None = None,
-        share_limit: int | None = None,
-    ) -> LocalWait | bool:
+    def try_enter(self, newcomer: LocalWait, max_waiters: int) -> LocalWait | bool:
         """Return True if the request is admitted at once.
 
-        Otherwise return a LocalWait, with which it can wait, or False if `max_waiters` requests
-        wait already.
+        Otherwise return `newcomer`, with which it can wait, or False if `max_waiters` requests wait
+        already.
         """
-        newcomer = LocalWait(semaphore, hold, limit, share, share_limit)
+        semaphore = newcomer.semaphore
         with self._lock:
             # Make the queue before requests are counted. A request that ends meanwhile then finds
             # the queue, and admits its waiters.
@@ -82,7 +74,7 @@ class LocalLimiter:
             if admitted:
                 self._admit(newcomer, waiters)
             elif len(waiters) < max_waiters:
-                turns = (waiter.turn for waiter in waiters if waiter.share == share)
+                turns = (waiter.turn for waiter in waiters if waiter.share == newcomer.share)
                 newcomer.turn = next(turns, next(self._turns))
                 waiters = [*waiters, newcomer]
             self._store(semaphore, waiters)
@@ -179,8 +171,8 @@ class LocalWait:
     semaphore: SemaphoreId
     hold: Any
     limit: int
-    share: str | None
-    share_limit: int | None
+    share: str | None = None
+    share_limit: int | None = None
     turn: float = math.inf
     _bell: Bell = field(default_factory=Bell)
     _wake_task: Callable[[], None] | None = None

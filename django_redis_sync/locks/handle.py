@@ -41,34 +41,32 @@ def of(state: LeaseState) -> str:
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
-class Adoption:
-    """The adoption of a lease by this process."""
+def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Plan]:
+    """Return the alias of a lease, and a plan with which this process adopts the lease. Raise
+    TypeError if the handle is not a str, and ValueError if it is malformed."""
+    if not isinstance(handle, str):
+        raise TypeError(f"a handle is a str, not {type(handle).__name__}")
+    try:
+        terms, grant, known = _parse(handle, on_lost)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError("this is not the handle of a lease") from error
+    return terms.alias, _adopting(terms, grant, known)
 
-    def __init__(self, handle: str, on_lost: Callable[[Any], Any] | None) -> None:
-        """Raise TypeError if the handle is not a str, and ValueError if it is malformed."""
-        if not isinstance(handle, str):
-            raise TypeError(f"a handle is a str, not {type(handle).__name__}")
-        try:
-            self.terms, self.grant, self.known = _parse(handle, on_lost)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError("this is not the handle of a lease") from error
 
-    def plan(self) -> Plan:
-        """Return a plan that adopts the lease. Its result has three items: the lease's settings,
-        its grant with the new local expiry, and the number of the renewal that adopted it. The plan
-        raises LeaseLost if the lease ended or was adopted before."""
-        terms, start = self.terms, clock()
-        # If two processes adopt the lease, Redis rejects the second one, because this number is
-        # random and above `known`.
-        nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
-        times = terms.budget, terms.attempt, start
-        until = yield from plans.renew(
-            terms.keys, self.grant, terms.timeout, nth, *times, self.known
-        )
-        if until is None:
-            name = terms.keys.display
-            raise LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
-        return terms, self.grant._replace(began=start, until=until, ends=until), nth
+def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
+    """Return three things: the lease's settings, its grant with the new local expiry, and the
+    number of the renewal that adopted it. Raise LeaseLost if the lease ended or was adopted
+    before."""
+    start = clock()
+    # If two processes adopt the lease, Redis rejects the second one, because this number is random
+    # and above `known`.
+    nth = known + 1 + int.from_bytes(os.urandom(4), "big")
+    times = terms.budget, terms.attempt, start
+    until = yield from plans.renew(terms.keys, grant, terms.timeout, nth, *times, known)
+    if until is None:
+        name = terms.keys.display
+        raise LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
+    return terms, grant._replace(began=start, until=until, ends=until), nth
 
 
 def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:

@@ -236,17 +236,16 @@ class Lease:
         be reached.
         """
         check_may_wait("Lease", "from_handle")
-        adoption = handles.Adoption(handle, on_lost)
-        return cls._adopted(drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
+        alias, plan = handles.adoption(handle, on_lost)
+        return cls._adopted(drivers.drive(plan, server_of(alias)))
 
     @classmethod
     async def afrom_handle(
         cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
     ) -> Lease:
         """Async version of `from_handle()`."""
-        adoption = handles.Adoption(handle, on_lost)
-        server = async_server_of(adoption.terms.alias)
-        return cls._adopted(await drivers.adrive(adoption.plan(), server))
+        alias, plan = handles.adoption(handle, on_lost)
+        return cls._adopted(await drivers.adrive(plan, async_server_of(alias)))
 
     def __enter__(self) -> Lease:
         return self

@@ -44,10 +44,7 @@ class Seen:
     ordered: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        found, compared = len(self.groups), None
-        if self.selection is not None:
-            found, compared = self.selection.found, self.selection.compared
-        return as_json(self.groups, self.past, self.unread, found, compared)
+        return as_json(self.groups, self.unread, self.past, self.selection)
 
 
 def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
@@ -193,8 +190,7 @@ def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
     """Return the events of the last hour of a name and its keys."""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.statistics is not None:
-        # Each key has the limit for itself, so the sums of all keys suggest no limit.
-        histories = [replace(group.statistics.history, suggested_limit=None)]
+        histories = [group.statistics.history]
     best = max(histories, key=lambda h: h.suggested_limit or 0)
     whole = replace(best, total=add(h.total for h in histories))
     of = "" if group.whole else _(" (of the %d keys used last)") % len(group.children)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from redis.exceptions import ConnectionError
 
@@ -25,13 +25,10 @@ from ..engine.server import server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError, WrongKind
 from ..logs import logger
-from ..protocol.keys import Keys, display, marks_key, pause_of, split
+from ..protocol.keys import Keys, marks_key, pause_of, split
 from ..protocol.scripts import MOST_PERMITS
 from ..protocol.steps import Answer, Failure, Run
-from .audit import MAX_IDS as MAX_IDS
-from .audit import MAX_TEXT as MAX_TEXT
-from .audit import acts as acts
-from .audit import person, record
+from .audit import MAX_IDS, person, record
 from .facts import Holder, Status, Waiter
 from .names import alias_of, keys_for, overrides
 from .reads import failed, server_time
@@ -117,141 +114,131 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
     return ended
 
 
-def pause(
-    name: str,
-    key: str | None = None,
-    using: str | None = None,
-    *,
-    seconds: float | None = None,
-    by: str = "",
-    reason: str = "",
-) -> list[str]:
-    """Grant no permits until `resume()`, or for `seconds` by the server's clock. Leases continue.
+class Change:
+    """A change to the overrides of a name, or of the key `key` of a policy.
 
-    If the name is paused already, the start of the pause stays, and `seconds` replaces its end.
-    Return the display names that were paused, or [] if nothing changed. Raise ValueError if
-    `seconds` is not above 0 or above MAX_PAUSE, and Unavailable if Redis can't be reached.
-    """
-    if seconds is not None and not 0 < seconds <= MAX_PAUSE:
-        raise ValueError(f"seconds must be above 0 and at most {MAX_PAUSE}, not {seconds!r}")
-    change = _Change("pause", name, key, using)
-    now = int(server_time(change.alias) * 1000)
-    since = pause_of(change.stored)[0] or now
-    if seconds is None:
-        return change.make(str(since), by, reason)
-    until = now + round(seconds * 1000)
-    return change.make(f"{since} {until}", by, reason, until=until)
-
-
-def resume(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
-) -> list[str]:
-    """Undo `pause()`, and admit waiters as far as the limit allows. Return the display names that
-    were resumed, or [] if nothing was paused. Raise Unavailable if Redis can't be reached."""
-    return _Change("resume", name, key, using).undo(by, reason)
-
-
-def resize(
-    name: str,
-    key: str | None,
-    limit: int,
-    using: str | None = None,
-    *,
-    by: str = "",
-    reason: str = "",
-) -> list[str]:
-    """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
-
-    Return the display names that were resized, or [] if the limit is the same. Raise TypeError
-    or ValueError for an invalid limit, WrongKind for a read/write lock or a quorum, and Unavailable
-    if Redis can't be reached.
-    """
-    conf.whole("limit", limit, MOST_PERMITS)
-    change = _Change("resize", name, key, using)
-    if isinstance(change.alias, Quorum):
-        raise WrongKind(f"{display(name, key)!r} is a lock on a quorum: its limit is 1")
-    if status_of(name, key, using=using).kind != "plain":
-        raise WrongKind(f"{display(name, key)!r} is a read/write lock: it has no limit")
-    return change.make(str(limit), by, reason, limit=limit)
-
-
-def reset(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
-) -> list[str]:
-    """Undo `resize()`, so that the callers' limit applies again. Return the display names that were
-    reset, or [] if nothing was resized. Raise Unavailable if Redis can't be reached."""
-    return _Change("reset", name, key, using).undo(by, reason)
-
-
-class _Change:
-    """A change of an override, which is a pause (field "p" of the registry) or a limit (field "l").
-
-    `stored`: the present override of the name, or "".
+    Each method returns the display names that were changed, or [] if nothing changed. Raise
+    Unavailable if Redis can't be reached.
     """
 
-    def __init__(self, action: str, name: str, key: str | None, using: str | None) -> None:
-        self.action, self.name, self.key, self._using = action, name, key, using
-        self.alias = alias_of(name, using) if key is None else using or conf.current().cache
-        self._field = "p" if action in ("pause", "resume") else "l"
-        self._registry = marks_key(conf.current().prefix(self.alias))
-        self._overrides = overrides(self.alias)
-        own = keys_for(name, key, self.alias)
-        self.stored = self._overrides.get(f"{self._field}:{own.quoted}", "")
-        # For a policy, include its keys that have an override or an exemption of their own.
-        entries = (entry.partition(":") for entry in self._overrides if key is None)
-        fields, start = (self._field, f"x{self._field}"), f"{own.quoted}@"
-        found = {q for field, _, q in entries if field in fields and q.startswith(start)}
-        self._names = [own, *(keys_for(*split(q), self.alias) for q in sorted(found))]
+    def __init__(
+        self, name: str, key: str | None, using: str | None = None, by: str = "", reason: str = ""
+    ) -> None:
+        self._name, self._key, self._using = name, key, using
+        self._note = {"by": by or person(), "reason": reason}
 
-    def make(
-        self, value: str, by: str, reason: str, limit: int | None = None, until: int | None = None
-    ) -> list[str]:
+    def pause(self, seconds: float | None = None) -> list[str]:
+        """Grant no permits until `resume()`, or for `seconds` by the server's clock. Leases
+        continue.
+
+        If the name is paused already, the start of the pause stays, and `seconds` replaces its end.
+        Raise ValueError if `seconds` is not above 0 or above MAX_PAUSE.
+        """
+        if seconds is not None and not 0 < seconds <= MAX_PAUSE:
+            raise ValueError(f"seconds must be above 0 and at most {MAX_PAUSE}, not {seconds!r}")
+        now = int(server_time(self._alias) * 1000)
+        since = pause_of(self._overrides.get(f"p:{self._own.quoted}", ""))[0] or now
+        if seconds is None:
+            return self._make("pause", "p", str(since), limit=None, until=None)
+        until = now + round(seconds * 1000)
+        return self._make("pause", "p", f"{since} {until}", limit=None, until=until)
+
+    def resume(self) -> list[str]:
+        """Undo `pause()`, and admit waiters as far as the limit allows."""
+        return self._undo("resume", "p")
+
+    def resize(self, limit: int) -> list[str]:
+        """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
+
+        Raise TypeError or ValueError for an invalid limit, and WrongKind for a read/write lock or a
+        quorum.
+        """
+        conf.whole("limit", limit, MOST_PERMITS)
+        if isinstance(self._alias, Quorum):
+            raise WrongKind(f"{self._own.display!r} is a lock on a quorum: its limit is 1")
+        if status_of(self._name, self._key, using=self._using).kind != "plain":
+            raise WrongKind(f"{self._own.display!r} is a read/write lock: it has no limit")
+        return self._make("resize", "l", str(limit), limit=limit, until=None)
+
+    def reset(self) -> list[str]:
+        """Undo `resize()`, so that the callers' limit applies again."""
+        return self._undo("reset", "l")
+
+    # Inside. `field`: "p" for a pause, "l" for a limit, as in the registry of overrides.
+
+    @cached_property
+    def _alias(self) -> str:
+        using = self._using
+        return alias_of(self._name, using) if self._key is None else using or conf.current().cache
+
+    @cached_property
+    def _overrides(self) -> dict[str, str]:
+        return overrides(self._alias)
+
+    @property
+    def _own(self) -> Keys:
+        return keys_for(self._name, self._key, self._alias)
+
+    @property
+    def _registry(self) -> str:
+        return marks_key(conf.current().prefix(self._alias))
+
+    def _names(self, field: str) -> list[Keys]:
+        """Return the name, and for a policy also its keys that have an override or an exemption of
+        their own."""
+        own = self._own
+        entries = (entry.partition(":") for entry in self._overrides if self._key is None)
+        fields, start = (field, f"x{field}"), f"{own.quoted}@"
+        found = {q for one, _, q in entries if one in fields and q.startswith(start)}
+        return [own, *(keys_for(*split(q), self._alias) for q in sorted(found))]
+
+    def _make(self, action: str, field: str, value: str, **details: int | None) -> list[str]:
         """Set the override of the name, and remove the exemptions of its keys."""
-        own = self._names[:1]
-        exempt = [f"x{self._field}:{one.quoted}" for one in self._names]
-        if value == self.stored and not any(entry in self._overrides for entry in exempt):
+        own, entry = self._own, f"{field}:{self._own.quoted}"
+        exempt = [f"x{field}:{one.quoted}" for one in self._names(field)]
+        is_same = value == self._overrides.get(entry, "")
+        if is_same and not any(one in self._overrides for one in exempt):
             return []
         # First write the override into the registry, so that lists show every paused name.
-        command(self.alias, "HSET", self._registry, f"{self._field}:{own[0].quoted}", value)
-        self._operate(own, value)
-        command(self.alias, "HDEL", self._registry, *exempt)
-        return self._done(own, by, reason, limit=limit, until=until)
+        command(self._alias, "HSET", self._registry, entry, value)
+        self._operate(action, [own], value)
+        command(self._alias, "HDEL", self._registry, *exempt)
+        return self._done(action, [own], **details)
 
-    def undo(self, by: str, reason: str) -> list[str]:
+    def _undo(self, action: str, field: str) -> list[str]:
         """Remove the overrides of the name and of its keys. For a single key, also exempt the key
         from the override of its policy."""
-        own = self._names[0].quoted
-        policy = own.partition("@")[0] if self.key is not None else ""
-        by_policy, exemption = f"{self._field}:{policy}" in self._overrides, f"x{self._field}:{own}"
-        entries = [f"{self._field}:{one.quoted}" for one in self._names]
+        names, own = self._names(field), self._own.quoted
+        policy = own.partition("@")[0] if self._key is not None else ""
+        by_policy, exemption = f"{field}:{policy}" in self._overrides, f"x{field}:{own}"
+        entries = [f"{field}:{one.quoted}" for one in names]
         is_overridden = any(entry in self._overrides for entry in entries)
         if not is_overridden and (not by_policy or exemption in self._overrides):
             return []
-        self._operate(self._names)
-        command(self.alias, "HDEL", self._registry, *entries, *(f"x{one}" for one in entries))
+        self._operate(action, names)
+        command(self._alias, "HDEL", self._registry, *entries, *(f"x{one}" for one in entries))
         if by_policy:
-            command(self.alias, "HSET", self._registry, exemption, 1)
-        return self._done(self._names, by, reason)
+            command(self._alias, "HSET", self._registry, exemption, 1)
+        return self._done(action, names)
 
-    def _operate(self, names: Sequence[Keys], value: str = "") -> None:
+    def _operate(self, action: str, names: Sequence[Keys], value: str = "") -> None:
         """Run the script for each name, or twice if a connection was lost. Raise Unavailable if it
         failed."""
         for start in range(0, len(names), _BATCH):
-            steps = [operating(one, self.action, value) for one in names[start : start + _BATCH]]
+            steps = [operating(one, action, value) for one in names[start : start + _BATCH]]
             answers: list[Answer | Failure]
-            answers = retry_many_if_disconnected(server_of(self.alias).many, steps)
+            answers = retry_many_if_disconnected(server_of(self._alias).many, steps)
             for step, answer in zip(steps, answers, strict=True):
                 if isinstance(answer, Failure):
                     raise failed(answer, step)
 
-    def _done(self, names: Sequence[Keys], by: str, reason: str, **details: Any) -> list[str]:
+    def _done(self, action: str, names: Sequence[Keys], **details: int | None) -> list[str]:
         # Apply the change in this process. Other processes read it within a second.
-        server = server_of(self.alias)
+        server = server_of(self._alias)
         refresh(server, self._registry)
-        renewer(self.alias).housekeeper.marks.poke(server)
-        _log(self.action, self._names[0].display, names=len(names), **details)
-        details |= {"by": by or person(), "reason": reason}
-        record(self.action, self.name, self.key, self._using, **details)
+        renewer(self._alias).housekeeper.marks.poke(server)
+        _log(action, names[0].display, names=len(names), **details)
+        record(action, self._name, self._key, self._using, **details, **self._note)
         return [one.display for one in names]
 
 

@@ -17,8 +17,8 @@ from django.utils.translation import ngettext
 from ..engine.drivers import command
 from ..exceptions import SyncError
 from ..logs import logger
-from ..protocol.keys import display, quote
-from .facts import datetime_of
+from ..protocol.keys import quote
+from .facts import Named, datetime_of
 from .formats import moment
 from .names import pairs_of
 from .reads import server_time, where
@@ -34,7 +34,7 @@ MAX_IDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Action(Named):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
     `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
     pause, or None. `ids`: the cleared holders and waiters, at most MAX_IDS. `amount`: the number of
@@ -42,18 +42,12 @@ class Action:
 
     at: datetime
     what: str
-    name: str
-    key: str | None
     by: str = ""
     reason: str = ""
     limit: int | None = None
     until: datetime | None = None
     ids: tuple[str, ...] = ()
     amount: int = 0
-
-    @property
-    def display(self) -> str:
-        return display(self.name, self.key)
 
     @property
     def text(self) -> str:
@@ -124,7 +118,7 @@ def _act(text: str, score: float) -> Action | None:
         entry.pop("n", None)
         until = entry.pop("until", None)
         return Action(
-            datetime_of(score),
+            at=datetime_of(score),
             ids=tuple(map(str, entry.pop("ids", ()))),
             until=None if until is None else datetime_of(until),
             **entry,

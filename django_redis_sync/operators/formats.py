@@ -16,7 +16,7 @@ from ..engine.names import LABEL_FIELDS
 from ..protocol.scripts import CONSTANTS
 from .facts import Holder, Status, Unread, Waiter
 from .history import Counters, History
-from .listing import Group, Past
+from .listing import Group, Past, Selection
 
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
@@ -64,18 +64,14 @@ def without_secrets(text: str) -> str:
 
 
 def as_json(
-    groups: Sequence[Group],
-    past: Past,
-    unread: Sequence[Unread],
-    found: int,
-    compared: int | None = None,
+    groups: Sequence[Group], unread: Sequence[Unread], past: Past, selection: Selection | None
 ) -> dict[str, Any]:
-    """Return the data of a list for JSON. `found`: the number of all names, or of all keys of the
-    policy; the result may have only some of them. `compared`: see `Selection`."""
+    """Return the data of a list for JSON. `selection`: the list from which the names were read, or
+    None for a single name."""
     return {
         "at": timezone.now().isoformat(),
-        "found": found,
-        "compared": compared,
+        "found": len(groups) if selection is None else selection.found,
+        "compared": selection and selection.compared,
         "policies": [
             {"name": g.name, "keys": g.keys, "read": len(g.children)} for g in groups if g.keys
         ],

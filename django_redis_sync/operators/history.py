@@ -13,7 +13,7 @@ from typing import Any
 from ..engine.wire import whole
 from ..protocol.keys import keys_of
 from ..protocol.scripts import CONSTANTS
-from .facts import Status
+from .facts import Named, Status
 from .reads import read_each, server_time, where
 
 #: The last FINE minutes have a row per minute; earlier history has a row per STEP minutes.
@@ -65,15 +65,13 @@ _NOTHING = Counters()
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class History(Named):
     """The history of a name: a row per `step` minutes, oldest first. The last row is incomplete.
 
     `total`: the sum of the rows; `ever`: the sum of all counters of the name in Redis.
     `suggested_limit` and `is_estimate`: see `suggest`.
     """
 
-    name: str
-    key: str | None
     rows: tuple[tuple[datetime, Counters], ...]
     total: Counters
     ever: Counters

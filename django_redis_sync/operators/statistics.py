@@ -100,10 +100,11 @@ def statistics_of(
 
 
 def counted(
-    policies: Sequence[str], *, using: str | None = None, sketch: bool = True
+    policies: Sequence[str], *, using: str | None = None, **more: Any
 ) -> dict[str, Statistics]:
-    """Return the statistics of the policies that have statistics, by name."""
-    found = statistics_of(policies, using=using, sketch=sketch) if policies else []
+    """Return the statistics of the policies that have statistics, by name. `more`: options of
+    `statistics_of`."""
+    found = statistics_of(policies, using=using, **more) if policies else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
 
@@ -118,7 +119,7 @@ def past_of(
     if key is None:
         (found,) = statistics_of([name], minutes=minutes, using=using, sketch=False)
         if found.history.ever != Counters():
-            return replace(found.history, suggested_limit=None)
+            return found.history
     own = statuses([(name, key)], using=using)
     return histories_of(own, minutes=minutes, using=using)[0]
 
@@ -134,16 +135,11 @@ def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str
     return list(dict.fromkeys(split(quoted)[0] for quoted in found))
 
 
-def _statistics(
-    name: str,
-    now: float,
-    minutes: int,
-    gauges: Mapping[str, str],
-    sketch: Mapping[str, str],
-    counts: Mapping[str, str],
-) -> Statistics:
+def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str]) -> Statistics:
+    gauges, sketch, counts = hashes
     (in_use, waiting), by_key, processes = _gauges(gauges, now * 1000)
     rejected, rejected_off = _rejected(sketch)
+    history = history_of(name, None, counts, int(now) // 60, minutes)
 
     def busy(key: str) -> Busy:
         return Busy(key, by_key[0][key], by_key[1][key], rejected[key])
@@ -159,7 +155,8 @@ def _statistics(
         rejected_off=rejected_off,
         waited=_quantiles(sketch, "w"),
         held=_quantiles(sketch, "r"),
-        history=history_of(name, None, counts, int(now) // 60, minutes),
+        # Each key has the limit for itself, so the sums of all keys suggest no limit.
+        history=replace(history, suggested_limit=None),
     )
 
 

@@ -39,7 +39,6 @@ from .steps import (
     seconds,
 )
 
-CLAIM = CONSTANTS["CLAIM"] / 1000
 RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
 UNDO_BUDGET = 1.0  # max seconds for an undo, which delays the exception that caused it
 

@@ -98,8 +98,8 @@ MUTANTS = [
     ),
     Mutant(
         "actions of the command lose their reason",
-        "names = act(name, key, using=using, reason=given.reason)",
-        "names = act(name, key, using=using, reason='')",
+        "change = actions.Change(name, key, using, reason=given.reason)",
+        "change = actions.Change(name, key, using, reason='')",
         "test_operators_using.py",
     ),
     Mutant(

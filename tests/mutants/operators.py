@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         "a second pause changes the start of the pause",
-        "since = pause_of(change.stored)[0] or now",
+        'since = pause_of(self._overrides.get(f"p:{self._own.quoted}", ""))[0] or now',
         "since = now",
         "test_operators_actions.py",
     ),

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -219,11 +218,11 @@ class Command(BaseCommand):
         if given.seconds is not None:
             until = timezone.now() + timedelta(seconds=given.seconds)
             done = _("Paused %s") + " " + _("until %s.") % moment(until)
-        self._override(partial(actions.pause, seconds=given.seconds), done, before, given)
+        self._override("pause", given, done, before, given.seconds)
 
     def _resume(self, given: Namespace) -> None:
         before = _("%s is not paused: nothing was changed.")
-        self._override(actions.resume, _("Resumed %s."), before, given)
+        self._override("resume", given, _("Resumed %s."), before)
 
     def _resize(self, given: Namespace) -> None:
         if (given.limit is None) != given.reset:
@@ -231,21 +230,23 @@ class Command(BaseCommand):
         if given.reset:
             done = _("Reset %s: the callers' limit applies again.")
             before = _("%s is not resized: nothing was changed.")
-            self._override(actions.reset, done, before, given)
+            self._override("reset", given, done, before)
             return
         done = _("Resized %s.") + " " + _("The limit is %d.") % given.limit
         before = _("%s has this limit already: nothing was changed.")
-        self._override(partial(actions.resize, limit=given.limit), done, before, given)
+        self._override("resize", given, done, before, given.limit)
 
     def _override(
-        self, act: Callable[..., list[str]], done: str, before: str, given: Namespace
+        self, action: str, given: Namespace, done: str, before: str, *value: float | None
     ) -> None:
-        """Change an override with `act`. Print the text `done`, or `before` if nothing changed."""
+        """Change an override. Print the text `done`, or `before` if nothing changed. `action`: a
+        method of `actions.Change`, which gets `value`."""
         using, pairs = given.using, self._find(given)
-        if act in (actions.resume, actions.reset) or not given.create:
-            self._check(arguments.unknown(statuses(pairs, using=using), using))
         name, key = pairs[0]
-        names = act(name, key, using=using, reason=given.reason)
+        if action in ("resume", "reset") or not given.create:
+            self._check(arguments.unknown(statuses(pairs, using=using), using))
+        change = actions.Change(name, key, using, reason=given.reason)
+        names = getattr(change, action)(*value)
         shown = printable(display(name, key))
         keys = count_keys([name], using=using)[name] if key is None else 0
         if keys:

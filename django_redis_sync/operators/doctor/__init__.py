@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -36,8 +36,6 @@ from .permissions import rules
 from .servers import Finding, Level, allowed
 
 __all__ = ["Finding", "Level", "examine", "rules"]
-
-Subject = TypeVar("Subject")
 
 #: Max names that are checked, those used last. Besides, of all policies together, as many keys.
 MAX_NAMES = 30
@@ -76,9 +74,7 @@ def examine(*, using: str | None = None) -> list[Finding]:
 
 
 def _checked(
-    checks: Mapping[str, Callable[[Subject], Iterator[Finding]]],
-    subject: Subject,
-    goes_on: bool = False,
+    checks: Mapping[str, Callable[[Any], Iterator[Finding]]], subject: Any, goes_on: bool = False
 ) -> Iterator[Finding]:
     """Yield the findings of each check. If the server replies to a check with an error, yield a
     finding about the error. With `goes_on`, also yield a finding if the server does not reply."""
