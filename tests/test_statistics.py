@@ -20,7 +20,7 @@ from django_redis_sync import Lease, Lock, Semaphore, synchronized
 from django_redis_sync.engine import statistics
 from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.statistics import SITE, Statistics, groups, statistics_of
+from django_redis_sync.operators.statistics import SITE, Statistics, statistics_of
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
 from tests.support.fronts import CUT, Front
@@ -69,7 +69,6 @@ async def test_statistics_of_a_policy_sum_over_its_keys(io: Any) -> None:
     ]
     leases = [lease for lease in held if lease]
     found = eventually(lambda: (s := figures()).in_use == 4 and s.history.total.rejected == 3 and s)
-    eventually(lambda: groups() == ["api"])
     assert {("a", 2), ("b", 2)} == {(busy.key, busy.in_use) for busy in found.busiest}
     assert [("b", 2), ("a", 1)] == [(busy.key, busy.rejected) for busy in found.rejected]
     assert 0 == found.rejected_off
@@ -115,8 +114,6 @@ def test_names_of_one_template_are_one_group_and_the_site_group_has_all() -> Non
         assert {"plain", "api@k"} == {busy.key for busy in found.busiest}
     eventually(lambda: figures("invoice:{pk}").history.total.released == 5)
     eventually(lambda: figures(SITE).history.total.released == 7)
-    eventually(lambda: {"invoice:{pk}", "api"} == set(groups()))
-    assert 1 == len(groups(limit=1))
 
 
 def test_detached_lease_counts_as_in_use_after_its_adoption() -> None:
@@ -218,7 +215,8 @@ def test_number_of_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(9):
         Semaphore(f"policy{n}", 1, key="k").acquire().release()
     eventually(lambda: figures(SITE).history.total.released == 9)
-    eventually(lambda: 2 <= len(groups()) <= 3)
+    counted = [n for n in range(9) if figures(f"policy{n}").history.total.released]
+    assert 2 <= len(counted) < 9
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -274,14 +272,6 @@ def test_keys_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     assert not [field for field in raw.hkeys(SKETCH) if b":k:old" in field]
 
 
-def test_group_leaves_the_index_a_day_after_its_last_event(raw: redis.Redis) -> None:
-    raw.zadd(f"{PREFIX}:groups", {"old": (raw.time()[0] - 86_401) * 1000})
-    with Semaphore("api", 1, key="k"):
-        pass
-    eventually(lambda: groups() == ["api"])
-    eventually(lambda: 0 < raw.pttl(f"{PREFIX}:groups"))
-
-
 def test_old_minutes_of_each_counter_are_added_to_the_totals(raw: redis.Redis) -> None:
     minute = raw.time()[0] // 60
     counts = {letter: PAIR + 5 if letter in "wr" else 7 for letter in "gwrntcslbvdxp"}
@@ -307,7 +297,7 @@ def test_invalid_values_in_statistics_do_not_hide_valid_values(raw: redis.Redis)
 
 def test_error_names_the_key_of_a_foreign_value_in_statistics(raw: redis.Redis) -> None:
     reads: dict[str, Any] = {f"{PREFIX}:{{api}}:stats": lambda: histories([("api", None)])}
-    reads |= {**dict.fromkeys(GROUP, figures), f"{PREFIX}:groups": groups}
+    reads |= dict.fromkeys(GROUP, figures)
     for key, read in reads.items():
         raw.flushdb()
         raw.set(key, "foreign")

@@ -11,14 +11,13 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .. import conf
 from ..limits.decorator import SemaphoreRequiredMixin
 from ..limits.policy import Endpoint, Policy, endpoints
 from ..limits.rejection import is_drf
-from ..limits.routes import Route, admissions_of, marks_of, owner_of, policies_of, routes
+from ..limits.routes import Route, admissions_of, errors_of, marks_of, owner_of, policies_of, routes
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown
@@ -76,7 +75,8 @@ def _messages(
 
 
 def _problems(route: Route) -> Iterator[Problem]:
-    yield from _of_declared(route)
+    for error in errors_of(route):
+        yield "E013", f"{str(error).removesuffix('.')}.", hint_for(str(error))
     yield from _of_endpoint(route)
     yield from _of_transaction(route.view)
     for policy in policies_of(route):
@@ -105,21 +105,6 @@ def _problems_in_production(route: Route) -> Iterator[Problem]:
                 "two threads of a process at a time, because max_waiting_threads is not set.",
                 "Set REDIS_SYNC['REQUESTS']['max_waiting_threads']. Leave a thread to other views.",
             )
-
-
-def _of_declared(route: Route) -> Iterator[Problem]:
-    """Yield the mistakes in decorators and mixins."""
-    try:
-        endpoint = Endpoint(endpoints().find(route.name))
-    except ImproperlyConfigured:  # the check of the settings reports it
-        return
-    for mark, fallback in marks_of(route.view):
-        try:
-            declared = mark.declared()
-            if declared is not None:
-                endpoint.policy_of(declared, fallback)
-        except (ImproperlyConfigured, TypeError, ValueError) as error:
-            yield "E013", f"{str(error).removesuffix('.')}.", hint_for(str(error))
 
 
 def _of_endpoint(route: Route) -> Iterator[Problem]:

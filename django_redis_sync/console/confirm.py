@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from django import forms
 from django.contrib import messages
 from django.utils.functional import Promise
@@ -105,8 +107,8 @@ class Clear(Action):
         fence = int(text) if text.isdecimal() else -1
         return [holder for holder in status.holders if self.evicts(holder.fence, fence)]
 
-    def evicts(self, fence: int, given: int) -> bool:
-        return fence <= given
+    #: Whether to evict a holder, by its fence and the fence in the form.
+    evicts = staticmethod(operator.le)
 
     def run(self, status: Status, by: str) -> Outcome:
         tokens = [holder.token for holder in self.holders(status)]
@@ -129,8 +131,7 @@ class Release(Clear):
 
     title = gettext_lazy("Release a holder of %(name)s")
 
-    def evicts(self, fence: int, given: int) -> bool:
-        return fence == given
+    evicts = staticmethod(operator.eq)
 
 
 ACTIONS: dict[str, type[Action]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Protocol
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -13,15 +13,8 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseBase,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-    JsonResponse,
-)
+from django.http import Http404, HttpRequest, HttpResponseBase, HttpResponseNotAllowed, JsonResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import get_language
@@ -91,18 +84,17 @@ def _check_connection_settings() -> None:
         raise ImproperlyConfigured(message % {"kind": type(error).__name__}) from None
 
 
-P = ParamSpec("P")
-View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
+View = Callable[..., HttpResponseBase]
 
 
-def page(*methods: str, as_json: bool = False) -> Callable[[View[P]], View[P]]:
+def page(*methods: str, as_json: bool = False) -> Callable[[View], View]:
     """Return a decorator that requires the view permission and one of `methods`. If Redis or the
     settings cause an error, the decorated view explains the error, as JSON or as a page."""
 
-    def decorate(view: View[P]) -> View[P]:
+    def decorate(view: View) -> View:
         @wraps(view)
         def wrapper(
-            own: Owner, request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs
+            own: Owner, request: HttpRequest, *args: Any, **kwargs: Any
         ) -> HttpResponseBase:
             if request.method not in methods:
                 return HttpResponseNotAllowed(methods)
@@ -177,7 +169,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
     title = str(action.title) % {"name": status.display}
     if isinstance(action, confirm.Clear) and not holders:
         messages.warning(request, confirm.ENDED)
-        return HttpResponseRedirect(back)
+        return redirect(back)
     if action.is_valid():
         try:
             with page_errors():
@@ -187,7 +179,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
             level, message = messages.ERROR, text % {"action": title, "error": error.message}
         messages.add_message(request, level, message)
         _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip())
-        return HttpResponseRedirect(back)
+        return redirect(back)
     context = {
         "title": _("%(action)s?") % {"action": title},
         "button": title,
@@ -253,7 +245,7 @@ def _render(
     context: dict[str, Any],
     live: bool = False,
     status: int | None = None,
-) -> HttpResponse:
+) -> HttpResponseBase:
     """Return a page. With `live`, return only the part of it that refreshes itself."""
     text = _("Locks and semaphores")
     # Without a translation, the texts are English. If the site's language is another one, the

@@ -51,6 +51,7 @@ class Housekeeper:
         self._alias, self._held = alias, held
         #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
+        self._busy = False  # True while the jobs run, for tests
         self.forget()
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
@@ -126,7 +127,7 @@ class Housekeeper:
 
     def _turn(self) -> float:
         """Run the jobs that are due, and return when the next job is due."""
-        leaving, now = self._leaving, clock()
+        self._busy, leaving, now = True, self._leaving, clock()
         try:
             for job in self._jobs:
                 if job.due <= now or leaving:
@@ -136,7 +137,7 @@ class Housekeeper:
             message = "housekeeping of %r discards what it had not written: %s"
             logger.warning(message, self._alias, error)
             self.forget()
-        self._left = leaving
+        self._busy, self._left = False, leaving
         return self._earliest()
 
     def _run(self, job: Job, now: float, leaving: bool) -> None:

@@ -19,13 +19,15 @@ from ..logs import logger
 from ..protocol.keys import Keys, quote
 from ..protocol.steps import Failure, Run
 from .server import Server, server_of
-from .statistics import Named, Use, enter, now_of
+from .statistics import Named, Use
 from .wire import ROUND, clock, text, whole
 
 #: Seconds after which a name in use is written to the registry again.
 NOTED_EVERY = 60.0
 #: Seconds between two writes of new names.
 NOTED_AFTER = 0.3
+#: Days without use after which a name is no longer listed.
+KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MOST_NOTED = 100_000
 
@@ -101,7 +103,8 @@ class Names:
     def _write(self, server: Server, fresh: list[Keys], now: float) -> None:
         if not fresh:
             return
-        ms = now_of(server)
+        seconds, _ = server.command("TIME", timeout=ROUND)
+        ms = int(seconds) * 1000
         for registry, members in _by_registry(fresh).items():
             self._enter(server, registry, list(members), ms, now)
         if quorum := getattr(server, "quorum", None):
@@ -122,9 +125,16 @@ class Names:
     def _enter(
         self, server: Server, registry: str, members: list[str], ms: int, now: float
     ) -> None:
-        trim = now >= self._trim_at.get((server.alias, registry), 0.0)
-        enter(server, registry, members, ms, MOST_NOTED, trim)
-        if trim:
+        """Set the score of these members of a registry to `ms`. Once a minute, also remove members
+        whose score is older than KEPT_DAYS. If more than MOST_NOTED are left, remove the oldest."""
+        for start in range(0, len(members), 1000):
+            words = [word for member in members[start : start + 1000] for word in (ms, member)]
+            server.command("ZADD", registry, *words, timeout=ROUND)
+        if now >= self._trim_at.get((server.alias, registry), 0.0):
+            kept = KEPT_DAYS * 86_400_000
+            server.command("ZREMRANGEBYSCORE", registry, "-inf", ms - kept, timeout=ROUND)
+            server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
+            server.command("PEXPIRE", registry, 2 * kept, timeout=ROUND)
             if len(self._trim_at) >= MOST_NOTED:
                 self._trim_at.clear()
             self._trim_at[server.alias, registry] = now + NOTED_EVERY

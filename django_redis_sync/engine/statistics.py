@@ -16,12 +16,12 @@ import json
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from .. import conf
-from ..protocol.keys import Keys, group_keys, groups_key, quote
+from ..protocol.keys import Keys, group_keys, quote
 from ..protocol.scripts import CONSTANTS
 from ..protocol.steps import Failure, Run
 from .server import Server
@@ -35,15 +35,13 @@ AGAIN = 10.0
 LIFE = 30.0
 #: Max events between two writes. Further events replace the oldest ones.
 MOST_EVENTS = 200_000
-#: Max groups of a process, and max groups in the index. The index lists the groups used last.
+#: Max groups of a process.
 MOST_GROUPS = 500
 #: Rejections are written for at most this many keys of a group. They are the most rejected keys.
 MOST_KEYS = 200
 #: The gauge of a group has this many keys with the most permits in use, and as many keys with the
 #: most waiters.
 NAMED = 20
-#: Days without use after which a name, or a group, is no longer listed.
-KEPT_DAYS = 1
 #: The group of all names.
 SITE = ""
 
@@ -161,7 +159,6 @@ class StatisticsBuffer:
                     self._unwritten[place] = one
         if failures:
             raise failures[0]
-        self._list(server, list(written))
 
     def _add_up(self, uses: Iterable[Use]) -> dict[tuple[str, str], _Sum]:
         statistics = {place: _Sum() for place in self._said} | self._unwritten
@@ -198,33 +195,6 @@ class StatisticsBuffer:
         for events in found.values():
             counts = Counter((kind, ms) for _, _, kind, ms, _ in events)
             yield *events[0][:2], counts, max(used for *_, used in events)
-
-    def _list(self, server: Server, places: list[tuple[str, str]]) -> None:
-        """Write the groups to the index, by the time of their last event."""
-        for prefix in {prefix for prefix, group in places if group}:
-            groups = [group for where, group in places if group and where == prefix]
-            enter(server, groups_key(prefix), groups, now_of(server), MOST_GROUPS)
-
-
-def now_of(server: Server) -> int:
-    """Return the server's time in ms, rounded down to seconds."""
-    seconds, _ = server.command("TIME", timeout=ROUND)
-    return int(seconds) * 1000
-
-
-def enter(
-    server: Server, index: str, members: Sequence[str], ms: int, most: int, trim: bool = True
-) -> None:
-    """Set the score of these members of a sorted set to `ms`. If `trim` is true, remove the members
-    whose score is older than KEPT_DAYS. If more than `most` are left, remove the oldest of them."""
-    kept = KEPT_DAYS * 86_400_000
-    for start in range(0, len(members), 1000):
-        words = [word for member in members[start : start + 1000] for word in (ms, member)]
-        server.command("ZADD", index, *words, timeout=ROUND)
-    if trim:
-        server.command("ZREMRANGEBYSCORE", index, "-inf", ms - kept, timeout=ROUND)
-        server.command("ZREMRANGEBYRANK", index, 0, -1 - most, timeout=ROUND)
-        server.command("PEXPIRE", index, 2 * kept, timeout=ROUND)
 
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:

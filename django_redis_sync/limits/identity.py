@@ -44,11 +44,6 @@ def of_user(pk: Any) -> str:
         return digest("user", text)
 
 
-def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
-    """Return the key of the client's address: the digest of an IPv4 address or an IPv6 network."""
-    return digest("ip", network(address(request, trusted_proxies), ipv6_prefix))
-
-
 def of_value(value: Any) -> str:
     """Return the key for a value that a policy's callable returned. Raise TypeError unless the
     value is a str or an int."""
@@ -228,7 +223,9 @@ def _value_of(
 
 
 def _client(policy: Policy, request: HttpRequest) -> str:
-    return of_address(request, policy.trusted_proxies, policy.ipv6_prefix)
+    """Return the key of the client's address: the digest of an IPv4 address or an IPv6 network."""
+    found = address(request, policy.trusted_proxies)
+    return digest("ip", network(found, policy.ipv6_prefix))
 
 
 def _user(request: Any) -> Any:

@@ -214,7 +214,7 @@ def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]
     ways: list[list[list[Policy]]] = []
     known = getattr(owner_of(route.view), "http_method_names", ["get"])
     for method in known:
-        places = [[*_declared(endpoint, place)] for place in places_of(route.view, method)]
+        places = [_declared(endpoint, place) for place in places_of(route.view, method)]
         places.insert(0, [] if endpoint.policy is None else [endpoint.policy])
         if atomic:
             places = [[*chain.from_iterable(places)]]
@@ -231,14 +231,26 @@ def _endpoint_of(route: Route) -> Endpoint | None:
         return None
 
 
-def _declared(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> Iterator[Policy]:
+def _declared(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> list[Policy]:
+    return [found for found in _parsed(endpoint, marks) if isinstance(found, Policy)]
+
+
+def errors_of(route: Route) -> list[Exception]:
+    """Return the mistakes in the decorators and mixins of a view."""
+    endpoint = _endpoint_of(route)
+    found = [] if endpoint is None else _parsed(endpoint, marks_of(route.view))
+    return [one for one in found if isinstance(one, Exception)]
+
+
+def _parsed(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> Iterator[Policy | Exception]:
+    """Yield the policy, or the mistake, of each limit that doesn't depend on the request."""
     for mark, fallback in marks:
         try:
             declared = mark.declared()
             if declared is not None:
                 yield endpoint.policy_of(declared, fallback)
-        except (ImproperlyConfigured, TypeError, ValueError):
-            continue
+        except (ImproperlyConfigured, TypeError, ValueError) as error:
+            yield error
 
 
 def _walk(patterns: Sequence[Any], spaces: tuple[str, ...]) -> Iterator[Route]:

@@ -132,9 +132,7 @@ class Acquirer:
             blocking = bool(blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
             return self._asked(blocking, label)
-        return self._completed(
-            *self._build(conf.current(), label, blocking, blocking_timeout, permits)
-        )
+        return self._completed(*self._build(label, blocking, blocking_timeout, permits))
 
     def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
         """Return the same as `_terms_and_ask` for one permit with the object's own
@@ -142,7 +140,7 @@ class Acquirer:
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
-            terms, ask, seconds = self._build(config, label, blocking, None, 1)
+            terms, ask, seconds = self._build(label, blocking, None, 1)
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
             found = self._usual[place] = config, terms, plans.worded(ask), seconds
@@ -158,16 +156,12 @@ class Acquirer:
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
 
     def _build(
-        self,
-        config: conf.Config,
-        label: str,
-        blocking: bool | None,
-        blocking_timeout: float | None,
-        permits: int,
+        self, label: str, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[LeaseSettings, AcquireRequest, float]:
         """Resolve the arguments and settings. Return three things: the settings of the lease, the
         acquire request, and the seconds to wait."""
-        named, alias = self._options(config), self.alias()
+        config, alias = conf.current(), self.alias()
+        named = self._options(config)
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
         terms = self._lease_settings(config, named, alias)

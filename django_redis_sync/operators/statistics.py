@@ -18,15 +18,14 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from ..engine.drivers import command
 from ..engine.statistics import AGAIN, LIFE, SITE
 from ..engine.wire import whole
-from ..protocol.keys import group_keys, groups_key, quote, split, unquote
+from ..protocol.keys import group_keys, quote, split, unquote
 from .history import Counters, History, histories_of, history_of
 from .reads import read_each, server_time, where
 from .status import statuses
 
-__all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "groups", "statistics_of"]
+__all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "statistics_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,6 @@ class Statistics:
     waited: Quantiles
     held: Quantiles
     history: History
-
-
-def groups(*, using: str | None = None, limit: int = 200) -> list[str]:
-    """Return the policies and templates used within the last day, latest first.
-
-    Raise Unavailable if Redis can't be reached.
-    """
-    alias, prefix = where(using)
-    found = command(alias, "ZREVRANGE", groups_key(quote(prefix)), 0, limit - 1)
-    return [unquote(group) for group in found]
 
 
 def statistics_of(

@@ -202,12 +202,6 @@ def group_keys(prefix: str, group: str) -> tuple[str, ...]:
     return base + "shares", base + "sketch", base + "sums"
 
 
-def groups_key(prefix: str) -> str:
-    """Return the key of the sorted set of groups, with last use in server ms as score. `prefix`:
-    quoted."""
-    return f"{prefix}:groups"
-
-
 def split(quoted: str) -> tuple[str, str | None]:
     """Return the name and the key, which may be None, from the text between the braces."""
     name, at, key = quoted.partition("@")

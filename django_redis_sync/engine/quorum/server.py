@@ -19,20 +19,7 @@ from ..loops import BackgroundTasks
 from ..renewal import renewer
 from ..server import AsyncServer, Members, Server, async_server_of, server_of
 from ..wire import ATTEMPT, clock
-from .voting import (
-    NOBODY,
-    PATIENCE,
-    Held,
-    Voters,
-    Votes,
-    check,
-    deducted,
-    forget,
-    held_of,
-    remember,
-    stretched,
-    undo,
-)
+from . import voting
 
 
 class QuorumServer(Server):
@@ -72,7 +59,9 @@ class QuorumServer(Server):
         replies, failures = [], []
         for alias in self.quorum.aliases:
             try:
-                replies.append(server_of(alias).command(*args, timeout=min(timeout, PATIENCE)))
+                replies.append(
+                    server_of(alias).command(*args, timeout=min(timeout, voting.PATIENCE))
+                )
             except Failure as failure:
                 failures.append(failure)
         if not replies:
@@ -159,9 +148,9 @@ class AsyncQuorumServer(AsyncServer):
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
         self.hub = NoHub()  # type: ignore[assignment]
-        self._voters = Voters(quorum)
+        self._voters = voting.Voters(quorum)
         self._background = BackgroundTasks()
-        check(quorum)
+        voting.check(quorum)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """Carry out a step, even if the future is cancelled. Return a future of its Answer, or of a
@@ -184,10 +173,10 @@ class AsyncQuorumServer(AsyncServer):
 
     async def _acquire(self, step: Run) -> list[Any]:
         token, lease, how, *rest = step.argv
-        sent, held = clock(), remember(self.quorum, token)
+        sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
         # The queues of the servers are not used. So the heartbeat of a waiter is another try.
-        step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
+        step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
         if len(oks) >= self.quorum.need and not held.abandoned:
@@ -201,10 +190,10 @@ class AsyncQuorumServer(AsyncServer):
         await self._undo(step, held, votes)
         reply = self._rejection(votes, how)
         if reply[0] != "wait":
-            forget(self.quorum, token)
+            voting.forget(self.quorum, token)
         return reply
 
-    def _rejection(self, votes: Votes, how: str) -> list[Any]:
+    def _rejection(self, votes: voting.Votes, how: str) -> list[Any]:
         """Return the reply to an acquire that got no majority. Raise Failure if too few servers
         answered."""
         # One such reply is enough. It reports a mistake of the caller, so a retry can't succeed.
@@ -221,10 +210,10 @@ class AsyncQuorumServer(AsyncServer):
 
     async def _renew(self, step: Run) -> list[Any]:
         token, _, how, ms, *rest = step.argv
-        held = held_of(self.quorum, token)
+        held = voting.held_of(self.quorum, token)
         if held is None:
             return ["lost"]
-        asked, sent = stretched(ms) if how == "set" else ms, clock()
+        asked, sent = voting.stretched(ms) if how == "set" else ms, clock()
 
         def of(alias: str) -> Run | None:
             fence = held.fences.get(alias)
@@ -245,33 +234,33 @@ class AsyncQuorumServer(AsyncServer):
         # The lease is lost only if fewer servers than a majority may still have it.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
-        await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
-        forget(self.quorum, token)
+        await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, voting.NOBODY)
+        voting.forget(self.quorum, token)
         return ["lost"]
 
     async def _release(self, step: Run) -> list[Any]:
         token, how = step.argv[0], arguments_of(step.verb, step.argv)["how"]
         if how == "lost":
             return await self._by_majority(step)
-        held = held_of(self.quorum, token)
+        held = voting.held_of(self.quorum, token)
         if held is None or how == "giveup":  # each failed try has already undone its grants
-            forget(self.quorum, token)
+            voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
         held.abandoned = True  # for an answer to an acquire that may still arrive
-        await self._undo(step, held, NOBODY)
-        forget(self.quorum, token)
+        await self._undo(step, held, voting.NOBODY)
+        voting.forget(self.quorum, token)
         return ["gone"]
 
-    async def _give_back(self, step: Run, token: str, held: Held) -> list[Any]:
+    async def _give_back(self, step: Run, token: str, held: voting.Held) -> list[Any]:
         def of(alias: str) -> Run | None:
             if alias in held.ended:  # this server has released the lease, and would answer "lost"
                 return None
             fence = held.fences.get(alias)
             argv = (held.wire, fence, *step.argv[2:])
-            return undo(step, 1) if fence is None else step._replace(argv=argv)
+            return voting.undo(step, 1) if fence is None else step._replace(argv=argv)
 
         votes = await self._voters.ask(step, ("ok",), of)
         held.ended.update(votes.saying("ok"))
@@ -282,8 +271,8 @@ class AsyncQuorumServer(AsyncServer):
         if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:
-            renewer(alias).later(undo(step, 1))
-        forget(self.quorum, token)
+            renewer(alias).later(voting.undo(step, 1))
+        voting.forget(self.quorum, token)
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
@@ -309,9 +298,9 @@ class AsyncQuorumServer(AsyncServer):
 
     def _agreed(self, leases: Iterable[str]) -> float:
         """Return the milliseconds for which a majority holds the lease."""
-        return sorted(map(deducted, leases), reverse=True)[self.quorum.need - 1]
+        return sorted(map(voting.deducted, leases), reverse=True)[self.quorum.need - 1]
 
-    async def _undo(self, step: Run, held: Held, votes: Votes) -> None:
+    async def _undo(self, step: Run, held: voting.Held, votes: voting.Votes) -> None:
         """Remove a token from all servers. Retry unreachable servers later. Write the token's
         tombstone on servers where its acquire may still arrive."""
 
@@ -319,12 +308,12 @@ class AsyncQuorumServer(AsyncServer):
             answered = alias in votes.answers
             if answered and alias not in held.fences:
                 return None  # this server answered, and has granted nothing
-            return undo(step, int(not answered))
+            return voting.undo(step, int(not answered))
 
-        undone = await self._voters.ask(undo(step, 1), (), of)
-        held.votes = NOBODY
+        undone = await self._voters.ask(voting.undo(step, 1), (), of)
+        held.votes = voting.NOBODY
         for alias in undone.failures:
-            renewer(alias).later(undo(step, 1))
+            renewer(alias).later(voting.undo(step, 1))
 
 
 class NoHub:
