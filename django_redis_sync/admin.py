@@ -28,14 +28,10 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.may_manage(request) or self._has_permission(request, "view_locks")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def may_manage(self, request: HttpRequest) -> bool:
         """Return True if the user may release, pause, and resize locks and semaphores."""

@@ -59,6 +59,7 @@ from .operators.names import (
     configured,
     count_names,
     held_since,
+    listed_of,
     marked,
     newest,
     split_registry,
@@ -176,7 +177,7 @@ class SyncCollector(Collector):
     def _shown(self) -> list[str]:
         """Return the names with series of their own."""
         named = sorted(configured())
-        used = set[str]().union(*split_registry(named, using=self._using))
+        used = listed_of(None, named, using=self._using)
         if self._globs is None:
             others = [name for name, _ in held_since(using=self._using)][:_OLDEST]
             others += newest(2 * MAX_LABELS, using=self._using)

@@ -71,14 +71,12 @@ class ConcurrencyLimitMiddleware:
     def _process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
-        policies = _policies_or_none(request, view, args, kwargs)
-        if not policies:
-            return None
-        got = admit(policies, request, preflight=is_preflight(request, view))
-        if isinstance(got, RejectedRequest):
-            return answer(request, got)
-        # Decorators and mixins don't apply these policies again.
-        state_of(request).passed, state_of(request).hold = policies, got
+        if policies := _policies_or_none(request, view, args, kwargs):
+            got = admit(policies, request, preflight=is_preflight(request, view))
+            if isinstance(got, RejectedRequest):
+                return answer(request, got)
+            # Decorators and mixins don't apply these policies again.
+            state_of(request).passed, state_of(request).hold = policies, got
         return None
 
     async def _aprocess_view(
@@ -88,12 +86,11 @@ class ConcurrencyLimitMiddleware:
             policies = await sync_to_async(_policies_or_none)(request, view, args, kwargs)
         else:
             policies = _policies_or_none(request, view, args, kwargs)
-        if not policies:
-            return None
-        got = await aadmit(policies, request, preflight=is_preflight(request, view))
-        if isinstance(got, RejectedRequest):
-            return await aanswer(request, got)
-        state_of(request).passed, state_of(request).hold = policies, got
+        if policies:
+            got = await aadmit(policies, request, preflight=is_preflight(request, view))
+            if isinstance(got, RejectedRequest):
+                return await aanswer(request, got)
+            state_of(request).passed, state_of(request).hold = policies, got
         return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -101,12 +98,10 @@ class ConcurrencyLimitMiddleware:
 
         Under ASGI, Django calls this in a thread.
         """
-        if not isinstance(error, (NotAcquired, Unavailable)):
-            return None
-        if not conf.current().error_responses:
-            return None
-        logger.warning("503 for %s: %s: %s", request.path, type(error).__name__, error)
-        return error_answer(request, error)
+        if isinstance(error, (NotAcquired, Unavailable)) and conf.current().error_responses:
+            logger.warning("503 for %s: %s: %s", request.path, type(error).__name__, error)
+            return error_answer(request, error)
+        return None
 
 
 # Policies
@@ -119,10 +114,8 @@ def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -
     try:
         return policies_of(request, view, args, kwargs)
     except ImproperlyConfigured:
-        login_page_of = getattr(view, "__self__", None)
-        if any(hasattr(view, own) for own in ("admin_site", "model_admin")):
-            return []
-        if hasattr(login_page_of, "admin_view"):
+        is_login_page = hasattr(getattr(view, "__self__", None), "admin_view")
+        if is_login_page or hasattr(view, "admin_site") or hasattr(view, "model_admin"):
             return []
         raise
 

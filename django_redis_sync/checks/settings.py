@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..defaults import ENTRY, REQUESTS, SETTINGS
 from ..engine.clients import backend_of
-from ..limits.policy import Endpoint, checked, endpoints
+from ..limits.policy import Endpoint, Policy, checked, endpoints
 from ..protocol.keys import check_text
 
 #: Min connections of a process: one each to acquire, to release, to renew, and to poll.
@@ -166,6 +166,13 @@ def hint_for(error: str) -> str:
 def check_endpoint(pattern: str) -> None:
     """Raise an error if an entry of ENDPOINTS is not a policy."""
     Endpoint(endpoints().entries[pattern])
+
+
+def policy_of(pattern: str | None) -> Policy | None:
+    """Return the policy of an entry of ENDPOINTS, or None if there is none or it is wrong."""
+    if pattern is None or mistake(check_endpoint, pattern):
+        return None
+    return Endpoint(endpoints().entries[pattern]).policy
 
 
 def check_semaphore(name: Any) -> None:

@@ -15,13 +15,13 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from ..limits.decorator import SemaphoreRequiredMixin
-from ..limits.policy import Endpoint, Policy, endpoints
+from ..limits.policy import Policy, endpoints
 from ..limits.rejection import is_drf
 from ..limits.routes import Route, admissions_of, errors_of, marks_of, owner_of, policies_of, routes
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown
-from .settings import check_endpoint, check_semaphore, hint_for, message, mistake
+from .settings import check_semaphore, hint_for, message, mistake, policy_of
 
 _LIMITS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 _ADD_LIMITS = f"Add '{_LIMITS}' to MIDDLEWARE, if possible as the last entry."
@@ -109,9 +109,7 @@ def _problems_in_production(route: Route) -> Iterator[Problem]:
 
 def _of_endpoint(route: Route) -> Iterator[Problem]:
     pattern = endpoints().pattern_of(route.name)
-    if pattern is None or not is_drf(route.view) or mistake(check_endpoint, pattern):
-        return
-    policy = Endpoint(endpoints().entries[pattern]).policy
+    policy = policy_of(pattern) if is_drf(route.view) else None
     if policy is not None and "user" in (policy.key, policy.share):
         yield (
             "W010",
@@ -217,8 +215,8 @@ def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
 def _check_limits() -> Iterator[CheckMessage]:
     """Yield names with different limits in ENDPOINTS, of which only the largest takes effect."""
     limits: dict[str, dict[int, str]] = defaultdict(dict)
-    for pattern, entry in endpoints().entries.items():
-        policy = None if mistake(check_endpoint, pattern) else Endpoint(entry).policy
+    for pattern in endpoints().entries:
+        policy = policy_of(pattern)
         if policy is not None and isinstance(policy.limit, int):
             limits[policy.name].setdefault(policy.limit, pattern)
     for name, given in limits.items():

@@ -76,12 +76,10 @@ def listing(wanted: Wanted) -> Context:
         "rows": rows,
         "page": page,
         "unread": unread,
-        "found": selection.found,
-        "compared": selection.compared,
+        "selection": selection,
         "in_use": sum(row["group"].in_use for row in rows),
         "waiting": sum(row["group"].waiting for row in rows),
         "query": wanted.query,
-        "order": selection.order,
         "links": _links(wanted, selection.order, page),
     }
 
@@ -206,7 +204,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
     keys = sums = None
     if status.key is None:
         keys = listing(wanted._replace(history="all" if minutes > SHORT else ""))
-        if not keys["found"] and not (wanted.query and Recent(status.name)):
+        if not keys["selection"].found and not (wanted.query and Recent(status.name)):
             keys = None
     if keys is not None:
         sums = counted([status.name], minutes=minutes).get(status.name)

@@ -30,8 +30,6 @@ class _NameWaiters:
     """The waiters of a name, in the order of their last requests. `asked`: the time of the last
     request of any of them."""
 
-    __slots__ = ("asked", "tokens")
-
     def __init__(self) -> None:
         self.tokens, self.asked = dict[str, None](), 0.0
 

@@ -177,8 +177,6 @@ class Endpoints:
 class Declared:
     """The options of a decorator or mixin. Together with the settings, they make a policy."""
 
-    __slots__ = ("name", "of_request", "options")
-
     def __init__(
         self, name: str | None, options: Mapping[str, Any], of_request: bool = False
     ) -> None:
@@ -206,8 +204,6 @@ _MOST_DECLARED = 1000
 
 class Endpoint:
     """The cached policies of a view."""
-
-    __slots__ = ("_declared", "entry", "policy")
 
     def __init__(self, entry: Entry | None) -> None:
         self.entry = entry

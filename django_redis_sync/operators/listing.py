@@ -27,7 +27,7 @@ from .names import (
     count_keys,
     held_since,
     is_listed,
-    listed_keys,
+    listed_of,
     marked,
     newest_keys,
     quorums,
@@ -344,10 +344,7 @@ class Selection:
         heavy = dict.fromkeys([*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]])
         entries = [one for one in heavy if self._is_sought(one)][:MAX_SEARCHED]
         # The statistics may contain names that have left the registry.
-        if self._policy is None:
-            listed = set[str]().union(*split_registry(entries, using=self._using))
-        else:
-            listed = listed_keys(self._policy, entries, using=self._using)
+        listed = listed_of(self._policy, entries, using=self._using)
         entries = [one for one in entries if one in listed or one in others]
         # A policy may have any number of keys, so the history of keys is not read.
         pairs = [(one, None) for one in entries if self._policy is None]

@@ -95,12 +95,11 @@ class Recent:
         known = [*marked(using=using), *held_since(using=using)]
         if policy is None:
             others = sorted({name for name, _ in known} | configured().keys())
-            listed = set[str]().union(*split_registry(others, using=using))
             length = count_names(using=using)
         else:
             others = sorted({key for name, key in known if name == policy and key})
-            listed = listed_keys(policy, others, using=using)
             length = count_keys([policy], using=using)[policy]
+        listed = listed_of(policy, others, using=using)
         self.others = [one for one in others if one not in listed]
         self._length = len(self.others) + length
 
@@ -199,11 +198,12 @@ def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
     return [scores[pair] is not None for pair in pairs]
 
 
-def listed_keys(policy: str, keys: Iterable[str], *, using: str | None = None) -> set[str]:
-    """Return which of these keys of a policy were used within the last day."""
-    pairs: list[Pair] = [(policy, key) for key in keys]
-    listed = is_listed(pairs, using=using)
-    return {str(key) for (_, key), is_here in zip(pairs, listed, strict=True) if is_here}
+def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = None) -> set[str]:
+    """Return which of these names, or of these keys of `policy`, were used within the last day."""
+    if policy is None:
+        return set[str]().union(*split_registry(some, using=using))
+    here = is_listed([(policy, key) for key in some], using=using)
+    return {key for key, is_here in zip(some, here, strict=True) if is_here}
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:

@@ -49,8 +49,6 @@ class Policy:
     process waits.
     """
 
-    __slots__ = ("__weakref__", "due", "exempt", "mark", "quoted", "registry", "stirred", "used")
-
     def __init__(self, registry: str, quoted: str) -> None:
         self.registry, self.quoted = registry, quoted
         self.mark, self.exempt, self.stirred = "-", dict[str, str](), False

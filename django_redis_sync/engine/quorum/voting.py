@@ -146,8 +146,6 @@ class Held:
     `until`: when the record may be removed. `abandoned`: True if the caller no longer waits.
     """
 
-    __slots__ = ("abandoned", "ended", "tries", "until", "votes", "wire")
-
     def __init__(self, token: str) -> None:
         self.wire, self.tries, self.votes = token, 0, NOBODY
         self.ended: set[str] = set()
