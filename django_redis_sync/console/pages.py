@@ -104,11 +104,7 @@ def data_of(status: Status, wanted: Wanted) -> Context:
 def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unread]]:
     alike = possible_keys(wanted.query) if wanted.query and wanted.policy is not None else ()
     selection = Selection(
-        wanted.order,
-        query=wanted.query,
-        alike=alike,
-        policy=wanted.policy,
-        max_compared=MAX_COMPARED,
+        wanted.order, query=wanted.query, alike=alike, policy=wanted.policy, limit=MAX_COMPARED
     )
     rows = PER_PAGE if wanted.policy is None else KEYS_PER_PAGE
     page: Page[Any] = Paginator(range(selection.readable), rows).get_page(wanted.page)

@@ -93,9 +93,7 @@ def page(*methods: str, as_json: bool = False) -> Callable[[View], View]:
 
     def decorate(view: View) -> View:
         @wraps(view)
-        def wrapper(
-            own: Owner, request: HttpRequest, *args: Any, **kwargs: Any
-        ) -> HttpResponseBase:
+        def inner(own: Owner, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method not in methods:
                 return HttpResponseNotAllowed(methods)
             if not own.has_view_permission(request):
@@ -112,7 +110,7 @@ def page(*methods: str, as_json: bool = False) -> Callable[[View], View]:
                 context = {"broken": error, "again": again}
                 return _render(own, request, "broken", context, bool(kwargs.get("live")), 503)
 
-        return wrapper
+        return inner
 
     return decorate
 

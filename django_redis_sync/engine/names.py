@@ -106,7 +106,7 @@ class Names:
         seconds, _ = server.command("TIME", timeout=ROUND)
         ms = int(seconds) * 1000
         for registry, members in _by_registry(fresh).items():
-            self._enter(server, registry, list(members), ms, now)
+            self._put(server, registry, list(members), ms, now)
         if quorum := getattr(server, "quorum", None):
             self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
 
@@ -117,14 +117,12 @@ class Names:
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
             prefix = config.prefix(alias)
             try:
-                self._enter(server_of(alias), quorums_key(prefix), entries, ms, now)
-                self._enter(server_of(alias), names_key(prefix), names, ms, now)
+                self._put(server_of(alias), quorums_key(prefix), entries, ms, now)
+                self._put(server_of(alias), names_key(prefix), names, ms, now)
             except Failure as failure:  # the other servers of the quorum list the name
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
-    def _enter(
-        self, server: Server, registry: str, members: list[str], ms: int, now: float
-    ) -> None:
+    def _put(self, server: Server, registry: str, members: list[str], ms: int, now: float) -> None:
         """Set the score of these members of a registry to `ms`. Once a minute, also remove members
         whose score is older than KEPT_DAYS. If more than MOST_NOTED are left, remove the oldest."""
         for start in range(0, len(members), 1000):

@@ -105,11 +105,6 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._logged_at = -math.inf
 
-    @property
-    def runs(self) -> bool:
-        """True while the worker has a thread."""
-        return self._thread is not None
-
     def expect(self, due: float) -> bool:
         """Run `turn` at `due` or earlier. Wake the thread only if it would sleep longer.
 

@@ -239,7 +239,7 @@ class _Admission:
             admitted = local_limiter.finish_wait(used, hold)
         if admitted:
             return None
-        found = local_limiter.rejection(used, *shares)
+        found = local_limiter.rejection(newcomer)
         return replace(found, reason=reason) if reason and found.reason != SHARE else found
 
     def _seconds_left(self, policy: Policy) -> float:

@@ -106,15 +106,14 @@ class LocalLimiter:
         for waiter in admitted:
             waiter.wake()
 
-    def rejection(
-        self, semaphore: SemaphoreId, share: str | None, share_limit: int | None
-    ) -> Rejection:
+    def rejection(self, rejected: LocalWait) -> Rejection:
         """Return the Rejection of a request. Its reason is that the request's share has reached its
         limit, or else that no permit is free."""
+        semaphore, share_limit = rejected.semaphore, rejected.share_limit
         waiters = self._waiters(semaphore)
-        if share_limit is None or self._shares(semaphore).count(share) < share_limit:
+        if share_limit is None or self._shares(semaphore).count(rejected.share) < share_limit:
             return Rejection(FULL, waiting=len(waiters))
-        of_share = sum(waiter.share == share for waiter in waiters)
+        of_share = sum(waiter.share == rejected.share for waiter in waiters)
         return Rejection(SHARE, waiting=of_share, limit=share_limit)
 
     def _waiters(self, semaphore: SemaphoreId) -> list[LocalWait]:

@@ -22,6 +22,7 @@ from ..engine.wire import clock
 from ..locks.callers import may_wait
 from ..locks.lease import Lease
 from ..locks.lease_state import LeaseSettings
+from ..locks.options import Asked
 from ..locks.semaphore import Semaphore
 from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
@@ -104,9 +105,7 @@ class RequestSemaphore(Semaphore):
         """Async version of `take_for()`."""
         return await self._agot(*self._asked_by(request, wait))
 
-    def _asked_by(
-        self, request: HttpRequest, wait: Wait | None
-    ) -> tuple[LeaseSettings, AcquireRequest]:
+    def _asked_by(self, request: HttpRequest, wait: Wait | None) -> Asked:
         terms, ask = self._asked(wait is not None, label_of(request))
         if wait is None:
             return terms, ask

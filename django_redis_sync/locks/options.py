@@ -59,6 +59,9 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
     return waits
 
 
+#: The settings of a lease, and the request for it.
+Asked = tuple[LeaseSettings, AcquireRequest]
+
 #: The options of an entry of SEMAPHORES that apply to code.
 _NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
@@ -125,7 +128,7 @@ class Acquirer:
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
-    ) -> tuple[LeaseSettings, AcquireRequest]:
+    ) -> Asked:
         """Return the settings of the lease, and the acquire request, by the current settings."""
         label = write_label(self.label or "")
         if blocking is not None:
@@ -134,7 +137,7 @@ class Acquirer:
             return self._asked(blocking, label)
         return self._completed(*self._build(label, blocking, blocking_timeout, permits))
 
-    def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
+    def _asked(self, blocking: bool | None, label: str) -> Asked:
         """Return the same as `_terms_and_ask` for one permit with the object's own
         blocking_timeout, from the cache."""
         config, place = conf.current(), (blocking, label, self._template)
@@ -146,9 +149,7 @@ class Acquirer:
             found = self._usual[place] = config, terms, plans.worded(ask), seconds
         return self._completed(*found[1:])
 
-    def _completed(
-        self, terms: LeaseSettings, ask: AcquireRequest, seconds: float
-    ) -> tuple[LeaseSettings, AcquireRequest]:
+    def _completed(self, terms: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
         """Return the request with two values that differ for each call. These are the share, and
         the time when the wait ends."""
         if self.share:  # not cached: there may be many shares

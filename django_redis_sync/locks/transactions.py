@@ -29,9 +29,7 @@ class TransactionRace(RuntimeWarning):
 
 
 @contextmanager
-def locked_atomic(
-    semaphore: AbstractContextManager[Lease], using: str | None = None
-) -> Iterator[Lease]:
+def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -> Iterator[Lease]:
     """Acquire, run `transaction.atomic(using, durable=True)`, then release.
 
     `using`: alias of a database. Raise RuntimeError inside another transaction, before a request is

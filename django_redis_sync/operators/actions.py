@@ -48,12 +48,7 @@ class Cleared:
 
 
 def clear(
-    status: Status,
-    tokens: Iterable[str],
-    *,
-    using: str | None = None,
-    by: str = "",
-    reason: str = "",
+    status: Status, tokens: Iterable[str], using: str | None = None, by: str = "", reason: str = ""
 ) -> list[Cleared]:
     """End leases and remove waiters. Return the outcome for each.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -179,13 +179,13 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     since_paused, until, override = keys.marked(paused, whole(override), now)
     holders, waiters, share_limits = [], [], Counter[str]()
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
-        state, own_fence, _, permits, _, share, label = _record(text, share_limits)
-        ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
+        state, granted, _, permits, _, share, label = _record(text, share_limits)
+        left = math.inf if end == "inf" else (float(end) - now) / 1000
         # If the server's clock was set back, a fence may be ahead of the clock. Then show `now`.
-        since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
+        since = datetime_of(granted / 1000 if 0 < granted / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(
-            Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token, share)
+            Holder(token[:SHOWN], since, left, permits, word, granted, label, token, share)
         )
     rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
     for position, (token, ticket, deadline, text) in enumerate(rows, 1):
@@ -194,8 +194,8 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         if text[:1] == "a":  # a job that will be delivered again
             _, nth, _, _, _, _, share, job = [*text.split(" ", 7), *[""] * 7][:8]
             alive, (share, _, _) = due + CONSTANTS["TURN"] > now, share_of_terms(f"/0{share} ")
-            job = Waiter(*place, since, 1, 0, alive, read_label(job), token, share)
-            waiters.append(replace(job, next_try=datetime_of(due), sendings=whole(nth)))
+            label, retry = read_label(job), (datetime_of(due), whole(nth))
+            waiters.append(Waiter(*place, since, 1, 0, alive, label, token, share, *retry))
             continue
         _, _, _, permits, own_limit, share, label = _record(text, share_limits)
         waiters.append(Waiter(*place, since, permits, own_limit, due > now, label, token, share))

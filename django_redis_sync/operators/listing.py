@@ -108,9 +108,11 @@ class Group:
 MAX_KEYS = 8
 
 
-def groups_of(
-    names: Sequence[str], *, using: str | None = None
-) -> tuple[list[Group], list[Unread]]:
+#: The groups of some entries, and the names that could not be read.
+Groups = tuple[list[Group], list[Unread]]
+
+
+def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
     """Return two lists: a group for each name, and the names that could not be read.
 
     The counts of a policy are from the statistics. Only a few of its keys are read: the key with
@@ -241,7 +243,8 @@ class Selection:
     `alike`.
 
     `order`: "name", "recent" or a figure of FIGURES, with a prefix "-" to reverse it. Any other
-    value is "trouble". The constructor and `read` raise Unavailable if Redis can't be reached.
+    value is "trouble". `limit`: max entries that are compared by a figure. The constructor and
+    `read` raise Unavailable if Redis can't be reached.
     """
 
     def __init__(
@@ -252,7 +255,7 @@ class Selection:
         alike: Sequence[str] = (),
         policy: str | None = None,
         using: str | None = None,
-        max_compared: int = MAX_COMPARED,
+        limit: int = MAX_COMPARED,
     ) -> None:
         self._policy, self._using = policy, using
         self._query = query.casefold()
@@ -270,17 +273,17 @@ class Selection:
         self.order, self._figure, self._reverse = order, FIGURES.get(field), reverse
         self._first, self._units, self.found = list[str](), units, len(units)
         self.past: dict[Pair, History] = {}
-        is_partial = self._figure is not None and self.found > max_compared
+        is_partial = self._figure is not None and self.found > limit
         #: True if the order is that of the index of holders, which is up to INDEX_AGE seconds old.
         self.indexed = is_partial and field == "oldest"
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
-        self.compared = max_compared if is_partial and not self.indexed else None
+        self.compared = limit if is_partial and not self.indexed else None
         #: The groups that were read to compare entries, in order. Each page is a part of them.
-        self._read: tuple[list[Group], list[Unread]] | None = None
+        self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
-            self._units = cached(place, lambda: self._by_figure(field, is_partial, max_compared))
+            self._units = cached(place, lambda: self._by_figure(field, is_partial, limit))
         elif order == "trouble":
             self._first = cached(place, lambda: self._troubled(recent.others))
             if isinstance(units, list):
@@ -292,7 +295,7 @@ class Selection:
         twice: it appears at the top and at its own position."""
         return len(self._first) + len(self._units)
 
-    def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
+    def read(self, start: int, stop: int) -> Groups:
         """Return two lists: a group for each entry from `start` to `stop`, and the names that could
         not be read. Store the histories in `past`."""
         if self._read is not None:
@@ -312,14 +315,14 @@ class Selection:
     def _is_sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
 
-    def _by_figure(self, field: str, is_partial: bool, max_compared: int) -> list[str]:
+    def _by_figure(self, field: str, is_partial: bool, limit: int) -> list[str]:
         """Return the entries in the order of a figure. Entries that could not be read come last."""
-        units = list(self._units[:max_compared])
+        units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
             heavy += heaviest(self._policy, using=self._using)
             wanted = [one for one in heavy if self._is_sought(one)]
-            units = list(dict.fromkeys([*wanted, *units]))[:max_compared]
+            units = list(dict.fromkeys([*wanted, *units]))[:limit]
         groups, unread = self._groups(units)
         if field == "rejected":
             self._remember(groups)
@@ -370,7 +373,7 @@ class Selection:
             return [name for name, _ in pairs]
         return [key for name, key in pairs if name == self._policy and key is not None]
 
-    def _groups(self, units: Sequence[str]) -> tuple[list[Group], list[Unread]]:
+    def _groups(self, units: Sequence[str]) -> Groups:
         if self._policy is None:
             return groups_of(units, using=self._using)
         found, unread = readable([(self._policy, key) for key in units], using=self._using)

@@ -88,18 +88,14 @@ def statistics_of(
     return [_statistics(name, now, minutes, *row) for name, *row in rows]
 
 
-def counted(
-    policies: Sequence[str], *, using: str | None = None, **more: Any
-) -> dict[str, Statistics]:
-    """Return the statistics of the policies that have statistics, by name. `more`: options of
+def counted(names: Sequence[str], *, using: str | None = None, **how: Any) -> dict[str, Statistics]:
+    """Return the statistics of the policies that have statistics, by name. `how`: options of
     `statistics_of`."""
-    found = statistics_of(policies, using=using, **more) if policies else []
+    found = statistics_of(names, using=using, **how) if names else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
 
-def past_of(
-    name: str, key: str | None = None, *, minutes: int, using: str | None = None
-) -> History:
+def past_of(name: str, key: str | None, *, minutes: int, using: str | None = None) -> History:
     """Return the history of a name, of a `key` of a policy, or, without `key`, of all keys of a
     policy. For all keys, each peak is the highest use of a single key.
 

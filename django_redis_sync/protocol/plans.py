@@ -146,14 +146,11 @@ def _undo(ask: AcquireRequest, token: str) -> Plan:
 
 
 def acquire(
-    ask: AcquireRequest,
-    start: float,
-    token: str = "",
-    with_token: Callable[..., Plan] | None = None,
+    ask: AcquireRequest, start: float, token: str = "", per_token: Callable[..., Plan] | None = None
 ) -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first token, if the caller made one. `with_token`: the plan for one token;
+    `token`: the first token, if the caller made one. `per_token`: the plan for one token;
     `_acquire_with` by default.
     """
     if ask.learn is not None:
@@ -161,7 +158,7 @@ def acquire(
     while True:
         token, state = token or ask.tokens(), SendState()
         try:
-            result = yield from (with_token or _acquire_with)(ask, token, start, state)
+            result = yield from (per_token or _acquire_with)(ask, token, start, state)
         except (Failure, GeneratorExit) as error:  # a closed plan can't yield more steps
             if state.unanswered or state.there or isinstance(error, GeneratorExit):
                 ask.later(undoing(ask.keys, token))

@@ -68,11 +68,6 @@ REASONS = {
 }
 
 
-def reason_of(word: str) -> Reason:
-    """Return the reason with this word. If the word is unknown, the word is also the sentence."""
-    return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
-
-
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """The outcome of an acquire that was granted no permit.
@@ -91,8 +86,9 @@ class Rejection:
 
     @property
     def why(self) -> Reason:
-        """The entry of the reason in REASONS."""
-        return reason_of(self.reason)
+        """The entry of the reason in REASONS. If it is unknown, its word is also the sentence."""
+        word = self.reason
+        return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 
     def __str__(self) -> str:
         return self.why.sentence.format(detail=self.detail)

@@ -41,20 +41,17 @@ class Dropped(NamedTuple):
 def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
     """Return a Grant, Later, or Dropped, or a Rejection if too many jobs and waiters wait. Raise
     Failure if the server gave no answer within the budget."""
-    return (yield from acquire(ask, start, with_token=partial(_visit_with, job)))
-
-
-def visiting(ask: AcquireRequest, job: Job, token: str) -> Run:
-    lease, _, wants, terms, keep, *_ = words_of(ask)
-    of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
-    argv = (token, lease, *of_job, wants, terms, keep, *last)
-    return Run("visit", ask.keys.declared, argv, ask.attempt)
+    return (yield from acquire(ask, start, per_token=partial(_visit_with, job)))
 
 
 def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
     """Return the outcome of the visit. Return None if the token has lost its lease. `acquire` then
     tries again with another token."""
-    answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, state)
+    lease, _, wants, terms, keep, *_ = words_of(ask)
+    of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
+    argv = (token, lease, *of_job, wants, terms, keep, *last)
+    step = Run("visit", ask.keys.declared, argv, ask.attempt)
+    answer: Answer = yield from persist(step, start + ask.budget, state)
     word, *rest = answer.reply
     if word == "later":
         ms, nth, ticket, rank = map(int, rest)

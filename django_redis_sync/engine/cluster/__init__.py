@@ -12,7 +12,6 @@ from typing import Any
 from redis.cluster import RedisCluster
 
 from ..clients import ConnectionFactory
-from ..server import AsyncServer, Server
 from .server import AsyncClusterServer, ClusterServer
 from .topology import Address
 
@@ -47,10 +46,5 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         """Return the pool of the node at `url`."""
         return self.get_or_create_connection_pool(self.make_connection_params(url))
 
-    def sync_server(self, alias: str) -> Server:
-        """Return what `server_of` returns for `alias`."""
-        return ClusterServer(alias)
-
-    def async_server(self, alias: str) -> AsyncServer:
-        """Return what `async_server_of` returns for `alias`."""
-        return AsyncClusterServer(alias)
+    #: What `server_of` and `async_server_of` make for an alias.
+    sync_server, async_server = ClusterServer, AsyncClusterServer

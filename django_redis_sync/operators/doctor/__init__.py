@@ -208,15 +208,13 @@ def _names(alias: str) -> Iterator[Finding]:
             _("Restart the node that has them, or delete the values of other programs."),
         )
     every = len(recent) - len(only_keys) + sum(policies.values())
-    clashing = [
-        s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE
-    ]
+    unlike = [s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE]
     detail = _(
         "In the last day, callers used different limits for %s. Each call is checked against its "
         "own limit, so the largest limit takes effect."
     )
     yield _about(
-        "limits", clashing, (len(found), max(len(found), every)),
+        "limits", unlike, (len(found), max(len(found), every)),
         _("All callers of a name agree on its limit"),
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
