@@ -73,8 +73,7 @@ MAX_LABELS = 100
 _OLDEST = 20
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
-_EVENTS = [name for name in Counters.__dataclass_fields__ if name not in _SECONDS.values()]
-_EVENTS.remove("peak")
+_EVENTS = [one for one in Counters.__dataclass_fields__ if one not in ("peak", *_SECONDS.values())]
 
 #: The help text and the labels of each metric, by the metric's name without `redis_sync_`.
 _GAUGES: dict[str, tuple[str, ...]] = {

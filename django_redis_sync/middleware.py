@@ -68,9 +68,7 @@ class ConcurrencyLimitMiddleware:
             await hold.arelease()
         return response
 
-    def _process_view(
-        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
+    def _process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> Any:
         if policies := _policies_or_none(request, view, args, kwargs):
             got = admit(policies, request, preflight=is_preflight(request, view))
             if isinstance(got, RejectedRequest):
@@ -79,9 +77,7 @@ class ConcurrencyLimitMiddleware:
             state_of(request).passed, state_of(request).hold = policies, got
         return None
 
-    async def _aprocess_view(
-        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
+    async def _aprocess_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> Any:
         if _asks_a_sync_view(request, view):
             policies = await sync_to_async(_policies_or_none)(request, view, args, kwargs)
         else:

@@ -20,7 +20,7 @@ from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 
 from django_redis_sync import Lease, LeaseLost, Semaphore
-from django_redis_sync.console import pages
+from django_redis_sync.console import views
 from django_redis_sync.exceptions import Unavailable
 from tests.behaviour.both import eventually
 from tests.support.operators import has_free_permit, locks
@@ -261,7 +261,7 @@ def test_error_is_shown_and_logged_without_a_password(
         raise Unavailable("Error at redis://me:s3cret@h:1/0", maybe_executed=True)
 
     if during == "the reading":
-        monkeypatch.setattr(pages, "statuses", fail)
+        monkeypatch.setattr(views, "statuses", fail)
         for part in ("change", "live", "data"):
             text = manager.get(f"{LIST}exports/{part}/").content.decode()
             assert "***@h:1/0" in text and "s3cret" not in text

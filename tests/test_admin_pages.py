@@ -24,7 +24,7 @@ from django.utils import translation
 
 from django_redis_sync import LeaseLost, Lock, Semaphore, semaphore_required
 from django_redis_sync.admin import NameAdmin
-from django_redis_sync.console import pages
+from django_redis_sync.console import views
 from django_redis_sync.models import Name
 from tests.behaviour.both import eventually
 from tests.support import statuses as make
@@ -285,7 +285,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
     def show(**state: Any) -> Page:
         status = make.status(**{"shares": (), "share_count": 0, **state})
-        monkeypatch.setattr(pages, "statuses", lambda *_, **__: [status])
+        monkeypatch.setattr(views, "statuses", lambda *_, **__: [status])
         return get(manager, "exports/change/")
 
     return show

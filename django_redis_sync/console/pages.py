@@ -18,9 +18,9 @@ from ..operators.facts import Holder, Status, Unread
 from ..operators.formats import as_json, duration, handed_over, moment
 from ..operators.history import histories_of
 from ..operators.listing import FIGURES, Group, Past, Selection, hour, keys_like, since
-from ..operators.names import Recent, count_keys, is_known
+from ..operators.names import Recent
 from ..operators.statistics import Quantiles, counted
-from ..operators.status import MAX_ROWS, readable, statuses
+from ..operators.status import readable
 from . import charts
 
 #: Rows per page of names, and of a policy's keys. A refresh sends at most 60 commands.
@@ -180,17 +180,6 @@ def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
 
 
 # A name
-
-
-def find(name: str, key: str | None, rows: int = MAX_ROWS) -> Status | None:
-    """Return the status of a name. Return None for an unknown name, which has no page."""
-    status = statuses([(name, key)], rows=rows)[0]
-    return status if status.used or is_known(name, key) else None
-
-
-def number_of_keys(status: Status) -> int:
-    """Return the number of keys to which an action on this name also applies."""
-    return 0 if status.key is not None else count_keys([status.name])[status.name]
 
 
 def detail(status: Status, wanted: Wanted) -> Context:

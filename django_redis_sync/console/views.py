@@ -29,8 +29,9 @@ from ..models import Name
 from ..operators import audit
 from ..operators.facts import Status
 from ..operators.formats import without_secrets
+from ..operators.names import count_keys, is_known
 from ..operators.reads import remembered
-from ..operators.status import MAX_ROWS
+from ..operators.status import MAX_ROWS, statuses
 from . import confirm, pages
 
 
@@ -183,7 +184,8 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
         "button": title,
         "action": action,
         "status": status,
-        "keys": pages.number_of_keys(status),
+        # The number of keys to which the action also applies.
+        "keys": 0 if status.key is not None else count_keys([status.name])[status.name],
         "holders": [pages.holder_row(status, holder) for holder in holders[:MAX_ROWS]],
         "more": max(0, len(holders) - MAX_ROWS),
         "original": entry,
@@ -223,9 +225,8 @@ def _entry(object_id: str) -> Name:
 
 def _status(entry: Name, rows: int = MAX_ROWS) -> Status:
     """Return the status of a name. Raise Http404 if the name is not known."""
-    name, key = entry.parts
-    status = pages.find(name, key, rows)
-    if status is None:
+    (status,) = statuses([entry.parts], rows=rows)
+    if not status.used and not is_known(*entry.parts):
         raise Http404(_("No lock or semaphore of this name is known."))
     return status
 

@@ -186,9 +186,7 @@ async def _closing(of: weakref.ref[LoopResources]) -> AsyncGenerator[None, None]
             await resources.aclose()
 
 
-_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopResources] = (
-    weakref.WeakKeyDictionary()
-)
+_by_loop = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopResources]()
 
 
 def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:

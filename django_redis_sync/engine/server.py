@@ -23,7 +23,6 @@ from .wire import ATTEMPT, answered, clock, pack, pack_step, text, why, words_of
 class Members(str):
     """The aliases of a quorum. As a str, the aliases joined by "+"."""
 
-    __slots__ = ("aliases",)
     aliases: tuple[str, ...]
 
     def __new__(cls, aliases: Iterable[str]) -> Members:

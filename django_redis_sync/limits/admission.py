@@ -118,7 +118,7 @@ class _Admission:
             if policy.when is not None and not (yield Call(policy.when, self.seen)):
                 continue
             if policy.same_for_all:
-                found = semaphore_of(policy, None, policy.limit, None, policy.share_limit)
+                found = semaphore_of(policy, (None, policy.limit, None, policy.share_limit))
             else:
                 found = yield from self._semaphore_for(policy)
             semaphores.append(found)
@@ -140,7 +140,7 @@ class _Admission:
         for nth, option in enumerate(("limit", "share_limit")):
             if callable(limits[nth]):
                 limits[nth] = conf.whole(option, (yield Call(limits[nth], self.seen)), MOST_PERMITS)
-        return semaphore_of(policy, key, limits[0], share, limits[1])
+        return semaphore_of(policy, (key, limits[0], share, limits[1]))
 
     def _notification(self, semaphore: RequestSemaphore, rejection: Rejection) -> Either:
         """Log a rejection. Return the step that sends `acquire_rejected`."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ..defaults import Limit, PolicyOptions
 
 Function = TypeVar("Function", bound=View)
+#: The options of decorators that directly wrap each other, as in `routes.Stack`.
+Marks = tuple[Declared, ...]
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
@@ -112,7 +114,7 @@ def decorate(view: View, declared: Declared) -> View:
 
 
 def _policies(
-    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool
+    view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool
 ) -> tuple[list[Policy], HttpRequest, Any]:
     """Return three things: the policies to apply, Django's request, and the request object that
     the view gets."""
@@ -132,9 +134,7 @@ def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, k
     return mark.declared_for(request, args[1:], kwargs)
 
 
-def respond(
-    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
-) -> Any:
+def respond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
     """Return the view's response, or the response to a rejected request, in sync code."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = admit(policies, request, seen, is_preflight(request, view, args))
@@ -164,9 +164,7 @@ def _not_async(view: View, awaitable: Any) -> TypeError:
     )
 
 
-async def arespond(
-    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
-) -> Any:
+async def arespond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
     """Async version of `respond()`."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = await aadmit(policies, request, seen, is_preflight(request, view, args))

@@ -43,6 +43,10 @@ _SHARED_THREADS = 2
 _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit", "using"}
 
 
+#: What a semaphore of a policy depends on: the key, the limit, the share, and the share_limit.
+Given = tuple[str | None, int, str | None, int | None]
+
+
 class CountedKeys:
     """The keys of policies for which this process writes statistics in the current hour.
 
@@ -74,14 +78,8 @@ class RequestSemaphore(Semaphore):
     _attempt = ATTEMPT
     _lease = RequestLease
 
-    def __init__(
-        self,
-        policy: Policy,
-        key: str | None,
-        limit: int,
-        share: str | None,
-        share_limit: int | None,
-    ) -> None:
+    def __init__(self, policy: Policy, given: Given) -> None:
+        key, limit, share, share_limit = given
         if share is None and policy.share is not None:
             # The request belongs to the common share. A request with neither a share nor a
             # share_limit does not take turns, so give it a share_limit.
@@ -122,17 +120,14 @@ class RequestSemaphore(Semaphore):
         return super()._history(config) if self._counted else 0
 
 
-def semaphore_of(
-    policy: Policy, key: str | None, limit: int, share: str | None, share_limit: int | None
-) -> RequestSemaphore:
-    """Return the semaphore of a policy for a key, a limit, and a share. The policy caches it."""
-    known: dict[tuple[Any, ...], RequestSemaphore] = policy.semaphores
-    given = key, limit, share, share_limit
+def semaphore_of(policy: Policy, given: Given) -> RequestSemaphore:
+    """Return the semaphore of a policy for a request. The policy caches it."""
+    known: dict[Given, RequestSemaphore] = policy.semaphores
     found = known.get(given)
     if found is None:
         if len(known) >= _MAX_SEMAPHORES:
             known.clear()
-        found = known[given] = RequestSemaphore(policy, *given)
+        found = known[given] = RequestSemaphore(policy, given)
     return found
 
 

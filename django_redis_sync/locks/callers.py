@@ -232,11 +232,8 @@ class Holdings:
 def own_hold(keys: Keys, alias: Any) -> str:
     """Return a hint for an error message if this thread or task holds a lease of the name. Return
     "" otherwise."""
-    caller = this_caller()
-    if not any(
-        lease._caller == caller and lease.held
-        for lease in renewer(alias).newest(keys, _MAX_SEARCHED)
-    ):
+    caller, newest = this_caller(), renewer(alias).newest(keys, _MAX_SEARCHED)
+    if not any(lease._caller == caller and lease.held for lease in newest):
         return ""
     kind = "thread" if isinstance(caller(), _Thread) else "task"
     return f"this {kind} holds it, and only an RLock may be taken again"

@@ -1,5 +1,4 @@
-"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data, also for
-JSON."""
+"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
-from ..operators.formats import as_json, duration, handed_over, moment, without_secrets
+from ..operators.formats import duration, handed_over, moment, without_secrets
 from ..operators.history import add, histories_of
 from ..operators.listing import INDEX_AGE, Group, Past, Selection, rejected
 from ..operators.names import Recent
@@ -42,9 +41,6 @@ class Seen:
     past: Past
     selection: Selection | None = None
     ordered: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        return as_json(self.groups, self.unread, self.past, self.selection)
 
 
 def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:

@@ -59,18 +59,16 @@ def clear(
     and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
-    chosen: dict[str, Holder | Waiter] = {}
+    asked: dict[str, Holder | Waiter] = {}
     for token in tokens:
         if token not in known:
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
-        chosen[known[token].token] = known[token]
+        asked[known[token].token] = known[token]
     alias = alias_of(status.name, using) if status.members else using or conf.current().cache
     keys = keys_for(status.name, status.key, alias)
-    steps = [
-        Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
-    ]
+    steps = [Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in asked]
     outcomes, cleared = _ended(steps, alias), []
-    for one, outcome in zip(chosen.values(), outcomes, strict=True):
+    for one, outcome in zip(asked.values(), outcomes, strict=True):
         if isinstance(outcome, bool):
             cleared.append(Cleared(one.id, outcome))
             about = {k: one.label[k] for k in ("host", "pid", "user", "request") if k in one.label}

@@ -98,11 +98,11 @@ def acts(
     alias, registry = _place(using)
     reply = command(alias, "ZREVRANGE", registry, 0, MAX_KEPT - 1, "WITHSCORES")
     found = [act for text, score in pairs_of(reply) if (act := _act(text, score)) is not None]
-    return [
-        one
-        for one in found
-        if name is None or (one.name == name and (key is None or one.key in (None, key)))
-    ][:limit]
+    if name is not None:
+        found = [
+            one for one in found if one.name == name and (key is None or one.key in (None, key))
+        ]
+    return found[:limit]
 
 
 def _place(using: str | None) -> tuple[str, str]:

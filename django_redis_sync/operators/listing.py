@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from .. import conf
@@ -34,7 +35,7 @@ from .names import (
     split_registry,
 )
 from .reads import cached
-from .statistics import SITE, Statistics, counted, heaviest, statistics_of
+from .statistics import SITE, Statistics, counted, statistics_of
 from .status import idle, readable
 
 #: Max entries that are compared to sort by a figure, such as the number of waiters.
@@ -320,7 +321,10 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
-            heavy += heaviest(self._policy, using=self._using)
+            # The busiest entries, alternating with those that have the most rejections.
+            known = self._statistics()
+            pairs = zip_longest(known.busiest, known.rejected)
+            heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
             wanted = [one for one in heavy if self._is_sought(one)]
             units = list(dict.fromkeys([*wanted, *units]))[:limit]
         groups, unread = self._groups(units)
@@ -336,8 +340,7 @@ class Selection:
         """Return the entries with waiters, then the entries with rejections or lost leases in the
         last hour, then the entries held for long. Only MAX_SEARCHED entries are compared. They are
         the busiest ones by the statistics, those held for long, and those used last."""
-        group = SITE if self._policy is None else self._policy
-        (known,) = statistics_of([group], using=self._using)
+        known = self._statistics()
         waiting, bad = Counter[str](), Counter[str]()
         for busy in known.busiest:
             waiting[self._entry(busy.key)] += busy.waiting
@@ -362,6 +365,10 @@ class Selection:
         }
         found = [one for one in entries if figures[one] > (0, 0, -math.inf)]
         return sorted(found, key=figures.__getitem__, reverse=True)
+
+    def _statistics(self) -> Statistics:
+        group = SITE if self._policy is None else self._policy
+        return statistics_of([group], using=self._using)[0]
 
     def _entry(self, quoted: str) -> str:
         return split(quoted)[0] if self._policy is None else unquote(quoted)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..engine.statistics import AGAIN, LIFE, SITE
 from ..engine.wire import whole
-from ..protocol.keys import group_keys, quote, split, unquote
+from ..protocol.keys import group_keys, quote
 from .history import Counters, History, histories_of, history_of
 from .reads import read_each, server_time, where
 from .status import statuses
@@ -107,17 +107,6 @@ def past_of(name: str, key: str | None, *, minutes: int, using: str | None = Non
             return found.history
     own = statuses([(name, key)], using=using)
     return histories_of(own, minutes=minutes, using=using)[0]
-
-
-def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """Return the busiest names, or keys of a policy, alternating with those that have the most
-    rejections."""
-    (statistics,) = statistics_of([SITE if policy is None else policy], using=using)
-    pairs = zip_longest(statistics.busiest, statistics.rejected)
-    found = [busy.key for pair in pairs for busy in pair if busy is not None]
-    if policy is not None:
-        return list(dict.fromkeys(map(unquote, found)))
-    return list(dict.fromkeys(split(quoted)[0] for quoted in found))
 
 
 def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str]) -> Statistics:

@@ -23,7 +23,7 @@ from ..exceptions import SyncError
 from ..protocol.keys import Keys, split
 from ..protocol.steps import Failure, Plan, Run, run_once
 from .facts import Holder, Member, Status, Unread, status_from
-from .names import configured, keys_for, quorums
+from .names import Pair, configured, keys_for, quorums
 from .reads import failed
 
 #: Max holders, and max waiters, that are read for a name.
@@ -69,7 +69,7 @@ def _look(keys: Keys) -> Plan:
 
 
 def statuses(
-    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
+    names: Iterable[Pair], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> list[Status]:
     """Return the status of several names, in a round trip per _BATCH of them. Raise Unavailable if
     any name can't be read."""
@@ -82,7 +82,7 @@ def statuses(
 
 
 def readable(
-    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
+    names: Iterable[Pair], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> tuple[list[Status], list[Unread]]:
     """Return two lists: the status of each name that can be read, and the names that can't be read.
     A name can't be read if a node is down or another program wrote a value into a key. Raise the
@@ -95,9 +95,7 @@ def readable(
     return found, unread
 
 
-def _read(
-    names: Iterable[tuple[str, str | None]], using: str | None, rows: int
-) -> Iterator[Status | Unread]:
+def _read(names: Iterable[Pair], using: str | None, rows: int) -> Iterator[Status | Unread]:
     alias, wanted = using or conf.current().cache, list(names)
     on_quorums = quorums(alias) if any(key is None for _, key in wanted) else {}
     if isinstance(alias, Quorum):

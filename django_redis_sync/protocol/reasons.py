@@ -48,13 +48,11 @@ REASONS = {
                 "all permits are in use, and this process has reached max_waiting_threads"
             ),
             crowded=True,
-            skippable=True,
         ),
         Reason(
             MAX_WAITING_TASKS,
             gettext_noop("all permits are in use, and this process has reached max_waiting_tasks"),
             crowded=True,
-            skippable=True,
         ),
         Reason(PAUSED, gettext_noop("an operator paused the name"), skippable=True, counted="n"),
         Reason(CLEARED, gettext_noop("an operator cleared this waiter")),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 class Quorum(Members):
     """The aliases of a quorum, used like the alias of a server."""
 
-    __slots__ = ()
-
     def sync_server(self, _: str) -> QuorumServer:
         """Return what `server_of` returns for this quorum."""
         from .server import QuorumServer

@@ -29,7 +29,7 @@ from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
 from ...operators.facts import Holder, Status, Unread, Waiter
-from ...operators.formats import duration, history_json, moment, plain, without_secrets
+from ...operators.formats import as_json, duration, history_json, moment, plain, without_secrets
 from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
@@ -97,7 +97,8 @@ class Command(BaseCommand):
             problems.pop("", None)
             if is_json:
                 indent = 2 if given.watch is None else None
-                return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)], problems
+                found = as_json(seen.groups, seen.unread, seen.past, seen.selection)
+                return [json.dumps(found, indent=indent, allow_nan=False)], problems
             view = status_view.overview if name is None else status_view.page
             return view(seen, self._out), problems
 
