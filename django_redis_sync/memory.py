@@ -18,9 +18,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from .engine.quorum.server import NoHub
 from .engine.wire import clock
 from .protocol.reasons import FULL, SHARE, TIMEOUT
 from .protocol.scripts import CONSTANTS, arguments_of
@@ -171,7 +171,7 @@ class _AsyncMemoryServer:
     plans = 0
 
     def __init__(self, server: MemoryServer) -> None:
-        self._server, self.hub = server, SimpleNamespace(ready=_ready)
+        self._server, self.hub = server, NoHub()
 
     def left(self) -> None:
         """Do nothing, because there is nothing to close."""
@@ -185,10 +185,6 @@ class _AsyncMemoryServer:
             await asyncio.sleep(_pause(step))
             return Answer(None, sent, clock())
         return self._server.run(step)
-
-
-async def _ready(timeout: float) -> str:
-    return "-"
 
 
 def _pause(step: Step) -> float:

@@ -161,11 +161,11 @@ class Acquirer:
     ) -> tuple[LeaseSettings, AcquireRequest, float]:
         """Resolve the arguments and settings. Return three things: the settings of the lease, the
         acquire request, and the seconds to wait."""
-        config, alias = conf.current(), self.alias()
-        named = self._options(config)
+        config = conf.current()
+        named, alias = self._options(config), self.using or config.cache
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._lease_settings(config, named, alias)
+        terms = self._settings_of(config, named, alias)
         policy, short = terms.keys.policy, wait and seconds < terms.budget
         ask = AcquireRequest(
             keys=terms.keys,
@@ -247,18 +247,15 @@ class Acquirer:
         wait = (self.blocking if blocking is None else blocking) and seconds > 0
         return wait, seconds if wait else math.inf
 
-    def _lease_settings(
-        self, config: conf.Config, named: dict[str, Any], alias: Any
-    ) -> LeaseSettings:
+    def _settings_of(self, config: conf.Config, named: dict[str, Any], alias: Any) -> LeaseSettings:
         timeout = self.timeout if self.timeout is not None else named.get("timeout")
         max_hold = self.max_hold if self.max_hold is not None else named.get("max_hold")
         max_hold = config.max_hold if max_hold is None else max_hold
         cap = math.inf if max_hold is None else float(max_hold)
         renew = timeout is None if self.renew is None else self.renew
         lease = config.timeout if timeout is None else timeout
-        history = self._history(config)
         return LeaseSettings(
-            keys=keys_of(config.prefix(alias), self.name, self.key, history),
+            keys=keys_of(config.prefix(alias), self.name, self.key, self._history(config)),
             alias=alias,
             timeout=min(lease, cap),
             renew=renew and lease < math.inf,

@@ -163,11 +163,9 @@ def _keys_to_read(
         for name in chosen
         if name in statistics
     }
-    first = {name: [oldest[name]] for name in chosen if name in oldest}
-    return {
-        name: [*dict.fromkeys([*first.get(name, ()), *keys])][:share]
-        for name, keys in found.items()
-    }
+    for name in found.keys() & oldest.keys():
+        found[name] = [oldest[name], *found[name]]
+    return {name: [*dict.fromkeys(keys)][:share] for name, keys in found.items()}
 
 
 Past = Mapping[Pair, History]

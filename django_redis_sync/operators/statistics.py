@@ -88,10 +88,11 @@ def statistics_of(
     return [_statistics(name, now, minutes, *row) for name, *row in rows]
 
 
-def counted(names: Sequence[str], *, using: str | None = None, **how: Any) -> dict[str, Statistics]:
-    """Return the statistics of the policies that have statistics, by name. `how`: options of
-    `statistics_of`."""
-    found = statistics_of(names, using=using, **how) if names else []
+def counted(
+    names: Sequence[str], *, minutes: int = 60, using: str | None = None, sketch: bool = True
+) -> dict[str, Statistics]:
+    """Return the statistics of the policies that have statistics, by name."""
+    found = statistics_of(names, minutes=minutes, using=using, sketch=sketch) if names else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
 

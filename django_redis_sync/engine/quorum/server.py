@@ -56,7 +56,8 @@ class QuorumServer(Server):
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
         """Send a command to all servers. Return the first reply. Raise Failure if none answers."""
-        replies, failures, timeout = [], [], min(timeout, voting.PATIENCE)
+        replies, failures = [], []
+        timeout = min(timeout, voting.PATIENCE)
         for alias in self.quorum.aliases:
             try:
                 replies.append(server_of(alias).command(*args, timeout=timeout))

@@ -136,9 +136,7 @@ class Command(BaseCommand):
                 time.sleep(every)
 
     def _log(self, given: Namespace) -> None:
-        name, key = given.name, given.key
-        if name is not None:
-            name, key = self._find(given)[0]
+        name, key = (None, None) if given.name is None else self._find(given)[0]
         found = audit.acts(name, key, limit=given.top, using=given.using)
         if given.format == "json":
             self._print([json.dumps([plain(act) for act in found], indent=2)])
