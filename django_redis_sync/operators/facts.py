@@ -179,13 +179,13 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     since_paused, until, override = keys.marked(paused, whole(override), now)
     holders, waiters, share_limits = [], [], Counter[str]()
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
-        state, granted, _, permits, _, share, label = _record(text, share_limits)
-        left = math.inf if end == "inf" else (float(end) - now) / 1000
+        state, own_fence, _, permits, _, share, label = _record(text, share_limits)
+        ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
         # If the server's clock was set back, a fence may be ahead of the clock. Then show `now`.
-        since = datetime_of(granted / 1000 if 0 < granted / 1000 < now + 1 else now)
+        since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(
-            Holder(token[:SHOWN], since, left, permits, word, granted, label, token, share)
+            Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token, share)
         )
     rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
     for position, (token, ticket, deadline, text) in enumerate(rows, 1):
