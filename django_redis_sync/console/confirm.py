@@ -77,7 +77,8 @@ class Resize(Action):
     title = gettext_lazy("Set the limit of %(name)s")
     effect = gettext_lazy(
         "The new limit overrides the callers’ own limit in every process until it is reset. No "
-        "holder is evicted. If more permits are in use, their number shrinks as holders finish."
+        "holder is evicted. If more permits are in use, their number shrinks as holders finish. "
+        "Don’t raise the limit of a lock: several holders would then work at the same time."
     )
     done = gettext_lazy("The limit of %(name)s is now %(limit)d.")
     limit = forms.IntegerField(label=gettext_lazy("New limit"), min_value=1, max_value=MOST_PERMITS)

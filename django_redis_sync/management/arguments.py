@@ -114,7 +114,8 @@ def add_actions(parser: CommandParser) -> None:
     text = "end the pause after this time: 90s, 10m, 12h or 2d"
     pause.add_argument("--for", dest="seconds", help=text, **span)
     resume = add("resume", "Undo pause; waiters are admitted at once.", every)
-    resize = add("resize", "Set a limit that replaces that of the code, until --reset.", every)
+    text = "Set a limit that replaces that of the code, until --reset. Don't raise that of a lock."
+    resize = add("resize", text, every)
     resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
     resize.add_argument("--reset", help="use the limit of the code again", **flag)
     for each in (pause, resize):
