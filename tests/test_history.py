@@ -16,7 +16,7 @@ from django_redis_sync.protocol.steps import LocalExpiry
 from tests.support import worker_processes
 from tests.support.history import RULES, History, Replay, judge
 from tests.support.journal import Entry, journalling
-from tests.support.workload import ModelServer, Workload, call, words
+from tests.support.workload import FullAtTimes, ModelServer, Workload, call, words
 
 pytestmark = pytest.mark.tools
 
@@ -43,13 +43,14 @@ DEFECTS = {
     "answer": ("local live = tonumber(ends or 0) > name.now", "local live = ends"),
     "expiry": ("redis.call('PERSIST', keys[i])", ""),
     "keys": ("redis.call('DEL', NEVER)", "redis.call('HSET', 'other', 'a', 'b')"),
+    "memory": ("redis.pcall('ZADD', LEASES,", "redis.call('ZADD', LEASES,"),
     "error": ("local function end_token(name,", "local function end_token(_, name,"),
 }
 
 
 def found_by(rule: str, believing: type[LocalExpiry] = LocalExpiry) -> History:
     """Run random calls with a defect until the checker finds `rule`. Return the history."""
-    replay, server = Replay(), ModelServer(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
+    replay, server = Replay(), FullAtTimes(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
     random = Workload(server, 1, believing=believing)
     for _ in range(40):
         random.run(500)

@@ -11,11 +11,13 @@ from functools import cache
 import pytest
 
 from tests.support.history import History, judge
-from tests.support.workload import ModelServer, Workload, call, kinds
+from tests.support.workload import FullAtTimes, ModelServer, Workload, call, kinds
 
 #: All names together, and each name alone. A name alone is used by more clients.
-NAMES = {"all": kinds()} | {kind.keys.display: [kind] for kind in kinds()}
+NAMES = {kind.keys.display: [kind] for kind in kinds()}
+NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (
+    "denied",
     *("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"),
     *("refused, share", "refused, full", "refused, paused", "shared", "kind", "large", "believed"),
 )
@@ -23,12 +25,12 @@ SEEN = (
 
 @cache
 def ran(names: str) -> tuple[Workload, History]:
-    random = Workload(ModelServer(), 1, NAMES[names])
+    random = Workload(FullAtTimes() if names == "full memory" else ModelServer(), 1, NAMES[names])
     random.run(2500)
     return random, judge(random.server.entries)
 
 
-@pytest.mark.promise(1, 2, 5, 8, 9, 10, 11, 12, 32)
+@pytest.mark.promise(1, 2, 5, 8, 9, 10, 11, 12, 14, 32)
 @pytest.mark.parametrize("names", NAMES)
 def test_scripts_break_no_rule_when_random_clients_call_them(names: str) -> None:
     _, history = ran(names)

@@ -39,7 +39,7 @@ MUTANTS = [
         "a waiter without a record blocks its name",
         "state == 'w' and deadline_of(name, t, channel)",
         "deadline_of(name, t, channel)",
-        "test_protocol_lost_keys.py",
+        "test_protocol_memory.py",
     ),
     Mutant(
         "a compact state of another version is read",

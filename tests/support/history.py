@@ -38,6 +38,7 @@ RULES = {
     "vanished": "only scripts change the contents of the keys",
     "keys": "a script writes only the keys of its name",
     "belief": "local expiry is never later than the expiry on the server",
+    "memory": "full memory denies only requests of new callers, and they change nothing",
     "error": "no script fails",
 }
 
@@ -266,11 +267,14 @@ class Replay:
         if entry.error:
             if "WRONGTYPE" not in entry.error and "OOM" not in entry.error:
                 self.bad("error", entry.error)
-            history.counts["errors"] += 1
+            history.counts["denied" if "OOM" in entry.error else "errors"] += 1
         if entry.verb == "inspect":
             history.counts["inspected"] += 1
             return
         self.read_request()
+        newcomer = entry.verb == "acquire" and not (self.was_held or self.was_queued)
+        if "OOM" in entry.error and (entry.writes or not newcomer):
+            self.bad("memory", entry.error)
         for write in entry.writes:
             self.write(*write)
         self.check_grants()

@@ -195,6 +195,14 @@ class ModelServer:
         self.add(self.micros, "!believes", name, argv)
 
 
+class FullAtTimes(ModelServer):
+    """A server whose memory is full in every third second."""
+
+    def run(self, one: Call) -> Any:
+        self.full = self.micros // 1_000_000 % 3 == 0
+        return super().run(one)
+
+
 # The clients
 
 
