@@ -157,28 +157,14 @@ def test_milliseconds_rounds_up_to_whole_ms() -> None:
 # Functions that replace a plan where one step is enough
 
 
-@pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}, {"fair": False}], ids=str)
 @pytest.mark.parametrize("key", [None, "7"])
-def test_asking_returns_the_first_step_of_the_acquire_plan(
-    client: Client, asked: Any, key: str | None
-) -> None:
-    ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
-    worded = plans.worded(ask)
-    if keys.policy:  # the current override is sent
-        keys.policy.mark = "5 0"
-    step = PlanRun(plans.acquire(ask, 100.0, "t0")).step
-    assert step == plans.asking(ask, "t0") == plans.asking(worded, "t0")
-    if keys.policy:
-        keys.policy.mark = "-"
-
-
 @pytest.mark.parametrize(
     ("reply", "asked"),
     [
         (["ok", FENCE, "10000"], {}),
         (["ok", FENCE, "3000"], {"wait": False}),
         (["ok", FENCE, "10000", "2", "full"], {"shadow": True}),
-        (["no", "full", 3, 20, 4], {}),
+        (["no", "full", 3, 20, 4], {"fair": False}),
         (["wait", str(S1), 1000, 0], {}),
         (["more"], {}),
         (["gone"], {}),
@@ -186,12 +172,17 @@ def test_asking_returns_the_first_step_of_the_acquire_plan(
     ],
     ids=str,
 )
-def test_granted_returns_the_grant_of_the_plan_or_none_for_other_replies(
-    client: Client, reply: Any, asked: Any
+def test_fast_path_sends_the_first_step_and_reads_its_reply_like_the_plan(
+    client: Client, monkeypatch: pytest.MonkeyPatch, reply: Any, asked: Any, key: str | None
 ) -> None:
-    ask = client.ask(**asked)
-    run = PlanRun(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
-    expected = run.result if isinstance(run.result, Grant) else None
+    ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
+    worded = plans.worded(ask)
+    if keys.policy:  # the current override is sent
+        monkeypatch.setattr(keys.policy, "mark", "5 0")
+    run = PlanRun(plans.acquire(ask, 100.0, "t0"))
+    assert run.step == plans.asking(ask, "t0") == plans.asking(worded, "t0")
+    result = run.answer(*reply, sent=100.5, after=0.1).result
+    expected = result if isinstance(result, Grant) else None
     assert expected == plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0")
 
 
@@ -408,28 +399,22 @@ def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
     assert [("t1", True), ("t1", False)] == calls
 
 
-def test_waiter_asks_again_when_the_pop_failed(client: Client) -> None:
-    """The message may have been popped and lost on its way. Then the lease exists."""
-    run = client.waiting().fail("unanswered", 100.2).message(None, 100.25)
-    assert run.asks(token="t1", how="again")
-    assert ends_at(109.3, run.answer("ok", FENCE, "9000", sent=100.3).result)
-
-
-@pytest.mark.promise(2)
-def test_waiter_keeps_its_place_in_an_outage_of_less_than_30_seconds(client: Client) -> None:
-    run = client.waiting().message(None, 101)
-    now = run.fail_until("unreachable", 101, 101 + plans.RIDE_OUT - 2)
-    if isinstance(run.step, Sleep):
-        run.message(None, now)
-    assert run.asks(token="t1", how="again")
-    assert "t1" == run.answer("ok", FENCE, "10000", sent=now).result.token
-    assert [] == client.deferred
-
-
-def test_wait_fails_in_a_longer_outage_and_its_undo_is_deferred(client: Client) -> None:
-    run = client.waiting().message(None, 101)
-    ended = run.fail_until("unreachable", 101) - 101
-    assert plans.RIDE_OUT - 2 < ended <= plans.RIDE_OUT + 1
+@pytest.mark.promise(2, 13)
+@pytest.mark.parametrize(
+    ("options", "why", "every", "least", "most"),
+    [
+        # A waiter keeps its place in an outage of less than RIDE_OUT.
+        ({}, "unreachable", 0.1, plans.RIDE_OUT - 2, plans.RIDE_OUT + 1),
+        ({"give_up_at": 101}, "unanswered", 0.2, 1.5, 2.5),
+    ],
+    ids=["heartbeat", "giveup"],
+)
+def test_wait_fails_in_a_longer_outage_and_its_undo_is_deferred(
+    client: Client, options: Any, why: str, every: float, least: float, most: float
+) -> None:
+    run = client.waiting(**options).message(None, 101)
+    assert run.asks(token="t1", how="giveup" if options else "again")
+    assert least < run.fail_until(why, 101, every=every) - 101 <= most
     assert [UNDONE] == client.undone
 
 
@@ -445,24 +430,6 @@ def test_giveup_keeps_permits_that_were_granted_meanwhile(client: Client, lost: 
     given = run.answer("ok", FENCE, "4000", sent=101.5).result
     assert int(FENCE) == given.fence
     assert ends_at(105.5, given)
-
-
-def test_giveup_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
-    run = client.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
-    run.waiting(100.5).message(None, 101)
-    assert run.asks(how="giveup", tombstone=1)
-    assert plans.UNDO_BUDGET == run.step.timeout  # the time to wait has passed
-    run.answer("gone", sent=101)
-    if not run.ended:  # writing the tombstone twice does no harm
-        run.asks(how="undo", tombstone=1)
-        run.answer("gone", sent=101)
-    assert Rejection("timeout") == run.result
-
-
-def test_unanswered_giveup_fails_and_its_undo_is_deferred(client: Client) -> None:
-    run = client.waiting(give_up_at=101).message(None, 101)
-    assert 102.5 < run.fail_until("unanswered", 101, every=0.2) <= 103.5
-    assert [UNDONE] == client.undone
 
 
 # Cancelled
