@@ -24,6 +24,7 @@ from django_redis_sync.protocol.steps import (
     Sleep,
     Wait,
 )
+from django_redis_sync.protocol.visits import Job, visit
 
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
@@ -564,6 +565,90 @@ def test_local_expiry_is_the_soonest_end_of_the_newest_renewals() -> None:
     expiry.asked(8, 5.0, 101.0)
     expiry.asked(9, 90.0, 101.0)
     assert 106.0 - TICK == expiry.until
+
+
+# The arguments of the scripts
+
+
+def sent(plan: Plan, *answers: list[Any]) -> list[dict[str, Any]]:
+    """Return the arguments of each script that a plan runs, named as in the headers."""
+    run = PlanRun(plan)
+    steps = [run.args]
+    for reply in answers:
+        assert len(scripts.script(run.step.verb).keys) == len(run.step.keys)
+        if not run.answer(*reply, sent=100.0).ended:
+            steps.append(run.args)
+    return steps
+
+
+def test_plans_send_arguments_in_the_order_of_the_header(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All values differ, so a value in a wrong place fails the test."""
+    keys = keys_of("p", "n", "child", keep=77)
+    monkeypatch.setattr(keys.policy, "mark", "88 6")
+    some = {"kind": "w", "fair": False, "max_waiters": 55, "channel": "chan", "label": "lab"}
+    long = client.ask(lease=math.inf, permits=5, limit=9, **some)._replace(keys=keys)
+    short = long._replace(lease=2.5, give_up_at=100.0)
+    asking = {"verb": "acquire", "token": "T", "keep": 77, "mark": "88 6", "compact": 1}
+    asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
+    asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
+    asking |= {"share": "", "share_limit": 0}
+    renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
+    leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "place": ""}
+    leaving |= {"mark": "88 6", "tombstone": 0}
+    visiting = {**asking, "verb": "visit", "lease": "2500", "place": "P", "nth": 3, "ticket": 17}
+    del visiting["fair"], visiting["compact"]
+    given = Grant("T", 123, 5, 100.0, 102.5, 102.5, False)
+    own, placed = (keys, given), (keys, given._replace(place="P"))
+    adopting = {**renewing, "ms": "4000", "nth": 33}
+    job = Job("P", 3, 17, "who")
+    for plan, answers, expected in (
+        (
+            plans.acquire(long, 100.0, "T"),
+            [["ok", "123", "5000"], ["ok", "inf"]],
+            [
+                {**asking, "lease": "inf", "how": "wait"},
+                {**renewing, "ms": "inf", "nth": 0, "known": 0},
+            ],
+        ),
+        (
+            plans.acquire(short, 100.0, "T"),
+            [["wait", "1000", 1000, 0], ["gone"]],
+            [
+                {**asking, "lease": "2500", "how": "wait"},
+                {**leaving, "fence": "0", "how": "giveup"},
+            ],
+        ),
+        (
+            plans.acquire(long._replace(wait=False), 100.0, "T"),
+            [],
+            [{**asking, "lease": "inf", "how": "try"}],
+        ),
+        (
+            visit(short._replace(tokens=lambda: "T"), job, 100.0),
+            [],
+            [{**visiting, "job": "who"}],
+        ),
+        (
+            plans.release(*own, 1.5, 3.0, 1.0, 100.0),
+            [],
+            [{**leaving, "how": "release", "hold": 1500}],
+        ),
+        (
+            plans.release(*placed, 0.0, 3.0, 1.0, 1.0),
+            [],
+            [{**leaving, "how": "release", "place": "P"}],
+        ),
+        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), [], [{**adopting, "known": 0}]),
+        (
+            plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22),
+            [],
+            [{**adopting, "how": "adopt", "known": 22}],
+        ),
+        (plans.share(*own, 1.0, 100.0), [], [{**leaving, "how": "share"}]),
+    ):
+        assert expected == sent(plan, *answers)
 
 
 # Budgets, and replies of a later version

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
 
-from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.keys import Keys, group_keys, keys_of, marks_key
-from django_redis_sync.protocol.visits import Job, visit
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import group_keys, keys_of, marks_key
 from tests.support.packed import Packed, unpack
 from tests.support.workload import ModelServer, call, words
 
@@ -571,77 +569,6 @@ def test_scripts_declare_the_keys_that_clients_send() -> None:
     # The script uses the counters (sums) like the statistics of a name (stats).
     assert ["shares", "sketch", "sums"] == parts
     assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
-
-
-@pytest.fixture
-def keys() -> Iterator[Keys]:
-    """The Redis keys for a key of a policy. An operator has set an override of the policy."""
-    keys = keys_of("p", "n", "child", keep=77)
-    assert keys.policy is not None
-    keys.policy.mark = "88 6"
-    yield keys
-    keys.policy.mark = "-"
-
-
-def request(keys: Keys, **changes: Any) -> plans.AcquireRequest:
-    times = {"give_up_at": 101.0, "budget": 3.0, "attempt": 1.0}
-    call = {"tokens": lambda: "T", "later": list[Any]().append}
-    some = {"kind": "w", "fair": False, "max_waiters": 55, "channel": "chan", "label": "lab"}
-    given = {"lease": math.inf, "permits": 5, "limit": 9, "wait": True, **times, **call, **some}
-    return plans.AcquireRequest(keys=keys, **{**given, **changes})  # type: ignore[arg-type]
-
-
-def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
-    """Return the arguments of each script that a plan runs, named as in the headers."""
-    steps, replies = list[dict[str, Any]](), iter(answers)
-    step = next(plan)
-    while True:
-        if isinstance(step, plans.Run):
-            assert len(scripts.script(step.verb).keys) == len(step.keys)
-            steps.append({"verb": step.verb, **scripts.arguments_of(step.verb, step.argv)})
-        try:
-            step = plan.send(plans.Answer(next(replies), 100.0, 100.0))
-        except StopIteration:
-            return steps
-
-
-def test_plans_send_arguments_in_the_order_of_the_header(keys: Keys) -> None:
-    """All values differ, so a value in a wrong place fails the test."""
-    asking = {"verb": "acquire", "token": "T", "keep": 77, "mark": "88 6", "compact": 1}
-    asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
-    asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
-    asking |= {"share": "", "share_limit": 0}
-    renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
-    leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "place": ""}
-    leaving |= {"mark": "88 6", "tombstone": 0}
-    short = request(keys, lease=2.5, give_up_at=100.0)
-    lasting = plans.acquire(request(keys), 100.0)
-    assert [
-        {**asking, "lease": "inf", "how": "wait"},
-        {**renewing, "ms": "inf", "nth": 0, "known": 0},
-    ] == sent(lasting, ["ok", "123", "5000"], ["ok", "inf"])
-    assert [
-        {**asking, "lease": "2500", "how": "wait"},
-        {**leaving, "fence": "0", "how": "giveup"},
-    ] == sent(plans.acquire(short, 100.0), ["wait", "1000", 1000, 0], ["gone"])  # type: ignore[arg-type]
-    (step,) = sent(plans.acquire(request(keys, wait=False), 100.0))
-    assert "try" == step["how"]
-    (step,) = sent(visit(short, Job("P", 3, 17, "who"), 100.0))
-    asked = {**asking, "verb": "visit", "lease": "2500", "place": "P", "nth": 3, "ticket": 17}
-    asked |= {"job": "who"}
-    assert step == {key: asked[key] for key in asked.keys() - {"fair", "compact"}}
-
-    grant = plans.Grant("T", 123, 5, 100.0, 102.5, 102.5, False)
-    own, placed = (keys, grant), (keys, grant._replace(place="P"))
-    adopting = {**renewing, "ms": "4000", "nth": 33}
-    for plan, expected in (
-        (plans.release(*own, 1.5, 3.0, 1.0, 100.0), {**leaving, "how": "release", "hold": 1500}),
-        (plans.release(*placed, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "place": "P"}),
-        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
-        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22), {**adopting, "how": "adopt", "known": 22}),
-        (plans.share(*own, 1.0, 100.0), {**leaving, "how": "share"}),
-    ):
-        assert [expected] == sent(plan)
 
 
 def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:

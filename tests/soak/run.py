@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import redis
 
@@ -310,7 +311,7 @@ def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None
     own |= {journal.ENV_CONSTANTS: json.dumps(CONSTANTS)}
     direct = {f"SOAK_{side.alias}": side.server.url for side in sides}
     proxied = {f"SOAK_{side.alias}": side.proxy.url for side in sides}
-    stack.enter_context(journal.environment(**own, **direct))
+    stack.enter_context(mock.patch.dict(os.environ, {**own, **direct}))
     from .work import NAMES  # sets up Django
 
     stack.callback(logging.disable, logging.NOTSET)

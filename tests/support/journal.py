@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import redis
 
@@ -225,18 +226,6 @@ def _patch(compose: Any, constants: Mapping[str, int]) -> None:
 
 
 @contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Set environment variables during the block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-@contextlib.contextmanager
 def journalling(
     url: str, key: str | None = None, constants: Mapping[str, int] | None = None
 ) -> Iterator[Journal]:
@@ -247,7 +236,9 @@ def journalling(
     # A separate client, which returns bytes and stays open until the end of the block.
     client = redis.Redis.from_url(url, decode_responses=False)
     journal = Journal(client, key, {**_constants, **(constants or {})})
-    with environment(**{ENV_KEY: key, ENV_CONSTANTS: json.dumps(dict(constants or {}))}):
+    with mock.patch.dict(
+        os.environ, {ENV_KEY: key, ENV_CONSTANTS: json.dumps(dict(constants or {}))}
+    ):
         install(key, constants)
         try:
             yield journal
