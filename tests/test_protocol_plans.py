@@ -14,6 +14,7 @@ import pytest
 from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
+from django_redis_sync.protocol.reasons import REASONS
 from django_redis_sync.protocol.steps import (
     TICK,
     Answer,
@@ -324,6 +325,13 @@ def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, rep
         assert run.asks(verb="acquire", token="t2")
     else:
         assert "full" == run.result.reason
+
+
+@pytest.mark.parametrize("word", [*REASONS, "asleep {now}"])
+def test_known_or_unknown_reason_has_a_sentence(word: str) -> None:
+    rejection = Rejection(word, detail="3")
+    assert word == rejection.why.word
+    assert str(rejection) and ("{" in word) == ("{" in str(rejection))
 
 
 # Waiting

@@ -99,6 +99,10 @@ class Name(ModelServer):
         fields = self.packed.fields if self.packed else self.contents(self.keys, self.keys.info)
         return fields.get(name, "")
 
+    @property
+    def stats(self) -> dict[str, str]:
+        return self.contents(self.keys, self.keys.stats)
+
     def traces(self, token: str) -> set[str]:
         """Return the kinds of keys that contain data of `token`."""
         data = {key: row for rows in self.names.values() for key, _, row, _ in rows}
@@ -492,33 +496,28 @@ CALLS = (
 )
 
 
-@pytest.mark.parametrize("state", ["held", "released"])
-def test_scripts_reject_an_unknown_format_before_they_write(state: str) -> None:
-    x = Name(keep=5)
+@pytest.mark.promise(28)
+@pytest.mark.parametrize("state", ["held", "released", "foreign"])
+def test_foreign_value_or_unknown_format_is_neither_used_nor_deleted(state: str) -> None:
+    x, error = Name(keep=5), "format of another version: 2"
     x.hold("a")
     if state == "released":
         x.end("a")
-    assert x.packed
-    later = x.packed._replace(format=C["FORMAT"] + 1).pack() + b"and more"
-    x.change("leases", _=later.decode("latin-1"))
-    before = x.names.copy()
+    if state == "foreign":
+        x.names["t:{x}:"], error = ((x.keys.leases, "l", ("foreign",), None),), "WRONGTYPE"
+    else:
+        assert x.packed
+        later = x.packed._replace(format=C["FORMAT"] + 1).pack() + b"and more"
+        x.change("leases", _=later.decode("latin-1"))
+    before = x.names["t:{x}:"]
     for token in "ab":
         for verb, said in CALLS:
             fence = {"fence": x.fences["a"]} if verb in ("release", "renew") else {}
-            x.run(
-                call(verb, x.keys, "" if verb in ("operate", "inspect") else token, **fence, **said)
-            )
-            assert "format of another version: 2" in x.entries[-1].error, (verb, said)
-    assert before == x.names
-
-
-@pytest.mark.promise(28)
-def test_foreign_value_is_neither_used_nor_deleted(x: Name) -> None:
-    x.names["t:{x}:"] = foreign = ((x.keys.leases, "l", ("foreign",), None),)
-    for verb, said in CALLS:
-        x.run(call(verb, x.keys, "" if verb in ("operate", "inspect") else "a", **said))
-        assert "WRONGTYPE" in x.entries[-1].error, (verb, said)
-    assert foreign[0] in x.names["t:{x}:"]
+            token = "" if verb in ("operate", "inspect") else token
+            x.run(call(verb, x.keys, token, **fence, **said))
+            assert error in x.entries[-1].error, (verb, said)
+    assert {*before} <= {*x.names["t:{x}:"]}
+    assert state == "foreign" or before == x.names["t:{x}:"]
 
 
 @pytest.mark.parametrize("part", ["queue", "waiters"])
@@ -575,3 +574,45 @@ def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:
     assert C["HEARTBEAT"] + C["PATIENCE"] <= C["ASLEEP"]
     assert C["CLAIM"] <= C["FIRST"]
     assert scripts.MOST_PERMITS < C["EXCLUSIVE"] < 2**52
+
+
+# How scripts are composed of functions
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    {
+        "before its first call": (
+            "local a = whole(1)\nif a then\n  weight(1)\nend\nput(a)\n",
+            "whole if weight put",
+        ),
+        "before the if of an elseif": (
+            "if a then\n  a()\nelseif weight(1) then\n  a()\nend\nif a then\nend\n",
+            "weight if if",
+        ),
+        "before a loop whose every turn calls it": (
+            "for i = 1, 2 do\n  weight(i)\n  if i then\n    whole(i)\n  end\nend\n",
+            "weight for if whole",
+        ),
+        "once, where it is made": (
+            "-- make weight\nif a then\n  weight(1)\nend\nif a then\n  weight(2)\nend\n",
+            "weight if if",
+        ),
+        "in each block that calls it": (
+            "if a then\n  weight(1)\nend\nif a then\n  weight(2)\nend\n",
+            "if weight if weight",
+        ),
+        "before a long statement": ("if a then\nend\nadd({1,\n  weight(1)})\n", "if weight"),
+        "after the functions that it calls": ("weight(1)\nadd(wake_key(1))", "weight wake_key"),
+    }.values(),
+)
+def test_function_is_inserted_before_the_statement_that_calls_it(text: str, order: str) -> None:
+    composed = scripts.with_functions(text)
+    found = re.findall(r"^\s*(?:local function (\w+)|(if|for)\b)", composed, re.MULTILINE)
+    assert order.split(" ") == [created or word for created, word in found]
+    assert composed.endswith(text.rstrip().splitlines()[-1] + "\n")
+
+
+def test_unknown_field_of_a_name_raises_key_error() -> None:
+    with pytest.raises(KeyError, match="crad"):
+        scripts.with_numbers("acquire", "name.crad", {})

@@ -61,7 +61,7 @@ def test_rejection_names_the_limit_that_was_reached() -> None:
     x.operate("pause")
     assert "no paused 0  1" == x.request("a", 1, "try")
     assert "paused" == x.request("a", 1, "shadow").split(" ")[-1]
-    counted = {f[-1]: int(n) for f, n in x.contents(x.keys, x.keys.stats).items()}
+    counted = {f[-1]: int(n) for f, n in x.stats.items()}
     assert (3, 4, 3) == (counted["b"], counted["n"], counted["s"])
 
 
@@ -94,7 +94,7 @@ def test_counted_wait_of_a_parked_waiter_begins_at_its_arrival() -> None:
     for token in ("t1", "t2", "t3"):
         x.ask(token, "again")
         x.end(token)
-    waits = [int(n) for field, n in x.contents(x.keys, x.keys.stats).items() if field[-2:] == ":w"]
+    waits = [int(n) for field, n in x.stats.items() if field[-2:] == ":w"]
     assert [2 * C["PAIR"] + 4000] == waits
 
 

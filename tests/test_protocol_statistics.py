@@ -20,10 +20,6 @@ class Counted(Name):
     def minute(self) -> int:
         return self.now // 60_000
 
-    @property
-    def stats(self) -> dict[str, Any]:
-        return self.contents(self.keys, self.keys.stats)
-
     def counts(self) -> dict[str, int]:
         """Return the counters of this minute by event, without the highest use."""
         own = {f.split(":")[1]: int(n) for f, n in self.stats.items() if f != "tidied"}

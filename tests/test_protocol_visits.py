@@ -36,8 +36,7 @@ class Visited(Name):
         return " ".join(member for member, _ in rows)
 
     def counted(self, what: str) -> int:
-        fields = self.contents(self.keys, self.keys.stats).items()
-        return sum(int(n) for field, n in fields if field.endswith(f":{what}"))
+        return sum(int(n) for field, n in self.stats.items() if field.endswith(f":{what}"))
 
 
 @pytest.fixture

@@ -315,7 +315,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     ),
     "another program's value under a key of the library": (
         *at(OLD, "test_foreign_value_is_named_in_the_error_and_kept"),
-        *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
+        *at(SCRIPTS, "test_foreign_value_or_unknown_format_is_neither_used_nor_deleted"),
         *at("fuzz/test_garbage", "test_status_of_damaged_data_shows_what_is_readable"),
     ),
     "token guessed, replayed, used after release": (
