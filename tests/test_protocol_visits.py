@@ -222,12 +222,6 @@ def test_job_returns_when_a_pause_with_an_end_has_ended(x: Visited) -> None:
     assert f"later 20001 1 {x.micros} 0" == x.visit("a")
 
 
-def test_job_is_postponed_when_an_operator_lowered_the_limit(x: Visited) -> None:
-    x.visit("a", limit=3)
-    x.operate("resize", 1)
-    x.away("b", limit=3)
-
-
 def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> None:
     x.visit("a", token="t", limit=2)
     x.hold("h", lease=600_000, limit=2)
