@@ -239,25 +239,22 @@ def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
 
 
 @pytest.mark.promise(13)
-def test_first_request_tries_an_unreachable_server_twice_without_delay(client: Client) -> None:
-    run = client.acquire().fail("unreachable", 100)
+@pytest.mark.parametrize(
+    ("first", "last", "undone"),
+    [
+        ("unreachable", "unreachable", []),  # nothing was sent, so there is nothing to undo
+        ("unanswered", "unreachable", [UNDONE]),
+        ("unanswered", "final", [UNDONE]),
+    ],
+)
+def test_failure_is_that_of_the_first_of_two_tries_without_delay(
+    client: Client, first: str, last: str, undone: Any
+) -> None:
+    run = client.acquire().fail(first, 100)
     assert run.asks(verb="acquire")
     with pytest.raises(Failure) as caught:
-        run.fail("unreachable", 100)
-    assert "unreachable" == caught.value.why
-    assert [] == client.deferred, "nothing was sent, so there is nothing to undo"
-
-
-@pytest.mark.parametrize("last", ["unreachable", "final"])
-def test_failure_is_unanswered_when_only_an_earlier_try_was_unanswered(
-    client: Client, last: str
-) -> None:
-    run = client.acquire().fail("unanswered", 100)
-    with pytest.raises(Failure) as caught:
-        while True:
-            run.fail(last, 100.1)
-    assert "unanswered" == caught.value.why
-    assert [UNDONE] == client.undone
+        run.fail(last, 100.1)
+    assert (first, undone) == (caught.value.why, client.undone)
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])

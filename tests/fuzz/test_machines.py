@@ -30,6 +30,12 @@ from django_redis_sync.exceptions import UpgradeRefused
 from tests.support.commands import locks
 from tests.support.journal import journalling
 
+
+def fails(error: Any) -> Any:
+    """Return a context that expects `error`, or nothing if it is None."""
+    return pytest.raises(error) if error else contextlib.nullcontext()
+
+
 FEW = settings(max_examples=15, stateful_step_count=30)
 #: A lease that doesn't expire while an example runs.
 LONG: dict[str, Any] = {"timeout": 60.0, "renew": False}
@@ -97,8 +103,7 @@ class SemaphoreMachine(Machine):
 
     @rule(lease=consumes(leases))
     def release(self, lease: Lease) -> None:
-        lost = None if self.held.pop(lease.token, None) else pytest.raises(LeaseLost)
-        with lost or contextlib.nullcontext():
+        with fails(None if self.held.pop(lease.token, None) else LeaseLost):
             lease.release()
         with pytest.raises(LOST):
             lease.release()
@@ -107,7 +112,7 @@ class SemaphoreMachine(Machine):
     def renew(self, lease: Lease) -> None:
         held = lease.token in self.held
         assert held == lease.owned()
-        with contextlib.nullcontext() if held else pytest.raises(LeaseLost):
+        with fails(None if held else LeaseLost):
             lease.renew(60)
         assert held == lease.held
         assert not held or lease.remaining > 50
@@ -203,7 +208,7 @@ class OwnersMachine(Machine):
         mine = self.owner == who
         self.depth -= mine
         error = (LeaseLost if self.lost and not self.depth else None) if mine else NotAcquired
-        with pytest.raises(error) if error else contextlib.nullcontext():
+        with fails(error):
             self.do(who, self.locks[which].release)
         if mine and not self.depth:
             self.owner, self.lost = None, False
@@ -234,7 +239,7 @@ class OwnersMachine(Machine):
     @rule(who=whose)
     def downgrade(self, who: int) -> None:
         writes = self.roles[who] == "writer"
-        with contextlib.nullcontext() if writes else pytest.raises(NotAcquired):
+        with fails(None if writes else NotAcquired):
             assert self.do(who, self.pairs[who].downgrade).held
             self.roles[who] = "reader"
 
@@ -242,7 +247,7 @@ class OwnersMachine(Machine):
     def release_side(self, who: int) -> None:
         pair, role = self.pairs[who], self.roles[who]
         side = pair.write if role == "writer" else pair.read
-        with contextlib.nullcontext() if role else pytest.raises(NotAcquired):
+        with fails(None if role else NotAcquired):
             self.do(who, side.release)
         self.roles[who] = ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django_redis_sync.protocol.scripts import CONSTANTS
@@ -59,14 +59,11 @@ class Violation:
     text: str
     entry: Entry
     before: list[Entry]
-    after: list[Entry] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{self.rule}: {self.text} ({RULES[self.rule]})"]
         lines += ["    " + shorten(e) for e in self.before]
-        lines += ["  > " + shorten(self.entry)]
-        lines += ["    " + shorten(e) for e in self.after]
-        return "\n".join(lines)
+        return "\n".join([*lines, "  > " + shorten(self.entry)])
 
 
 @dataclass(slots=True)
@@ -101,7 +98,6 @@ class _Name:
         #: Why the state is unknown, for example after a restart. Empty if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
-        self.open: list[Violation] = []
         self.wipe()
 
     def wipe(self) -> None:
@@ -201,7 +197,6 @@ class Replay:
             # The last of the recent entries is this entry.
             violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
             self.history.violations.append(violation)
-            self.at.open.append(violation)
 
     def token(self, token: str) -> _Token:
         return self.tokens.setdefault((self.entry.name, token), _Token())
@@ -259,9 +254,6 @@ class Replay:
         at = self.names.setdefault(entry.name, _Name())
         history.names = len(self.names)
         self.at, self.entry, self.now = at, entry, entry.us // 1000
-        for violation in at.open:
-            violation.after.append(entry)
-        at.open = [v for v in at.open if len(v.after) < 3]
         at.recent.append(entry)
         self.compare()
         if entry.error:
@@ -269,7 +261,6 @@ class Replay:
                 self.bad("error", entry.error)
             history.counts["denied" if "OOM" in entry.error else "errors"] += 1
         if entry.verb == "inspect":
-            history.counts["inspected"] += 1
             return
         self.read_request()
         newcomer = entry.verb == "acquire" and not (self.was_held or self.was_queued)
@@ -329,7 +320,6 @@ class Replay:
         if (found != cards or (packed and at.packed and packed != at.packed)) and -1 not in found:
             if not at.unsure and at.seen:
                 self.bad("vanished", f"(leases, waiters) {found}, not {cards}")
-                self.history.counts["vanished"] += 1
             at.wipe()
             at.unsure = "" if found == (0, 0) else "lost"
         elif at.unsure == "restarted" or found == (0, 0):
@@ -483,7 +473,6 @@ class Replay:
         if token not in self.at.arrived:
             self.turn += 1
             self.at.arrived[token] = self.turn
-            self.history.counts["waited in a share"] += 1
 
     def on_zadd_waiters(self, score: str, token: str) -> None:
         self.appears("waiters")
@@ -548,7 +537,6 @@ class Replay:
             self.bad("term", f"permits are retained until {end:.0f}")
         kept.share = self.mine.share
         kept.permits, kept.ended, kept.ended_in = self.mine.permits, "kept", self.history.epochs
-        self.history.counts["retained by min_hold"] += 1
 
     def grant(self, token: str, mine: _Token, end: float) -> None:
         at, now = self.at, self.now
@@ -582,8 +570,6 @@ class Replay:
             waits = other in at.queue or other in at.parked
             if waits and came < number and self.same_share(other, token) and self.alive(other):
                 self.bad("order", f"{token[:8]} was granted before {other[:8]}, of its share")
-        if mine.fence:
-            self.history.counts["granted again after expiry"] += 1
         mine.fence = 0
         self.granted[token] = end
 
@@ -639,7 +625,6 @@ class Replay:
     def after_acquire(self, word: str, *rest: Any) -> None:
         at, mine, counts = self.at, self.mine, self.history.counts
         if word == "ok":
-            counts["answered again"] += self.me not in self.granted
             self.claimed(*rest[:2])
             return
         if self.me in at.held and not mine.ended:
@@ -674,7 +659,6 @@ class Replay:
         how, counts = self.how, self.history.counts
         tombstone = str(self.entry.said["tombstone"])
         if how == "lost":  # a release in this mode only counts
-            counts["said to be lost"] += 1
             if word != "ok" or self.entry.writes:
                 self.bad("answer", f"{word}, and the script did more than count")
         elif how in ("release", "share"):
@@ -684,7 +668,6 @@ class Replay:
             if word == "ok" and how == "release":
                 self.ends("released")
         elif how == "giveup" and word == "ok":
-            counts["given up, granted at the last moment"] += 1
             self.claimed(*rest[:2])
         elif word != "lost":
             counts["given up" if how == "giveup" else "undone"] += 1
