@@ -602,58 +602,30 @@ def test_plans_send_arguments_in_the_order_of_the_header(
     renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
     leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "place": ""}
     leaving |= {"mark": "88 6", "tombstone": 0}
+    assert [
+        {**asking, "lease": "inf", "how": "wait"},
+        {**renewing, "ms": "inf", "nth": 0, "known": 0},
+    ] == sent(plans.acquire(long, 100.0, "T"), ["ok", "123", "5000"], ["ok", "inf"])
+    assert [
+        {**asking, "lease": "2500", "how": "wait"},
+        {**leaving, "fence": "0", "how": "giveup"},
+    ] == sent(plans.acquire(short, 100.0, "T"), ["wait", "1000", 1000, 0], ["gone"])
     visiting = {**asking, "verb": "visit", "lease": "2500", "place": "P", "nth": 3, "ticket": 17}
-    del visiting["fair"], visiting["compact"]
+    visiting = {name: visiting[name] for name in visiting.keys() - {"fair", "compact"}}
     given = Grant("T", 123, 5, 100.0, 102.5, 102.5, False)
     own, placed = (keys, given), (keys, given._replace(place="P"))
-    adopting = {**renewing, "ms": "4000", "nth": 33}
-    job = Job("P", 3, 17, "who")
-    for plan, answers, expected in (
-        (
-            plans.acquire(long, 100.0, "T"),
-            [["ok", "123", "5000"], ["ok", "inf"]],
-            [
-                {**asking, "lease": "inf", "how": "wait"},
-                {**renewing, "ms": "inf", "nth": 0, "known": 0},
-            ],
-        ),
-        (
-            plans.acquire(short, 100.0, "T"),
-            [["wait", "1000", 1000, 0], ["gone"]],
-            [
-                {**asking, "lease": "2500", "how": "wait"},
-                {**leaving, "fence": "0", "how": "giveup"},
-            ],
-        ),
-        (
-            plans.acquire(long._replace(wait=False), 100.0, "T"),
-            [],
-            [{**asking, "lease": "inf", "how": "try"}],
-        ),
-        (
-            visit(short._replace(tokens=lambda: "T"), job, 100.0),
-            [],
-            [{**visiting, "job": "who"}],
-        ),
-        (
-            plans.release(*own, 1.5, 3.0, 1.0, 100.0),
-            [],
-            [{**leaving, "how": "release", "hold": 1500}],
-        ),
-        (
-            plans.release(*placed, 0.0, 3.0, 1.0, 1.0),
-            [],
-            [{**leaving, "how": "release", "place": "P"}],
-        ),
-        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), [], [{**adopting, "known": 0}]),
-        (
-            plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22),
-            [],
-            [{**adopting, "how": "adopt", "known": 22}],
-        ),
-        (plans.share(*own, 1.0, 100.0), [], [{**leaving, "how": "share"}]),
+    adopting, trying = {**renewing, "ms": "4000", "nth": 33}, long._replace(wait=False)
+    job, short = Job("P", 3, 17, "who"), short._replace(tokens=lambda: "T")
+    for plan, expected in (
+        (plans.acquire(trying, 100.0, "T"), {**asking, "lease": "inf", "how": "try"}),
+        (visit(short, job, 100.0), {**visiting, "job": "who"}),
+        (plans.release(*own, 1.5, 3.0, 1.0, 100.0), {**leaving, "how": "release", "hold": 1500}),
+        (plans.release(*placed, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "place": "P"}),
+        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
+        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22), {**adopting, "how": "adopt", "known": 22}),
+        (plans.share(*own, 1.0, 100.0), {**leaving, "how": "share"}),
     ):
-        assert expected == sent(plan, *answers)
+        assert [expected] == sent(plan)
 
 
 # Budgets, and replies of a later version
