@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer
-from tests.celery_site.site import Site, rabbitmq, site_with_redis
+from tests.celery_site.site import Site, rabbitmq
 
 from .behaviour.watching import View
 
@@ -26,25 +26,23 @@ HALF_SECOND = "for n in range({}): limited.delay(n, 0.5)"
 
 
 @pytest.fixture
-def both(tmp_path: Path, clean_redis: None) -> Iterator[tuple[Site, RedisServer]]:
-    with site_with_redis(tmp_path) as found:
-        yield found
+def broker() -> Iterator[RedisServer]:
+    pytest.importorskip("celery", reason="Celery is missing: pip install celery")
+    with RedisServer() as broker:
+        yield broker
 
 
 @pytest.fixture
-def site(both: tuple[Site, RedisServer]) -> Site:
-    return both[0]
+def site(broker: RedisServer, tmp_path: Path, clean_redis: None) -> Iterator[Site]:
+    site = Site(broker.url, broker.url[:-1] + "1", tmp_path)
+    yield site
+    site.stop()
 
 
 def kill_child(worker: Any) -> None:
     """Kill the first process in the pool of a worker."""
     path = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
     os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
-
-
-def wait_for(site: Site, word: str, count: int, seconds: float = 60) -> None:
-    """Wait until `count` jobs have begun (if `word` is "begin") or ended (if it is "end")."""
-    site.until(lambda: len(site.effects.jobs(word)) >= count, seconds)
 
 
 def check_order(site: Site, jobs: int, displacement: int) -> None:
@@ -115,9 +113,9 @@ def test_killed_child_and_killed_worker_lose_no_job(site: Site) -> None:
     site.environment["CELERY_SITE_CONF"] = json.dumps(options)
     site.send(HALF_SECOND.format(12))
     first, second = site.start(3), site.start(3)
-    wait_for(site, "begin", 2)
+    site.wait_for("begin", 2)
     kill_child(first)
-    wait_for(site, "begin", 5)
+    site.wait_for("begin", 5)
     os.killpg(second.pid, signal.SIGKILL)
     site.start(3)
     site.ended(range(12), 110)
@@ -127,23 +125,22 @@ def test_killed_child_and_killed_worker_lose_no_job(site: Site) -> None:
 def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(site: Site, raw: Any) -> None:
     site.send(HALF_SECOND.format(16))
     site.start()
-    wait_for(site, "end", 4)
+    site.wait_for("end", 4)
     raw.flushdb()
     site.ended(range(16))
     check_order(site, 16, displacement=8)
 
 
 @deep
-def test_worker_keeps_the_limit_while_the_broker_is_down(both: tuple[Site, RedisServer]) -> None:
-    site, broker = both
+def test_worker_keeps_the_limit_while_the_broker_is_down(site: Site, broker: RedisServer) -> None:
     site.send("for n in range(8): limited.delay(n, 1)")
     site.start()
-    wait_for(site, "begin", 2)
+    site.wait_for("begin", 2)
     broker.stop()
     time.sleep(4)
     broker.restart()
     site.send("pass")
-    wait_for(site, "end", 2, 30)
+    site.wait_for("end", 2, 30)
     assert site.effects.most_at_once() <= 2
 
 
@@ -160,15 +157,13 @@ def test_thread_and_gevent_pools_keep_the_limit(site: Site, pool: str) -> None:
 @deep
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_rabbitmq_keeps_the_limit_and_loses_no_job(
-    tmp_path: Path, clean_redis: None, queue_type: str
+    site: Site, tmp_path: Path, queue_type: str
 ) -> None:
-    with rabbitmq(tmp_path) as broker, RedisServer() as results:
-        site = Site(broker, results.url, tmp_path, task_default_queue_type=queue_type)
-        try:
-            worker = site.start()
-            site.send(HALF_SECOND.format(12))
-            wait_for(site, "begin", 4, 90)
-            kill_child(worker)
-            site.ended(range(12), 90)
-        finally:
-            site.stop()
+    with rabbitmq(tmp_path) as address:
+        site.environment["CELERY_SITE_BROKER"] = address
+        site.environment["CELERY_SITE_CONF"] = json.dumps({"task_default_queue_type": queue_type})
+        worker = site.start()
+        site.send(HALF_SECOND.format(12))
+        site.wait_for("begin", 4, 90)
+        kill_child(worker)
+        site.ended(range(12), 90)

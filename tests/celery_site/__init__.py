@@ -1,1 +1,1 @@
-"""A Celery project in processes of its own. Its tasks record what they do in SQLite."""
+"""A Celery project in processes of its own. Its tasks record what they do in a file."""

@@ -1,7 +1,6 @@
-"""The record of what tasks did, in a SQLite file that is independent of the broker and Redis."""
+"""The record of what tasks did: a file to which all processes append, independent of Redis."""
 
 import os
-import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,17 +13,9 @@ class Effect(NamedTuple):
     job: int
 
 
-def _execute(path: str, statement: str, values: tuple[object, ...] = ()) -> list[Effect]:
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    connection.execute("CREATE TABLE IF NOT EXISTS effects (at REAL, word TEXT, job INT)")
-    rows = [Effect(*row) for row in connection.execute(statement, values)]
-    connection.close()
-    return rows
-
-
 def note(word: str, job: int) -> None:
-    values = (time.monotonic(), word, job)
-    _execute(os.environ["CELERY_SITE_EFFECTS"], "INSERT INTO effects VALUES (?, ?, ?)", values)
+    with open(os.environ["CELERY_SITE_EFFECTS"], "a") as file:
+        file.write(f"{time.monotonic()},{word},{job}\n")
 
 
 class Effects:
@@ -32,9 +23,11 @@ class Effects:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        path.touch()
 
     def all(self) -> list[Effect]:
-        return _execute(str(self.path), "SELECT at, word, job FROM effects ORDER BY rowid")
+        rows = (line.split(",") for line in self.path.read_text().splitlines())
+        return [Effect(float(at), word, int(job)) for at, word, job in rows]
 
     def jobs(self, word: str) -> list[int]:
         return [effect.job for effect in self.all() if effect.word == word]

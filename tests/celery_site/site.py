@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from devtools.servers import HOST, RedisServer, free_port
+from devtools.servers import HOST, free_port
+from tests.support.commands import run
 
 from .effects import Effects
 
@@ -38,10 +39,10 @@ def kill(process: Any) -> None:
 
 
 class Site:
-    """A Celery project with workers that a test starts."""
+    """A Celery project with workers that a test starts. `stop()` kills them."""
 
     def __init__(self, broker: str, results: str, folder: Path, **conf: Any) -> None:
-        self.folder, self.effects = folder, Effects(folder / "effects.sqlite3")
+        self.folder, self.effects = folder, Effects(folder / "effects")
         self.environment = {
             **os.environ,
             "CELERY_SITE_BROKER": broker,
@@ -53,21 +54,17 @@ class Site:
 
     def start(self, processes: int = 4, pool: str = "prefork") -> Any:
         """Start a worker with a pool of `processes`, and return its main process."""
-        words = [sys.executable, "-m", "celery", "-A", "tests.celery_site.app", "worker"]
-        words += ["-l", "INFO", "-P", pool, "-c", str(processes), "--without-gossip"]
-        words += ["--without-mingle", "-n", f"w{len(self.workers)}@%h"]
-        output = self.folder / f"worker{len(self.workers)}.log"
-        self.workers.append(started(words, self.environment, output))
+        number = len(self.workers)
+        words = f"-m celery -A tests.celery_site.app worker -l INFO -P {pool} -c {processes}"
+        words += f" --without-gossip --without-mingle -n w{number}@%h"
+        output = self.folder / f"worker{number}.log"
+        self.workers.append(started([sys.executable, *words.split()], self.environment, output))
         return self.workers[-1]
 
     def send(self, code: str) -> str:
         """Run `code` in a process of the project, and return what it printed."""
-        words = [sys.executable, "-c", f"from tests.celery_site.app import *\n{code}"]
-        done = subprocess.run(
-            words, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        code = f"from tests.celery_site.app import *\n{code}"
+        return run(sys.executable, "-c", code, cwd=ROOT, **self.environment)
 
     def until(self, condition: Callable[[], Any], seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
@@ -79,6 +76,10 @@ class Site:
         """Wait until each of these jobs has ended."""
         self.until(lambda: set(jobs) <= set(self.effects.jobs("end")), seconds)
 
+    def wait_for(self, word: str, count: int, seconds: float = 60) -> None:
+        """Wait until `count` jobs have begun (if `word` is "begin") or ended (if it is "end")."""
+        self.until(lambda: len(self.effects.jobs(word)) >= count, seconds)
+
     def logs(self) -> str:
         texts = (path.read_text(errors="replace") for path in self.folder.glob("worker*.log"))
         return "\n".join(text[-6000:] for text in texts)
@@ -88,24 +89,12 @@ class Site:
             kill(worker)
 
 
-@contextlib.contextmanager
-def site_with_redis(folder: Path, **conf: Any) -> Iterator[tuple[Site, RedisServer]]:
-    pytest.importorskip("celery", reason="Celery is missing: pip install celery")
-    with RedisServer() as broker:
-        site = Site(broker.url, broker.url[:-1] + "1", folder, **conf)
-        try:
-            yield site, broker
-        finally:
-            site.stop()
-
-
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 @contextlib.contextmanager
 def rabbitmq(folder: Path) -> Iterator[str]:
     """Run a RabbitMQ server during the block. Yield its URL."""
-    pytest.importorskip("celery", reason="Celery is missing: pip install celery")
     if not RABBITMQ.exists():
         pytest.skip("RabbitMQ is missing: apt-get install rabbitmq-server")
     port, distribution, epmd = free_port(), free_port(), free_port()

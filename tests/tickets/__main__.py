@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import django
@@ -19,8 +20,8 @@ from django.conf import settings
 
 BUYERS, TICKETS = 15, 8
 
-
-def configure(redis_url: str, host: str, port: str) -> None:
+if __name__ == "__main__":
+    redis_url, host, port = sys.argv[1:]
     database = {"NAME": "postgres", "USER": "exam", "HOST": host, "PORT": port}
     engine = {"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}
     cache = {"BACKEND": "django_redis.cache.RedisCache", "KEY_PREFIX": "tickets"}
@@ -35,6 +36,12 @@ def configure(redis_url: str, host: str, port: str) -> None:
     )
     django.setup()
 
+from django.db import connection, transaction  # noqa: E402
+from django.http import HttpResponse  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.urls import path  # noqa: E402
+
+from django_redis_sync import Lock, synchronized  # noqa: E402
 
 #: An item for each buyer that has counted the sold tickets.
 COUNTED: list[None] = []
@@ -49,8 +56,6 @@ def until_another_counts() -> None:
 
 def sell() -> None:
     """Sell a ticket if one is left. Pause between count and sale, so that others can interfere."""
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
@@ -62,7 +67,6 @@ def sell() -> None:
 
 def view(buy: Callable[[], None], rest: Callable[[], None] = lambda: time.sleep(0.02)) -> Any:
     """Return a view that calls `buy`, and then, still before the COMMIT, `rest`."""
-    from django.http import HttpResponse
 
     def respond(request: Any) -> HttpResponse:
         buy()
@@ -72,62 +76,56 @@ def view(buy: Callable[[], None], rest: Callable[[], None] = lambda: time.sleep(
     return respond
 
 
-def views() -> dict[str, Callable[..., Any]]:
-    from django.db import transaction
+def inside(block: Callable[[], Any]) -> Callable[[], None]:
+    def buy() -> None:
+        with block():
+            sell()
 
-    from django_redis_sync import Lock, synchronized
+    return buy
 
-    @contextlib.contextmanager
-    def in_a_savepoint() -> Iterator[None]:
-        with transaction.atomic(), Lock("nested", release_on_commit=True):
-            yield
 
-    def inside(block: Callable[[], Any]) -> Callable[[], None]:
-        def buy() -> None:
-            with block():
-                sell()
+@contextlib.contextmanager
+def in_a_savepoint() -> Iterator[None]:
+    with transaction.atomic(), Lock("nested", release_on_commit=True):
+        yield
 
-        return buy
 
-    later = {"release_on_commit": True}
-    apart = view(inside(lambda: Lock("apart").atomic()))
-    return {
-        "with": view(inside(lambda: Lock("with")), until_another_counts),
-        "synchronized": view(synchronized("decorated")(sell), until_another_counts),
-        "atomic": view(inside(lambda: Lock("atomic").atomic())),
-        "with-release-on-commit": view(inside(lambda: Lock("later", **later))),
-        "synchronized-release-on-commit": view(synchronized("decorated", **later)(sell)),
-        "not-atomic-requests-and-atomic": transaction.non_atomic_requests(apart),
-        "savepoint-release-on-commit": view(inside(in_a_savepoint)),
-    }
+LATER = {"release_on_commit": True}
+WAYS = {
+    "with": view(inside(lambda: Lock("with")), until_another_counts),
+    "synchronized": view(synchronized("decorated")(sell), until_another_counts),
+    "atomic": view(inside(lambda: Lock("atomic").atomic())),
+    "with-release-on-commit": view(inside(lambda: Lock("later", **LATER))),
+    "synchronized-release-on-commit": view(synchronized("decorated", **LATER)(sell)),
+    "not-atomic-requests-and-atomic": transaction.non_atomic_requests(
+        view(inside(lambda: Lock("apart").atomic()))
+    ),
+    "savepoint-release-on-commit": view(inside(in_a_savepoint)),
+}
+urlpatterns = [path(f"{name}/", way) for name, way in WAYS.items()]
 
 
 def buy_all(name: str) -> dict[str, Any]:
-    from django.db import connection
-    from django.test import Client
-
-    told, errors = list[str](), list[str]()
+    told, start = list[str](), threading.Barrier(BUYERS, timeout=30)
     handler, log = logging.Handler(logging.WARNING), logging.getLogger("django_redis_sync")
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    start = threading.Barrier(BUYERS)
 
-    def buyer() -> None:
-        start.wait(30)
+    def buy(_: int) -> str:
+        start.wait()
         try:
             Client().get(f"/{name}/")
         except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+            return f"{type(error).__name__}: {error}"
         finally:
             connection.close()
+        return ""
 
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS ticket")
         cursor.execute("CREATE TABLE ticket (id serial PRIMARY KEY)")
         log.addHandler(handler)
-        threads = [threading.Thread(target=buyer) for _ in range(BUYERS)]
-        for act in (threading.Thread.start, lambda thread: thread.join(90)):
-            for thread in threads:
-                act(thread)
+        with ThreadPoolExecutor(BUYERS) as buyers:
+            errors = [*filter(None, buyers.map(buy, range(BUYERS)))]
         log.removeHandler(handler)
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
@@ -135,9 +133,4 @@ def buy_all(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    configure(*sys.argv[1:])
-    from django.urls import path
-
-    ways = views()
-    urlpatterns = [path(f"{name}/", way) for name, way in ways.items()]
-    print(json.dumps({name: buy_all(name) for name in ways}))
+    print(json.dumps({name: buy_all(name) for name in WAYS}))
