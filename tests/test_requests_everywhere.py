@@ -14,7 +14,7 @@ import pytest
 from tests.behaviour.both import eventually
 from tests.request_site import gate
 from tests.request_site.project import in_use
-from tests.request_site.server import ASYNC, ROOT, SERVERS, SlowClient
+from tests.request_site.server import ASYNC, ROOT, SERVERS, read_rest
 from tests.test_requests_servers import (  # noqa: F401 - run with the fixture `site` of this module
     started,
     suited,
@@ -59,13 +59,13 @@ def test_permit_is_renewed_while_the_view_runs(site):
 def test_slowly_read_stream_ends_with_its_lease(site):
     path = suited(site, "/flood/")
     ended_before = site.log.read_text().count("was ended")
-    with SlowClient(site, f"{path}?client=slow") as slow:
+    with site.connection(f"{path}?client=slow", 4096) as slow:
         eventually(lambda: gate.arrived("flood"))
         eventually(lambda: site.log.read_text().count("was ended") > ended_before)
         # On the other servers, the permit is held until the client reads, because a write blocks.
         if site.kind in (*ASYNC, "gevent"):
             eventually(lambda: in_use("flood") == 0)
-        assert 100_000_000 > slow.read_rest()  # the client gets only buffered parts of the 200 MB
+        assert 100_000_000 > read_rest(slow)  # the client gets only buffered parts of the 200 MB
     eventually(lambda: in_use("flood") == 0)
     assert ended_before + 1 == site.log.read_text().count("was ended")
 
@@ -77,36 +77,25 @@ def test_server_logs_no_error_from_start_to_end(site, tmp_path):
     assert "redis" not in log and "Traceback" not in log, log
 
 
-LATE = """
-import django
-
-django.setup()
-from gevent import monkey
-
-monkey.patch_all()
-from django.apps import apps
-{then}
-"""
+PATCH = "from gevent import monkey; monkey.patch_all()"
+SETUP = "import django; django.setup(); from django.apps import apps"
 ACQUIRE = "from django_redis_sync import Lock; Lock('late').acquire(blocking=False).release()"
 READY = "apps.get_app_config('django_redis_sync').ready()"
 
 
-def stderr_of(script):
-    """Return what a Python process writes to stderr while it runs `script`."""
+@pytest.mark.parametrize(
+    ("steps", "times"),
+    [
+        ([SETUP, PATCH, ACQUIRE], 1),
+        ([SETUP, PATCH, READY], 1),
+        ([SETUP, PATCH, READY, ACQUIRE], 1),
+        ([SETUP, PATCH], 0),
+        ([PATCH, SETUP, ACQUIRE], 0),
+    ],
+)
+def test_gevent_that_patches_after_django_setup_is_logged(steps, times):
     if not installed("gevent"):
         pytest.skip("gevent is not installed")
-    words = [sys.executable, "-W", "ignore", "-c", script]
+    words = [sys.executable, "-W", "ignore", "-c", "\n".join(steps)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return done.stderr
-
-
-@pytest.mark.parametrize(
-    ("then", "times"), [(ACQUIRE, 1), (READY, 1), (f"{READY}; {ACQUIRE}", 1), ("", 0)]
-)
-def test_gevent_that_patches_after_django_setup_is_logged(then, times):
-    assert times == stderr_of(LATE.format(then=then)).count("gevent patched this process after")
-
-
-def test_gevent_that_patches_before_django_setup_is_not_logged():
-    patch = "from gevent import monkey; monkey.patch_all()"
-    assert "gevent" not in stderr_of(f"{patch}\nimport django; django.setup()\n{ACQUIRE}")
+    assert times == done.stderr.count("gevent patched this process after")

@@ -4,7 +4,6 @@ test_requests_servers tests real servers and clients that disconnect.
 """
 
 import asyncio
-import contextlib
 import gc
 import io
 import itertools
@@ -15,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
-from django.test import AsyncClient, RequestFactory
+from django.test import RequestFactory
 
 from django_redis_sync import Lease, semaphore_required
 from django_redis_sync.signals import lease_lost
 from tests.behaviour.both import eventually
-from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, SYNC, in_use
+from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use
 
 pytestmark = [
     pytest.mark.promise(20),
@@ -36,14 +35,6 @@ def stream(request):
     return StreamingHttpResponse(iter([b"first", b"last"]))
 
 
-def failing_stream(request):
-    def parts():
-        yield b"first"
-        raise OSError("the source failed")
-
-    return StreamingHttpResponse(parts())
-
-
 def file(request):
     return FileResponse(io.BytesIO(b"first\nlast"))
 
@@ -53,38 +44,6 @@ def test_template_response_holds_its_permit_until_it_is_rendered(project):
     template = SimpleNamespace(render=lambda *_: f"{in_use()} in use")
     project.limit(body=lambda request: TemplateResponse(request, template))
     assert (b"1 in use", 0) == (project.get().content, in_use())
-
-
-@pytest.mark.parametrize("body", [stream, failing_stream, file])
-@pytest.mark.parametrize("wrapped", [False, True], ids=["", "wrapped"])
-@SYNC
-def test_stream_holds_its_permit_until_it_ends(project, body, wrapped):
-    project.settings.MIDDLEWARE = [OBEYING, *project.settings.MIDDLEWARE]
-    project.limit(body=body)
-    parts = iter(project.get(outer="wrap" if wrapped else "").streaming_content)
-    gc.collect()
-    assert (1, 503) == (in_use(), project.status())
-    assert next(parts).lower().startswith(b"first")
-    assert 1 == in_use()
-    with contextlib.suppress(OSError) if body is failing_stream else contextlib.nullcontext():
-        list(parts)
-    assert 0 == in_use()
-
-
-@BOTH
-def test_async_stream_holds_its_permit_until_it_ends(project):
-    async def parts():
-        yield b"part"
-        yield str(await asyncio.to_thread(in_use)).encode()
-
-    project.limit(body=lambda request: StreamingHttpResponse(parts()))
-    project.asgi = True
-
-    async def read():
-        return [part async for part in await AsyncClient().get("/home/")]
-
-    assert [b"part", b"1"] == asyncio.run(read())
-    eventually(lambda: in_use() == 0)
 
 
 def test_close_of_the_request_of_a_stream_releases_its_permit():

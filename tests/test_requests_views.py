@@ -29,7 +29,7 @@ from django_redis_sync import (
 from django_redis_sync.limits import semaphore
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
-from tests.request_site import drf, gate
+from tests.request_site import drf
 from tests.request_site.project import (
     CLIENTS,
     EVERYWHERE,
@@ -566,24 +566,3 @@ def test_request_cancelled_at_any_await_leaves_no_permit(project, path):
         await acall(path)
 
     asyncio.run(main())
-
-
-@pytest.mark.promise(20)
-@site
-def test_sync_view_that_outlives_its_cancelled_request_keeps_its_permit(project):
-    project.with_middleware(ENDPOINTS={"reports:*": ONE})
-
-    async def main():
-        request = asyncio.create_task(acall("/reports/export/?gate=sync"))
-        while not gate.now_inside("plain"):
-            await asyncio.sleep(0.01)
-        request.cancel()
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-        assert 1 == gate.now_inside("plain") == (await Semaphore("one", 1).astatus()).in_use
-        gate.open_gate("sync")
-        await asyncio.gather(request, return_exceptions=True)
-
-    asyncio.run(main())
-    assert 0 == gate.now_inside("plain")
-    eventually(lambda: in_use() == 0)

@@ -21,7 +21,10 @@ def obeying(get_response):
             return HttpResponse(status=304)
         if outer == "wrap" and response.streaming:
             content = response.streaming_content
-            response.streaming_content = (part.upper() for part in content)
+            if response.is_async:
+                response.streaming_content = (part.upper() async for part in content)
+            else:
+                response.streaming_content = (part.upper() for part in content)
         return response
 
     return call

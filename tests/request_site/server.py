@@ -24,23 +24,21 @@ PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
-GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} -w {{workers}} --graceful-timeout 2"
+GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} --graceful-timeout 2"
 #: The command of each server: a program for uWSGI, or else a Python module.
 SERVERS = {
     "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
     "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
-    "uvicorn": f"uvicorn {ASGI} --host 127.0.0.1 --port {{port}} --workers {{workers}} "
+    "uvicorn": f"uvicorn {ASGI} --host 127.0.0.1 --port {{port}} "
     "--lifespan off --timeout-graceful-shutdown 2 --log-level warning",
     "daphne": f"daphne -b 127.0.0.1 -p {{port}} -v 0 {ASGI}",
-    "hypercorn": f"hypercorn --bind 127.0.0.1:{{port}} --workers {{workers}} "
-    f"--graceful-timeout 2 {ASGI}",
-    "granian": f"granian --interface asginl --host 127.0.0.1 --port {{port}} "
-    f"--workers {{workers}} {ASGI}",
+    "hypercorn": f"hypercorn --bind 127.0.0.1:{{port}} --graceful-timeout 2 {ASGI}",
+    "granian": f"granian --interface asginl --host 127.0.0.1 --port {{port}} {ASGI}",
     "granian_wsgi": f"granian --interface wsgi --host 127.0.0.1 --port {{port}} "
-    f"--workers {{workers}} --blocking-threads {{threads}} {WSGI}",
+    f"--blocking-threads {{threads}} {WSGI}",
     "waitress": f"waitress --listen=127.0.0.1:{{port}} --threads={{threads}} {WSGI}",
     "uwsgi": f"uwsgi --http-socket 127.0.0.1:{{port}} --module {WSGI} --master --lazy-apps "
-    "--processes {workers} --threads {threads} --enable-threads --py-call-uwsgi-fork-hooks "
+    "--threads {threads} --enable-threads --py-call-uwsgi-fork-hooks "
     "--die-on-term --need-app",
 }
 #: The servers for ASGI.
@@ -50,10 +48,10 @@ ASYNC = ("uvicorn", "daphne", "hypercorn", "granian")
 class Site:
     """The site on the server `kind` of SERVERS. For `options`, see settings.py."""
 
-    def __init__(self, kind: str, log: Path, workers: int = 1, threads: int = 8, **options):
+    def __init__(self, kind: str, log: Path, **options):
         self.kind, self.port, self.log = kind, free_port(), log
         self.url = f"http://127.0.0.1:{self.port}"
-        words = SERVERS[kind].format(port=self.port, workers=workers, threads=threads).split()
+        words = SERVERS[kind].format(port=self.port, threads=64).split()
         if kind == "uwsgi":
             folder = Path(sys.executable).parent
             self.words = [str(folder / "uwsgi"), "--home", str(folder.parent), *words[1:]]
@@ -111,29 +109,10 @@ class Site:
         return client
 
 
-class SlowClient:
-    """A client that sends a request and reads the response byte by byte."""
-
-    def __init__(self, site: Site, path: str) -> None:
-        self._socket = site.connection(path, receive_buffer=4096)
-
-    def read_byte(self) -> bool:
-        """Return True if a byte was read, False at the end of the connection."""
-        try:
-            return bool(self._socket.recv(1))
-        except OSError:
-            return False
-
-    def read_rest(self) -> int:
-        """Read until the connection ends. Return the number of bytes."""
-        size = 0
-        with contextlib.suppress(OSError):
-            while part := self._socket.recv(1 << 20):
-                size += len(part)
-        return size
-
-    def __enter__(self) -> "SlowClient":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._socket.close()
+def read_rest(client: socket.socket) -> int:
+    """Read until the connection ends. Return the number of bytes."""
+    size = 0
+    with contextlib.suppress(OSError):
+        while part := client.recv(1 << 20):
+            size += len(part)
+    return size

@@ -5,7 +5,7 @@ import json
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import CACHES, DATABASES, MIDDLEWARE, REDIS_SYNC
+from tests.settings import MIDDLEWARE, REDIS_SYNC
 
 SITE = json.loads(os.environ.get("SITE", "{}"))
 
@@ -15,20 +15,8 @@ if SITE.get("without_gc"):
 ROOT_URLCONF = "tests.request_site.views"
 WSGI_APPLICATION = "tests.request_site.wsgi.application"
 
-CACHES = {**CACHES, "limits": {**CACHES["default"]}}
-if "redis" in SITE:
-    CACHES["limits"]["LOCATION"] = SITE["redis"]
-REDIS_SYNC = {**REDIS_SYNC, "CACHE": "limits", **SITE.get("sync", {})}
-
+REDIS_SYNC = {**REDIS_SYNC, **SITE.get("sync", {})}
 MIDDLEWARE = [*MIDDLEWARE, *SITE.get("middleware", [])]
-DATABASES = {
-    "default": {
-        **DATABASES["default"],
-        "ATOMIC_REQUESTS": SITE.get("atomic", False),
-        # A concurrent writer waits up to 20 seconds. Transactions begin as readers.
-        "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
-    }
-}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

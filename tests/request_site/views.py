@@ -9,7 +9,6 @@ import io
 import time
 
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import Group
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.urls import include, path
@@ -18,7 +17,6 @@ from django.views import View
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from tests.request_site import drf, gate
-from tests.request_site.project import async_view, respond_ok
 
 one = semaphore_required("one", limit=1)
 
@@ -155,28 +153,6 @@ class AsyncMixed(SemaphoreRequiredMixin, View):
         return await aplain(request)
 
 
-# Tenants, and a view that must not run concurrently
-
-tenants = semaphore_required("tenants", limit=4, share=client_of, share_limit=2)
-
-
-def tenant(request):
-    with gate.inside("tenants"), gate.inside(f"tenant {client_of(request)}"):
-        time.sleep(0.02)
-    return respond_ok(request)
-
-
-@semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)
-def counter(request):
-    """Read a number, wait, and write the next number. Concurrent requests would lose updates."""
-    group = Group.objects.get(name__startswith="count")
-    number = int(group.name.partition(" ")[2])
-    time.sleep(0.001)
-    group.name = f"count {number + 1}"
-    group.save()
-    return respond_ok(request)
-
-
 def served(**views):
     return [path(f"{name}/", view, name=name) for name, view in views.items()]
 
@@ -189,8 +165,7 @@ urlpatterns = [
     *served(free=plain, quick=quick, limited=one(plain), alimited=one(aplain)),
     *served(stream=one(plain_stream), astream=one(aplain_stream), flood=flood, aflood=aflood),
     *served(file=file, template=template, slow_template=slow_template),
-    *served(broken_template=broken_template, gated=drf.gated(plain), counter=counter),
+    *served(broken_template=broken_template, gated=drf.gated(plain)),
     *served(adispatch=AsyncDispatch.as_view(), onget=OnGet.as_view()),
     *served(mixed=Mixed.as_view(), amixed=AsyncMixed.as_view(), members=login_required(one(plain))),
-    *served(tenant=tenants(tenant), atenant=tenants(async_view(tenant))),
 ]
