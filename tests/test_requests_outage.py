@@ -5,36 +5,29 @@ database number. Only new settings end such an outage, so the log names and repe
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
 import re
 import signal
-import socket
+import socketserver
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 
 import pytest
 import redis
-from django.core.management import call_command
 from django.test import RequestFactory
 
-from django_redis_sync import Lease, Lock, Semaphore, Unavailable, semaphore_required
+from django_redis_sync import Lease, Semaphore, semaphore_required
 from django_redis_sync.limits import breaker
-from django_redis_sync.limits.local import LocalLimiter, LocalWait
-from django_redis_sync.limits.policy import SemaphoreId
 from django_redis_sync.signals import outage_changed
 from tests.behaviour.both import eventually
 from tests.behaviour.proxy import proxied
-from tests.request_site import gate
 from tests.request_site.project import (
     BOTH,
     EVERYWHERE,
-    MIDDLEWARE,
     arespond_ok,
     in_use,
     reasons,
@@ -42,7 +35,7 @@ from tests.request_site.project import (
     status_of,
     waiting,
 )
-from tests.request_site.server import Site
+from tests.support.commands import locks
 from tests.support.interrupting import Interrupted
 
 pytestmark = pytest.mark.promise(24)
@@ -388,51 +381,6 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(project, begin_
     assert 200 == visit.end()
 
 
-def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(
-    new_server, tmp_path, clean_redis
-):
-    server = new_server()
-    endpoints = {"quick": {"limit": 3}, "reports:list": {"limit": 1, "on_outage": "closed"}}
-    options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
-
-    def ask(client, number):
-        """Send requests. Return the duration of each request in seconds, also of rejected
-        requests."""
-        took = []
-        for _ in range(number):
-            start = time.monotonic()
-            assert client.get("/quick/").status_code in (200, 503)
-            took.append(time.monotonic() - start)
-        return took
-
-    with (
-        Site("gunicorn", tmp_path / "log", threads=8, **options) as site,
-        contextlib.ExitStack() as stack,
-        ThreadPoolExecutor(6) as threads,
-    ):
-        # Each thread has its own client, because in a shared one, a thread may close the connection
-        # of another thread.
-        clients = [stack.enter_context(site.client()) for _ in range(6)]
-
-        def load(number):
-            return [*itertools.chain(*threads.map(ask, clients, [number] * 6))]
-
-        load(60)
-        server.pause()
-        load(4)  # some of these requests notice the outage
-        in_outage = load(100)
-        assert 503 == site.get("/reports/list/").status_code
-        server.resume()
-        eventually(lambda: site.get("/reports/list/").status_code == 200)
-        load(20)
-        assert 3 >= gate.peak("quick")
-    # A request that takes over 0.5 s sent a command to the hung server. Fewer than a tenth may do
-    # so.
-    assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
-    log = site.log.read_text()
-    assert 1 == log.count("is down") == log.count("is available again")
-
-
 # A Redis that rejects the client
 
 PASSWORD, RIGHTS = "wrong user or password", "missing permissions of the user"
@@ -448,37 +396,27 @@ WAYS = {
 }
 
 
+class NoTls(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(1000)
+        self.request.sendall(b"no TLS")
+
+
 @pytest.fixture
-def guarded(new_server):
-    """A server that requires a password, and whose users lack permissions."""
+def address(new_server):
+    """Return a function that returns the address to configure for a URL: a server that requires a
+    password, and whose users lack permissions, or for rediss://, a server without TLS."""
     server = new_server(config={"requirepass": "right"})
+    some = ["~*", "&*", "+ping"]
+    users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
     with redis.Redis.from_url(server.url) as client:
-        some = ["~*", "&*", "+ping"]
-        script = [*some, "+evalsha", "+eval", "+time"]
-        users = {"app": some, "script": script, "keys": ["~elsewhere:*", "+@all"]}
-        for user, rights in users.items():
+        for user, rights in {**users, "keys": ["~elsewhere:*", "+@all"]}.items():
             client.execute_command("ACL", "SETUSER", user, "on", ">word", *rights)
-    return server
-
-
-@pytest.fixture
-def address(guarded):
-    """Return a function that returns the address to configure for a URL. For rediss://, it is the
-    address of a server without TLS."""
-
-    def serve():
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                with client:
-                    client.recv(1000)
-                    client.sendall(b"no TLS")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, daemon=True).start()
-        plain = listener.getsockname()[1]
-        yield lambda url: f"127.0.0.1:{plain if url.startswith('rediss') else guarded.port}"
-        listener.shutdown(socket.SHUT_RDWR)
+    with socketserver.TCPServer(("127.0.0.1", 0), NoTls) as plain:
+        threading.Thread(target=plain.serve_forever, daemon=True).start()
+        ports = {"redis": server.port, "rediss": plain.server_address[1]}
+        yield lambda url: f"127.0.0.1:{ports[url.partition(':')[0]]}"
+        plain.shutdown()
 
 
 @pytest.fixture
@@ -487,10 +425,10 @@ def errors(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
 
 
-@pytest.mark.promise(28)
+@pytest.mark.promise(27, 28)
 @pytest.mark.parametrize(("url", "cause"), WAYS.values(), ids=WAYS)
 @BOTH
-def test_rejected_client_is_logged_with_its_cause_and_on_outage_applies(
+def test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies(
     project, address, errors, url, cause
 ):
     project.use_redis(url.format(address(url)))
@@ -500,19 +438,11 @@ def test_rejected_client_is_logged_with_its_cause_and_on_outage_applies(
     assert f"'default' is misconfigured ({cause}): " in line
     assert "locks doctor" in line and "is down" not in line
     assert not {*["word", "guess", "right"]} & {*re.findall(r"\w+", line)}, "contains a password"
-
-
-@pytest.mark.promise(27)
-@pytest.mark.parametrize(("url", "cause"), WAYS.values(), ids=WAYS)
-def test_doctor_names_the_cause_when_redis_rejects_the_client(project, address, url, cause):
-    project.use_redis(url.format(address(url)))
-    with pytest.raises(Unavailable) as caught:
-        Lock("one").acquire()
     out = StringIO()
     with pytest.raises(SystemExit):
-        call_command("locks", "doctor", stdout=out, no_color=True)
+        locks("doctor", stdout=out, no_color=True)
     shown = " ".join(out.getvalue().split())
-    error = str(caught.value.__cause__).rstrip(".")
+    error = line.partition(f"({cause}): Redis: ")[2].partition(". This outage")[0].rstrip(".")
     assert "ACL" in shown if cause == RIGHTS else " ".join(error.split()) in shown, shown
 
 
@@ -535,31 +465,20 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
     eventually(lambda: project.status() == 200 and changes == [True, False])
 
 
-class _Leaving(int):
-    """A limit. While the next request is compared with this limit, the running request leaves."""
+def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins(project):
+    class Leaving(int):
+        """A limit. While the second request is compared with it, the first request leaves."""
 
-    leave: Callable[[], None]
+        def __gt__(self, other):
+            is_free = super().__gt__(other)
+            if not is_free and leaving.ident is None:
+                leaving.start()
+                leaving.join(0.2)
+            return is_free
 
-    def __gt__(self, other: int) -> bool:
-        full = not super().__gt__(other)
-        if full:
-            self.leave()
-        return not full
-
-
-def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins() -> None:
-    limiter, semaphore = LocalLimiter(), SemaphoreId("default", "x", None)
-    # The limiter can count any objects. Here it counts semaphores instead of requests.
-    first, second, limit = Semaphore("a", 1), Semaphore("b", 1), _Leaving(1)
-    assert limiter.try_enter(LocalWait(semaphore, first, 1), 0) is True
-    leaving = threading.Thread(target=limiter.left, args=(semaphore, first))
-
-    def leave() -> None:
-        leaving.start()
-        leaving.join(0.2)
-
-    limit.leave = leave
-    wait = limiter.try_enter(LocalWait(semaphore, second, limit), 1)
-    leaving.join()
-    assert isinstance(wait, LocalWait), "the newcomer does not wait"
-    assert limiter.finish_wait(semaphore, second), "nobody has admitted the request that waits"
+    limit = Leaving(1)
+    project.lose_redis()
+    project.limit(limit=lambda request: limit, blocking_timeout=5)
+    leaving = threading.Thread(target=project.visit().entered().end)
+    assert 200 == project.visit().entered().end()
+    assert leaving.ident is not None
