@@ -24,7 +24,7 @@ from django_redis_sync import (
     semaphore_required,
 )
 from django_redis_sync.testing import filled, limits_disabled, without_redis
-from tests.behaviour.both import eventually
+from tests.behaviour.both import Async, Sync, eventually
 from tests.request_site.project import OBEYING, call, facts, key_in, respond_ok
 from tests.support.commands import locks
 
@@ -98,31 +98,38 @@ def test_filled_takes_the_cache_and_the_share_limit_of_the_view(project, shop, n
             assert statuses == [status(f"/shop/?tenant={tenant}") for tenant in "ab"], options
 
 
-@pytest.mark.parametrize("key", ["ip", "user", by_tenant, f"{__name__}.by_tenant", None])
-def test_filled_for_a_request_fills_the_semaphore_of_its_key(key, shop, no_redis):
-    shop(key=key)
-    request = RequestFactory().get("/shop/?tenant=7")
-    request.user = AnonymousUser()
-    with filled("shop", request=request) as lease:
-        assert 2 == lease.permits
-        assert (503 if key is None else 429) == status("/shop/?tenant=7")
-        other = {"REMOTE_ADDR": "10.9.8.7"}
-        assert (503 if key is None else 200) == status("/shop/?tenant=8", **other)
-    assert 200 == status("/shop/?tenant=7")
-    with filled("shop", 1, request=request) as lease:
-        assert 1 == lease.permits
+MINE, OTHER = "/shop/?user=7&tenant=7", "/shop/?user=8&tenant=8"
 
 
 @pytest.mark.parametrize(
-    ("key", "given"),
-    [("user", {"user": User(pk=7)}), ("user", {"key": "7"}), ("ip", {}), (by_tenant, {})],
+    ("key", "given", "permits"),
+    [
+        *((key, "request", 2) for key in ("ip", "user", by_tenant, f"{__name__}.by_tenant", None)),
+        *((key, "request", 1) for key in ("ip", None)),
+        *((key, "shown key", 2) for key in ("ip", "user", by_tenant)),
+        ("user", "user", 2),
+    ],
 )
-def test_filled_with_a_user_or_a_key_takes_only_their_permits(shop, clean_redis, key, given):
-    shop(key=key)
-    mine, other = "/shop/?user=7&tenant=7", "/shop/?user=8&tenant=8"
-    assert 200 == status(mine)
-    with filled("shop", **(given or {"key": key_in("shop")})):  # the key that operators see
-        assert [429, 200] == [status(mine), status(other, REMOTE_ADDR="10.9.8.7")]
+def test_filled_takes_only_the_permits_of_a_request_a_user_or_a_key(
+    shop, clean_redis, key, given, permits
+):
+    shop(key=key, limit=permits)
+    options = {"request": RequestFactory().get(MINE)} if given == "request" else {}
+    if given == "request":
+        options["request"].user = User(pk=7)
+    elif given == "user":
+        options["user"] = User(pk=7)
+    else:  # the key that operators see
+        assert 200 == status(MINE)
+        options["key"] = key_in("shop")
+    full, free = (503, 503) if key is None else (429, 200)
+    with filled("shop", **options) as lease:
+        assert permits == lease.permits
+        assert [full, free] == [status(MINE), status(OTHER, REMOTE_ADDR="10.9.8.7")]
+    assert 200 == status(MINE)
+    if given == "request":
+        with filled("shop", 1, **options) as lease:
+            assert 1 == lease.permits
 
 
 @pytest.mark.parametrize(
@@ -231,28 +238,17 @@ def in_thread(call):
 def test_threads_and_tasks_share_permits_without_redis(no_redis):
     semaphore, inside, peaks = partial(Semaphore, "x", 2, blocking_timeout=30), [], []
 
-    def work(_):
-        with semaphore() as lease:
+    async def work(io):
+        async with io.entered(semaphore()) as lease:
             inside.append(lease.fence)
             peaks.append(len({*inside}))
-            time.sleep(0.002)
+            await io.sleep(0.002)
             inside.remove(lease.fence)
 
-    async def awork():
-        async with semaphore() as lease:
-            inside.append(lease.fence)
-            await asyncio.sleep(0.001)
-            peaks.append(len({*inside}))
-            inside.remove(lease.fence)
-
-    async def tasks():
-        await asyncio.gather(*(awork() for _ in range(20)))
-
-    with ThreadPoolExecutor(21) as threads:
-        running = threads.submit(asyncio.run, tasks())
-        list(threads.map(work, range(20)))
-        running.result()
-    assert 2 == max(peaks)
+    with ThreadPoolExecutor(2) as threads:
+        for io in (Sync(), Async()):
+            threads.submit(io.run, io.gather(*(work(io) for _ in range(20))))
+    assert (40, 2) == (len(peaks), max(peaks))
 
 
 def test_primitives_work_without_redis(no_redis):
