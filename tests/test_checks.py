@@ -133,7 +133,12 @@ OPTIONS = "What an entry may say: blocking_timeout, enforce"
 
 MISTAKES = [
     Case("E001|CASHE (did you mean CACHE?)|ENABLED, CACHE", sync={"CASHE": "default"}),
-    Case("E001|max_waiter |timeout, min_hold", sync={"REQUESTS": {"max_waiter": 3}}),
+    Case("E001|timeout (did you mean TIMEOUT?)", sync={"timeout": 3}),
+    Case("E001|status (it belongs into REQUESTS)", sync={"status": 3}),
+    Case("E001|keys: zzz. |defaults.py", sync={"zzz": 3}),
+    Case("E001|REQUESTS must be a dict, not 3", sync={"REQUESTS": 3}),
+    Case("E001|max_waiter (did you mean|timeout, min_hold", sync={"REQUESTS": {"max_waiter": 3}}),
+    Case("E001|['REQUESTS']: status must|400 to 599, not 200", sync={"REQUESTS": {"status": 200}}),
     Case("E001|TIMEOUT must be above 0|not -1", sync={"TIMEOUT": -1}),
     Case(f"E001|['ENDPOINTS']['view0']|{OPTIONS}", sync={"ENDPOINTS": {"view0": 3}}),
     Case(f"E001|['ENDPOINTS']|not a str: 3|{OPTIONS}", sync={"ENDPOINTS": {3: "exports"}}),

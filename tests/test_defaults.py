@@ -120,29 +120,6 @@ def test_semaphore_rejects_an_unsuitable_value_of_each_option(option: str) -> No
         Semaphore("x", 1, **{option: object()})
 
 
-# Messages about mistakes
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"SEMAPHORE": {}}, r"unknown keys: SEMAPHORE \(did you mean SEMAPHORES\?\)"),
-        ({"timeout": 3}, r"timeout \(did you mean TIMEOUT\?\)"),
-        ({"Cache": "x"}, r"Cache \(did you mean CACHE\?\)"),
-        ({"max_waiters": 3}, r"max_waiters \(it belongs into REQUESTS\)"),
-        ({"status": 3}, r"status \(it belongs into REQUESTS\)"),
-        ({"zzz": 3}, r"keys: zzz\. .*defaults\.py"),
-        ({"REQUESTS": {"max_waiter": 3}}, r"\['REQUESTS'\].*did you mean max_waiters"),
-        ({"REQUESTS": {"status": 200}}, r"\['REQUESTS'\]: status must be from 400 to 599, not 200"),
-        ({"REQUESTS": 3}, "REQUESTS must be a dict, not 3"),
-        ({"MAX_HOLD": 0}, "MAX_HOLD must be above 0"),
-    ],
-)
-def test_invalid_setting_is_reported_with_a_suggestion(given, message: str, configure) -> None:
-    with pytest.raises(ImproperlyConfigured, match=message):
-        configure(**given)
-
-
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -155,11 +132,3 @@ def test_invalid_entry_is_reported_to_code_and_to_policies(entry, message: str, 
     for take in (Semaphore("x", 1).acquire, lambda: parse("x", {"limit": 1})):
         with pytest.raises(ImproperlyConfigured, match=message):
             take()
-
-
-@pytest.mark.parametrize(
-    ("option", "instead"), [("limitt", r"did you mean limit\?"), ("wait", "write blocking_timeout")]
-)
-def test_misspelled_option_of_a_decorator_is_reported_with_a_suggestion(option, instead) -> None:
-    with pytest.raises(TypeError, match=rf"semaphore_required\(\).* {option} \({instead}\)"):
-        semaphore_required("x", **{option: 3})

@@ -50,15 +50,15 @@ LIMIT = semaphore_required("one", limit=1)
 
 
 @pytest.fixture
-def atomic(monkeypatch, db):
+def atomic_requests(monkeypatch, db):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
 
-@pytest.fixture(params=["", "atomic"])
+@pytest.fixture(params=["", "atomic_requests"])
 def maybe_atomic(request):
     """Run the test twice: with ATOMIC_REQUESTS and without."""
     if request.param:
-        request.getfixturevalue("atomic")
+        request.getfixturevalue("atomic_requests")
 
 
 class Plain(View):
@@ -92,22 +92,6 @@ def decorated(name, base, *decorators):
 
 # Every kind of view
 
-PATHS = ("limited", "alimited", "adispatch", "onget", "mixed", "amixed", "template")
-
-
-@site
-@CLIENTS
-@pytest.mark.parametrize("path", [*PATHS, "reports/export", "reports/aexport"])
-def test_view_answers_503_while_full_and_200_before_and_after(project, path, asgi):
-    project.with_middleware(SEMAPHORES={"one": {"limit": 1}}, ENDPOINTS={"reports:*export": "one"})
-    assert 200 == call(f"/{path}/", asgi).status_code
-    with Semaphore("one", 1):
-        rejected = call(f"/{path}/", asgi)
-        assert 200 == call("/reports/list/", asgi).status_code
-    assert 503 == rejected.status_code and 1 <= int(rejected["Retry-After"]) <= 120
-    assert 200 == call(f"/{path}/", asgi).status_code
-    assert 0 == in_use()
-
 
 class Methods(View):
     @semaphore_required
@@ -130,16 +114,19 @@ class AsyncMethods(View):
 
 
 Report = decorated("Report", Plain, semaphore_required)
-UNNAMED = [
+MIXED = type("Mixed", (SemaphoreRequiredMixin, Plain), {"__module__": __name__})
+#: Views, and the names of their limits. ATOMIC views also run with ATOMIC_REQUESTS, which Django
+#: rejects for async views. The others run under WSGI and ASGI.
+ATOMIC = [
     (semaphore_required(Plain.as_view()), "Plain"),
     (Report.as_view(), "Report"),
     (type("Daily", (Report,), {"__module__": __name__}).as_view(), "Daily"),
     (decorated("Around", Plain, semaphore_required, another).as_view(), "Around"),
     (Methods.as_view(), "Methods", "Methods.get"),
-    (type("Mixed", (SemaphoreRequiredMixin, Plain), {"__module__": __name__}).as_view(), "Mixed"),
+    (MIXED.as_view(), "Mixed"),
     (semaphore_required(drf.function), "tests.request_site.drf.function"),
 ]
-UNNAMED_ASYNC = [
+OTHERS = [
     (semaphore_required(respond_ok), "tests.request_site.project.respond_ok"),
     (semaphore_required()(arespond_ok), "tests.request_site.project.arespond_ok"),
     (decorated("AsyncReport", PlainAsync, semaphore_required, another).as_view(), "AsyncReport"),
@@ -147,8 +134,18 @@ UNNAMED_ASYNC = [
 ]
 
 
-def check_names(project, view, names):
+@pytest.mark.parametrize(
+    ("view", "names", "asgi", "atomic"),
+    [
+        *((view, names, False, atomic) for view, *names in ATOMIC for atomic in (False, True)),
+        *((view, names, asgi, False) for view, *names in OTHERS for asgi in (False, True)),
+    ],
+)
+def test_unnamed_semaphore_is_named_after_its_view(project, request, view, names, asgi, atomic):
+    if atomic:
+        request.getfixturevalue("atomic_requests")
     names = [name if name.startswith("tests.") else f"{__name__}.{name}" for name in names]
+    project.asgi = asgi
     project.with_middleware()
     project.serve(home=view)
     for missing in names:
@@ -159,21 +156,9 @@ def check_names(project, view, names):
     assert 200 == project.status()
     for name in names:
         with Semaphore(name, 1):
-            assert 503 == project.status()
+            rejected = project.get()
+        assert 503 == rejected.status_code and 1 <= int(rejected["Retry-After"]) <= 120
     assert [0] * len(names) == [in_use(name) for name in names]
-
-
-@pytest.mark.parametrize(("view", "names"), [(view, names) for view, *names in UNNAMED])
-def test_unnamed_semaphore_is_named_after_its_view(project, maybe_atomic, view, names):
-    check_names(project, view, names)
-
-
-@pytest.mark.parametrize(("view", "names"), [(view, names) for view, *names in UNNAMED_ASYNC])
-def test_unnamed_semaphore_is_named_after_its_function_or_async_view(project, view, names):
-    """The test runs without ATOMIC_REQUESTS, because Django rejects it for async views."""
-    for project.asgi in (False, True):
-        project.configure(SEMAPHORES={})
-        check_names(project, view, names)
 
 
 # The mixin
@@ -259,7 +244,8 @@ def test_mixin_class_that_would_limit_nothing_raises_type_error(bases, attribute
         (lambda: LIMIT(3), TypeError, "not for a int"),
         (lambda: LIMIT(len)(3), TypeError, "len got no request"),
         (lambda: LIMIT(lambda _: arespond_ok(_))(REQUESTS.get("/")), TypeError, "'async def'"),
-        (lambda: semaphore_required("x", limits=1), TypeError, "did you mean limit?"),
+        (lambda: semaphore_required("x", limits=1), TypeError, "limits (did you mean limit?)"),
+        (lambda: semaphore_required("x", wait=1), TypeError, "wait (write blocking_timeout)"),
         (lambda: semaphore_required("x", limit=0), ValueError, "limit"),
         (lambda: semaphore_required("x", key="users"), ValueError, "key"),
         *(
@@ -378,7 +364,7 @@ def test_request_takes_two_permits_when_two_caches_have_limits_of_one_name(proje
 
 @pytest.mark.parametrize(("non_atomic", "taken"), [((), 1), (("default",), 0), (("other",), 1)])
 def test_middleware_takes_the_permits_of_a_view_before_its_transaction_begins(
-    project, atomic, non_atomic, taken
+    project, atomic_requests, non_atomic, taken
 ):
     before = []
 
@@ -408,7 +394,7 @@ def test_middleware_releases_its_permits_when_a_later_limit_rejects(project, may
 
 
 @CLIENTS
-def test_mixin_can_query_the_database_and_read_the_urls_arguments(project, atomic, asgi):
+def test_mixin_can_query_the_database_and_read_the_urls_arguments(project, atomic_requests, asgi):
     class Queries(Tenant):
         def get_semaphore_limit(self):
             return 1 + User.objects.count()

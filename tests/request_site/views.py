@@ -129,12 +129,6 @@ class AsyncDispatch(View):
         return await aplain(request)
 
 
-class OnGet(View):
-    @method_decorator(one)
-    def get(self, request):
-        return plain(request)
-
-
 class Mixed(SemaphoreRequiredMixin, View):
     semaphore_name, semaphore_limit = "one", 1
 
@@ -166,6 +160,6 @@ urlpatterns = [
     *served(stream=one(plain_stream), astream=one(aplain_stream), flood=flood, aflood=aflood),
     *served(file=file, template=template, slow_template=slow_template),
     *served(broken_template=broken_template, gated=drf.gated(plain)),
-    *served(adispatch=AsyncDispatch.as_view(), onget=OnGet.as_view()),
+    *served(adispatch=AsyncDispatch.as_view()),
     *served(mixed=Mixed.as_view(), amixed=AsyncMixed.as_view(), members=login_required(one(plain))),
 ]
