@@ -15,10 +15,7 @@ from tests.support import worker_processes
 from .tickets.__main__ import BUYERS, TICKETS
 
 REQUIRED = os.environ.get("DJANGO_REDIS_SYNC_POSTGRES_REQUIRED")
-SAFE = (
-    *("with-release-on-commit", "synchronized-release-on-commit", "savepoint-release-on-commit"),
-    "not-atomic-requests-and-atomic",
-)
+SAFE = ("with-release-on-commit", "not-atomic-requests-and-atomic")
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +36,8 @@ def sold(redis_url: str) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize("way", ["with", "synchronized"])
-def test_plain_lock_oversells_and_logs_one_warning(sold: Any, way: str) -> None:
-    result = sold[way]
+def test_plain_lock_oversells_and_logs_one_warning(sold: Any) -> None:
+    result = sold["with"]
     assert [] == result["errors"]
     assert TICKETS < result["sold"] <= BUYERS
     (message,) = result["told"]

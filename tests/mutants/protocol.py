@@ -101,4 +101,10 @@ MUTANTS = [
         "free = room and reason == FULL",
         "test_testing.py",
     ),
+    Mutant(
+        "two messages run a job at the same time",
+        "if state == 'r' then\n",
+        "if false then\n",
+        "test_jobs_model.py",
+    ),
 ]

@@ -5,13 +5,12 @@ Arguments: the URL of Redis, the host of PostgreSQL, which is a folder, and its 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,7 +40,7 @@ from django.http import HttpResponse  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.urls import path  # noqa: E402
 
-from django_redis_sync import Lock, synchronized  # noqa: E402
+from django_redis_sync import Lock  # noqa: E402
 
 #: An item for each buyer that has counted the sold tickets.
 COUNTED: list[None] = []
@@ -54,53 +53,40 @@ def until_another_counts() -> None:
         time.sleep(0.001)
 
 
+def pause() -> None:
+    time.sleep(0.02)
+
+
 def sell() -> None:
     """Sell a ticket if one is left. Pause between count and sale, so that others can interfere."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
         COUNTED.append(None)
-        time.sleep(0.02)
+        pause()
         if sold < TICKETS:
             cursor.execute("INSERT INTO ticket DEFAULT VALUES")
 
 
-def view(buy: Callable[[], None], rest: Callable[[], None] = lambda: time.sleep(0.02)) -> Any:
-    """Return a view that calls `buy`, and then, still before the COMMIT, `rest`."""
+def view(block: Callable[[], Any], rest: Callable[[], None] = pause) -> Any:
+    """Return a view that sells in a block, and then, still before the COMMIT, calls `rest`."""
 
     def respond(request: Any) -> HttpResponse:
-        buy()
+        with block():
+            sell()
         rest()
         return HttpResponse()
 
     return respond
 
 
-def inside(block: Callable[[], Any]) -> Callable[[], None]:
-    def buy() -> None:
-        with block():
-            sell()
-
-    return buy
-
-
-@contextlib.contextmanager
-def in_a_savepoint() -> Iterator[None]:
-    with transaction.atomic(), Lock("nested", release_on_commit=True):
-        yield
-
-
-LATER = {"release_on_commit": True}
 WAYS = {
-    "with": view(inside(lambda: Lock("with")), until_another_counts),
-    "synchronized": view(synchronized("decorated")(sell), until_another_counts),
-    "atomic": view(inside(lambda: Lock("atomic").atomic())),
-    "with-release-on-commit": view(inside(lambda: Lock("later", **LATER))),
-    "synchronized-release-on-commit": view(synchronized("decorated", **LATER)(sell)),
+    "with": view(lambda: Lock("with"), until_another_counts),
+    "atomic": view(lambda: Lock("atomic").atomic()),
+    "with-release-on-commit": view(lambda: Lock("later", release_on_commit=True)),
     "not-atomic-requests-and-atomic": transaction.non_atomic_requests(
-        view(inside(lambda: Lock("apart").atomic()))
+        view(lambda: Lock("apart").atomic())
     ),
-    "savepoint-release-on-commit": view(inside(in_a_savepoint)),
 }
 urlpatterns = [path(f"{name}/", way) for name, way in WAYS.items()]
 
