@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from django_redis_sync import LeaseLost, Semaphore, metrics
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
-from tests.support.operators import locks
+from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
+pytestmark = pytest.mark.usefixtures("fresh_keeper", "dead")
 #: A count and a sum of milliseconds are stored as one number: count * PAIR + milliseconds.
 PAIR = 2**40
 
@@ -28,8 +28,6 @@ def semaphores(settings: Any) -> None:
         "SEMAPHORES": {"exports": {"limit": 3}},
         "ENDPOINTS": {"api:*": {"limit": 5, "key": "user"}},
     }
-    dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "dead": dead}
 
 
 def scrape(**options: Any) -> dict[str, float]:
@@ -43,14 +41,10 @@ def scrape(**options: Any) -> dict[str, float]:
 
 
 def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> None:
-    def wait() -> None:
-        with Semaphore("exports", 3, blocking_timeout=600):
-            pass
-
     def now() -> float:
         return float(".".join(f"{part:06d}" for part in raw.time()))
 
-    waiter = threading.Thread(target=wait)
+    waiter = threading.Thread(target=Semaphore("exports", 3, timeout=1).acquire)
     with Semaphore("exports", 3) as older, Semaphore("exports", 3), Semaphore("exports", 3):
         assert Semaphore("exports", 3).acquire(blocking=False, permits=2) is None
         waiter.start()

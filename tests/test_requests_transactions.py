@@ -51,21 +51,6 @@ def lose(lease, raw):
         lease.renew()
 
 
-def in_thread(work):
-    """Run `work` in a thread, which has a database connection of its own."""
-
-    def run():
-        try:
-            work()
-        finally:  # Django's close() does not close a database in memory
-            if connections["default"].connection is not None:
-                connections["default"].connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
 class Failed(Exception):
     pass
 
@@ -119,41 +104,25 @@ def test_release_on_commit_releases_at_the_end_of_the_transaction(held_at_end, u
 
 
 @in_transactions
-def test_release_waits_for_a_transaction_on_a_connection_opened_later():
+def test_release_waits_only_for_transactions_of_its_own_thread():
     found = []
 
     def work():
-        use(Lock("first"))  # the thread has no connection yet
+        use(lock())
+        found.append(is_held())  # this thread has no connection yet, and no transaction
         for _ in range(2):
             with transaction.atomic():
                 use(lock())
                 found.append(is_held())
             connection.close()
-
-    in_thread(work).join()
-    assert [True, True] == found
-
-
-@in_transactions
-def test_lock_waits_only_for_the_transaction_of_its_own_thread():
-    taken, go, ended = threading.Event(), threading.Event(), []
-
-    def other():
-        with transaction.atomic():
-            use(lock())
-            taken.set()
-            go.wait(30)
-            ended.append(True)
+            found.append(is_held())
+        connection.connection.close()  # close() does not close a database in memory
 
     with transaction.atomic():
-        in_thread(lambda: use(lock())).join()
-        assert not is_held()
-    thread = in_thread(other)
-    assert taken.wait(30)
-    threading.Timer(0.3, go.set).start()
-    with transaction.atomic(), lock():
-        assert ended
-    thread.join(30)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert [False, True, False, True, False] == found
 
 
 @in_transactions
@@ -261,14 +230,12 @@ class InATestCase(TestCase):
             assert connection.in_atomic_block
         assert not is_held()
 
-    def test_release_inside_a_transaction_runs_with_the_on_commit_callbacks(self):
+    def test_release_inside_a_transaction_waits_for_its_callbacks_or_the_end_of_the_test(self):
         with self.captureOnCommitCallbacks(execute=True):
             with transaction.atomic(), lock() as lease:
                 pass
             assert lease.held
         assert lease.ended
-
-    def test_release_inside_a_transaction_waits_for_the_end_of_the_test(self):
         with transaction.atomic(), lock() as lease:
             pass
         assert lease.held
