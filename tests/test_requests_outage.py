@@ -413,7 +413,7 @@ def address(new_server):
         for user, rights in {**users, "keys": ["~elsewhere:*", "+@all"]}.items():
             client.execute_command("ACL", "SETUSER", user, "on", ">word", *rights)
     with socketserver.TCPServer(("127.0.0.1", 0), NoTls) as plain:
-        threading.Thread(target=plain.serve_forever, daemon=True).start()
+        threading.Thread(target=plain.serve_forever, args=(0.01,), daemon=True).start()
         ports = {"redis": server.port, "rediss": plain.server_address[1]}
         yield lambda url: f"127.0.0.1:{ports[url.partition(':')[0]]}"
         plain.shutdown()
@@ -429,7 +429,7 @@ def errors(caplog):
 @pytest.mark.parametrize(("url", "cause"), WAYS.values(), ids=WAYS)
 @BOTH
 def test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies(
-    project, address, errors, url, cause
+    address, project, errors, url, cause
 ):
     project.use_redis(url.format(address(url)))
     project.limit()

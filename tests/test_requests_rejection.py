@@ -233,13 +233,6 @@ def test_response_function_makes_the_response_but_never_admits(
     assert "no-store" == rejected["Cache-Control"]
 
 
-def test_response_setting_applies_to_all_limits(project):
-    project.configure(REQUESTS={"response": f"{__name__}.respond_418"})
-    project.limit()
-    with full():
-        assert 418 == project.status()
-
-
 @EVERYWHERE
 def test_on_full_raise_raises_not_acquired(project):
     project.limit(on_full="raise")

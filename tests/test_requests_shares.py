@@ -132,10 +132,15 @@ def tier_of(request):
         ),
         ({"status": 420}, [{"tenant": "a"}], {"tenant": "a"}, 420),
         ({"status": 420}, [{"tenant": "a"}, {"tenant": "b"}], {"tenant": "c"}, 420),
+        *(
+            ({"limit": 4, "share": "user"}, [{"user": "7"}, {"user": "8"}, {}], rejected, 429)
+            for rejected in ({"user": "7"}, {})  # all anonymous users are one share
+        ),
     ],
 )
 @BOTH
 def test_options_decide_which_requests_share_a_limit(anywhere, options, admitted, rejected, status):
+    anywhere.settings.MIDDLEWARE = [OBEYING]
     anywhere.limit(**{"limit": 2, "share": tenant_of, "share_limit": 1, **options})
     visits = [anywhere.visit(**query).entered() for query in admitted]
     assert status == anywhere.status(**rejected)
@@ -178,14 +183,3 @@ def test_request_is_not_admitted_when_a_callable_fails(option, value, error, pro
     with pytest.raises((KeyError, TypeError, ValueError), match=error):
         project.get()
     assert 0 == in_use()
-
-
-@BOTH
-def test_share_user_is_one_share_per_user_and_one_for_all_anonymous_users(
-    project,
-):
-    project.settings.MIDDLEWARE = [OBEYING]
-    project.limit(limit=4, share="user", share_limit=1)
-    visits = [project.visit(**query).entered() for query in ({"user": "7"}, {"user": "8"}, {})]
-    assert [429, 429] == [project.status(user="7"), project.status()]
-    assert [200] * 3 == [visit.end() for visit in visits]
