@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from django_redis_sync import Semaphore, synchronized
 from django_redis_sync.checks import check_tasks
 from django_redis_sync.locks.jobs import JobQueue, NotSent
 from tests.support import worker_processes
-from tests.support.commands import locks
+from tests.support.operators import as_json, locks
 
 from .behaviour.both import eventually
 
@@ -47,8 +46,8 @@ def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: A
 
 
 def shown(*words: str) -> Any:
-    """Return the entry of the only name in `locks status --format json`."""
-    (name,) = json.loads(locks("status", *words, "--format", "json"))["names"]
+    """Return the entry of the only name in `locks status`."""
+    (name,) = as_json("status", *words)["names"]
     return name
 
 

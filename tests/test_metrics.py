@@ -71,11 +71,8 @@ def test_metrics_sum_the_keys_of_a_policy_and_have_no_key_as_a_label() -> None:
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         locks("pause", "api:*")
         found = scrape()
-    assert (
-        2 == found['redis_sync_in_use{name="api:*"}']
-        and 5 == found['redis_sync_limit{name="api:*"}']
-    )
-    assert 1 == found['redis_sync_paused{name="api:*"}']
+    shown = [found[f'redis_sync_{what}{{name="api:*"}}'] for what in ("in_use", "limit", "paused")]
+    assert [2, 5, 1] == shown
     assert not any("731" in line for line in found)
     # A counter must not fall, but the sum over the keys falls when a key expires.
     assert not any(line.startswith("redis_sync_events_total") for line in found)
@@ -87,20 +84,16 @@ def test_names_option_selects_the_names_with_their_own_series(
     with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
         eventually(lambda: listed("invoice:1", "nightly"))
         found, by_default = scrape(names=["night*"]), scrape()
-    assert 1 == found['redis_sync_in_use{name="nightly"}'] and not any(
-        "invoice" in line for line in found
-    )
+    assert 1 == found['redis_sync_in_use{name="nightly"}']
+    assert not any("invoice" in line for line in found)
     assert (2, 1) == (found["redis_sync_names"], found["redis_sync_names_left_out"])
     assert (2, 0) == (by_default["redis_sync_names"], by_default["redis_sync_names_left_out"])
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     for options in ({}, {"names": ["*"]}):
         found = scrape(**options)
-        assert metrics.MAX_LABELS == len(
-            [line for line in found if line.startswith("redis_sync_in_use{")]
-        )
-        assert (
-            1002 == found["redis_sync_names"] and 900 <= found["redis_sync_names_left_out"] <= 904
-        )
+        assert metrics.MAX_LABELS == sum(line.startswith("redis_sync_in_use{") for line in found)
+        assert 1002 == found["redis_sync_names"]
+        assert 900 <= found["redis_sync_names_left_out"] <= 904
 
 
 def test_names_without_a_policy_have_their_own_series_by_default() -> None:
@@ -152,11 +145,8 @@ def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
             assert (line, times * n) == (line, found[line])
 
 
-def test_scrape_shows_up_0_while_redis_is_down() -> None:
+def test_scrape_shows_up_0_while_redis_is_down_and_register_does_not_read_redis() -> None:
     assert {"redis_sync_up": 0} == scrape(using="dead")
-
-
-def test_register_does_not_read_redis_and_rejects_a_second_registration() -> None:
     registry = CollectorRegistry()
     assert isinstance(metrics.register(registry=registry, using="dead"), metrics.SyncCollector)
     with pytest.raises(ValueError, match="Duplicated"):

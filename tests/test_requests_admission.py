@@ -140,20 +140,6 @@ def test_limits_of_a_view_together_wait_at_most_the_longest_timeout(project):
         list(threads.map(waits, (functions, async_functions, apart)))
 
 
-@pytest.mark.promise(21)
-def test_limit_waits_at_most_its_own_timeout(project):
-    hasty = semaphore_required("a", limit=1, blocking_timeout=0.1)
-    view = hasty(semaphore_required("b", limit=1, blocking_timeout=30)(body))
-    with Semaphore("a", 1):
-        start = time.monotonic()
-        assert 503 == status_of(view)
-        assert time.monotonic() - start < 10
-    with ThreadPoolExecutor(1) as threads, Semaphore("b", 1):
-        patient = threads.submit(status_of, view)
-        eventually(lambda: waiting("b") == 1)
-    assert 200 == patient.result()
-
-
 # Waiting
 
 
@@ -313,11 +299,10 @@ def test_label_contains_view_user_and_request_id(project):
         return HttpResponse()
 
     project.limit("reports:export", note)
-    headers = {"X-Request-ID": "r-1"}
-    assert 200 == call("/reports:export/?user=42", headers=headers).status_code
+    assert 200 == call("/reports:export/?user=42", headers={"X-Request-ID": "r-1"}).status_code
     assert 200 == status_of(semaphore_required("one", limit=1)(note))
-    parts = [(one.get("label"), one.get("user"), one.get("request")) for one in labels]
-    assert [("reports:export", "42", "r-1"), ("/", None, None)] == parts
+    assert {"label": "reports:export", "user": "42", "request": "r-1"}.items() <= labels[0].items()
+    assert ("/", None, None) == tuple(labels[1].get(part) for part in ("label", "user", "request"))
 
 
 @BOTH

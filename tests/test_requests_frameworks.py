@@ -10,13 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_redis_sync import Semaphore, semaphore_required
-from tests.request_site.project import MIDDLEWARE, ONE, call, key_in
+from tests.request_site.project import CLIENTS, MIDDLEWARE, ONE, call, key_in
 from tests.support.commands import locks
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 drf = pytest.mark.urls("tests.request_site.drf")
 ninja = pytest.mark.urls("tests.request_site.ninja_api")
-CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 
 @pytest.fixture

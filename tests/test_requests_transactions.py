@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import threading
+import time
 import warnings
 
 import pytest
@@ -104,8 +105,8 @@ def test_release_on_commit_releases_at_the_end_of_the_transaction(held_at_end, u
 
 
 @in_transactions
-def test_release_waits_only_for_transactions_of_its_own_thread():
-    found = []
+def test_lock_waits_only_for_the_transaction_of_its_own_thread():
+    found, taken, ended = [], threading.Event(), []
 
     def work():
         use(lock())
@@ -114,15 +115,20 @@ def test_release_waits_only_for_transactions_of_its_own_thread():
             with transaction.atomic():
                 use(lock())
                 found.append(is_held())
+                taken.set()
+                time.sleep(0.3)
+                ended.append(True)
             connection.close()
-            found.append(is_held())
         connection.connection.close()  # close() does not close a database in memory
 
+    thread = threading.Thread(target=work)
     with transaction.atomic():
-        thread = threading.Thread(target=work)
         thread.start()
-        thread.join()
-    assert [False, True, False, True, False] == found
+        assert taken.wait(30)
+        use(lock())
+        assert ended
+    thread.join()
+    assert [False, True, True] == found
 
 
 @in_transactions

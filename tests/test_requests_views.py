@@ -326,6 +326,14 @@ def test_options_request_is_unlimited_only_if_the_framework_answers_it(
                 assert 503 == project.status() == project.status(method="HEAD")
 
 
+@EVERYWHERE
+def test_no_request_is_limited_when_enabled_is_false(project):
+    project.limit(key="user")  # reading the key would fail, because there is no user
+    project.configure(ENABLED=False)
+    with Semaphore("one", 1):
+        assert 200 == project.status()
+
+
 @site
 def test_request_redirected_to_the_login_takes_no_permit(project, raw):
     project.settings.MIDDLEWARE = [OBEYING]

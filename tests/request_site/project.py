@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from django.views import View
 from devtools.servers import free_port
 from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from tests.behaviour.both import eventually
-from tests.support.commands import locks
+from tests.support.operators import as_json
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 ONE = {"name": "one", "limit": 1}
@@ -218,7 +217,7 @@ def facts(name: str = "one", *words: str) -> list[dict[str, Any]]:
 
     def shown() -> Any:
         with contextlib.suppress(CommandError):
-            return json.loads(locks("status", name, *words, "--format", "json"))["names"]
+            return as_json("status", name, *words)["names"]
 
     found: list[dict[str, Any]] = eventually(shown)
     return found
