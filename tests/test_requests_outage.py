@@ -20,7 +20,7 @@ import pytest
 import redis
 from django.test import RequestFactory
 
-from django_redis_sync import Lease, Semaphore, semaphore_required
+from django_redis_sync import Lease, Lock, Semaphore, Unavailable, semaphore_required
 from django_redis_sync.limits import breaker
 from django_redis_sync.signals import outage_changed
 from tests.behaviour.both import eventually
@@ -438,6 +438,8 @@ def test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies(
     assert f"'default' is misconfigured ({cause}): " in line
     assert "locks doctor" in line and "is down" not in line
     assert not {*["word", "guess", "right"]} & {*re.findall(r"\w+", line)}, "contains a password"
+    with pytest.raises(Unavailable):
+        Lock("one").acquire()
     out = StringIO()
     with pytest.raises(SystemExit):
         locks("doctor", stdout=out, no_color=True)

@@ -165,6 +165,7 @@ def test_stream_in_a_thread_ends_at_its_next_part(caplog):
 @pytest.mark.parametrize("body", [file, stream])
 def test_end_of_the_lease_does_not_end_a_file_or_a_closed_stream(body, caplog):
     response = short(body)(RequestFactory().get("/x/"))
+    assert 1 == in_use()
     if body is stream:
         assert [b"first", b"last"] == [*response]
         response.close()
