@@ -22,6 +22,7 @@ from django.views.decorators.cache import never_cache
 
 from django_redis_sync import Lock, SemaphoreRequiredMixin, semaphore_required, synchronized
 from tests.request_site import drf
+from tests.request_site.project import arespond_ok
 
 pytestmark = pytest.mark.promise(29)
 
@@ -40,18 +41,14 @@ def view(request):
     return HttpResponse()
 
 
-async def aview(request):
-    return HttpResponse()
-
-
 class Plain(View):
     def get(self, request):
-        return HttpResponse()
+        return view(request)
 
 
 class Called:
     def __call__(self, request):
-        return HttpResponse()
+        return view(request)
 
 
 def limited(name: str = "here", number: Any = 3, view: Any = view, **options):
@@ -239,7 +236,7 @@ CORRECT = [
             "ENDPOINTS": {"view*": "exports", "view1": {"limit": 1, "key": "user"}},
         },
     ),
-    Case("", [limited(), limited(view=Plain.as_view()), limited(view=aview)]),
+    Case("", [limited(), limited(view=Plain.as_view()), limited(view=arespond_ok)]),
     Case("", [USED], semaphores(limit=3)),
     Case("", [semaphore_required(view)], endpoints(name="here", limit=3)),
     Case("", [mixed(), mixed(LoginRequiredMixin), mixed(Delegates)]),
@@ -254,7 +251,7 @@ CORRECT = [
     Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),  # int has no signature
     Case("", [limited(number=lambda r: 3, when=lambda r: True, response=lambda r, why: None)]),
     Case("", [limited(share=lambda r: "x", share_limit=lambda r: 2)]),
-    Case("", [limited(share="user", share_limit=3), limited(share="user", view=aview)]),
+    Case("", [limited(share="user", share_limit=3), limited(share="user", view=arespond_ok)]),
     Case(
         "",
         [USED, semaphore_required("here", share="user")(view)],
@@ -263,7 +260,7 @@ CORRECT = [
     Case("", sync=semaphores(limit=3, share_limit=2)),
     Case("", [limited(share="user", share_limit=int)]),
     Case("", [limited("a", view=limited("b")), limited("b", view=limited("a")), both("a", "b")]),
-    Case("", [limited(blocking_timeout=2, view=aview)]),
+    Case("", [limited(blocking_timeout=2, view=arespond_ok)]),
     Case("", [limited(key="ip")], {"REQUESTS": {"trusted_proxies": 1}}),
     Case("", [limited(blocking_timeout=2)], {"REQUESTS": {"max_waiting_threads": 1}}),
 ]

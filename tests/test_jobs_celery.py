@@ -122,6 +122,16 @@ def test_killed_child_and_killed_worker_lose_no_job(site: Site) -> None:
 
 
 @deep
+def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(site: Site, raw: Any) -> None:
+    site.send(HALF_SECOND.format(16))
+    site.start()
+    site.wait_for("end", 4)
+    raw.flushdb()
+    site.ended(range(16))
+    check_order(site, 16, displacement=8)
+
+
+@deep
 def test_worker_keeps_the_limit_while_the_broker_is_down(site: Site, broker: RedisServer) -> None:
     site.send("for n in range(8): limited.delay(n, 1)")
     site.start()

@@ -62,13 +62,11 @@ def maybe_atomic(request):
 
 
 class Plain(View):
-    def get(self, request):
-        return HttpResponse()
+    get = staticmethod(respond_ok)
 
 
 class PlainAsync(View):
-    async def get(self, request):
-        return HttpResponse()
+    get = staticmethod(arespond_ok)
 
 
 class Limited(SemaphoreRequiredMixin, Plain):
@@ -287,8 +285,7 @@ def test_limit_applies_to_the_requests_that_its_options_count(
 
 
 class HasOptions(Limited):
-    def options(self, request):
-        return HttpResponse()
+    options = staticmethod(respond_ok)
 
 
 class HasDispatch(Plain):
@@ -483,8 +480,7 @@ def down(request):
 
 
 class ContendedApi(APIView):
-    def get(self, request):
-        return contended(request)
+    get = staticmethod(contended)
 
 
 @pytest.mark.promise(19)

@@ -112,15 +112,8 @@ def async_view(body: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def mixed(view: Callable[[Any], Any], options: dict[str, Any]) -> Callable[[Any], Any]:
     """Return a class-based view with the mixin, whose handlers call `view`."""
 
-    async def aget(self: Any, request: Any) -> Any:
-        return await view(request)
-
-    def get(self: Any, request: Any) -> Any:
-        return view(request)
-
-    handler = aget if asyncio.iscoroutinefunction(view) else get
     attributes = {f"semaphore_{option}": value for option, value in options.items()}
-    handlers = dict.fromkeys(("get", "post"), handler)
+    handlers = dict.fromkeys(("get", "post"), staticmethod(view))
     made: Any = type("Mixed", (SemaphoreRequiredMixin, View), {**attributes, **handlers})
     return made.as_view()  # type: ignore[no-any-return]
 
