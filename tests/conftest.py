@@ -161,15 +161,10 @@ def view(raw: redis.Redis) -> Callable[[str], Any]:
 def rejections() -> Iterator[list[dict[str, Any]]]:
     """The arguments of each signal `acquire_rejected`."""
     from django_redis_sync.signals import acquire_rejected
+    from tests.request_site.project import received
 
-    received: list[dict[str, Any]] = []
-
-    def receiver(**arguments: Any) -> None:
-        received.append(arguments)
-
-    acquire_rejected.connect(receiver)
-    yield received
-    acquire_rejected.disconnect(receiver)
+    with received(acquire_rejected) as rejections:
+        yield rejections
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from tests.request_site.project import (
     arespond_ok,
     in_use,
     reasons,
+    received,
     respond_ok,
     status_of,
     waiting,
@@ -59,15 +60,9 @@ def link(server, project):
 
 @pytest.fixture
 def changes():
-    """The argument `down` of each signal `outage_changed`."""
-    received = []
-
-    def receiver(down, **_):
-        received.append(down)
-
-    outage_changed.connect(receiver)
-    yield received
-    outage_changed.disconnect(receiver)
+    """Return a function that returns the argument `down` of each signal `outage_changed`."""
+    with received(outage_changed) as signals:
+        yield lambda: [signal["down"] for signal in signals]
 
 
 @pytest.fixture
@@ -227,7 +222,7 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
     assert [200] * 6 == [visit.end() for visit in visits[::2]]
     eventually(lambda: "could not be renewed" in caplog.text)
     server.restart()
-    eventually(lambda: project.status() == 200 and changes == [True, False])
+    eventually(lambda: project.status() == 200 and changes() == [True, False])
     eventually(lambda: "are renewed again" in caplog.text)
     assert [200] * 6 == [visit.end() for visit in visits[1::2]]
     lines = [line for line in caplog.messages if "'default'" in line or "'one'" in line]
@@ -287,7 +282,7 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
         time.sleep(0.02)
     assert [200, 200] == [project.status("shadow"), waits.end()]
     with Semaphore("one", 2), Semaphore("one", 2):  # these stand for holders in other processes
-        eventually(lambda: project.status("shadow") and changes == [True, False])
+        eventually(lambda: project.status("shadow") and changes() == [True, False])
         assert 503 == project.status()
     assert [200, 200] == [project.status(), during.end()]
     eventually(lambda: in_use() == 0)
@@ -304,7 +299,7 @@ def test_local_permit_is_released_when_redis_fails_again(
     project.limit(limit=2)
     begin_outage()
     during = project.visit().entered()
-    eventually(lambda: project.status() == 200 and changes == [True, False])
+    eventually(lambda: project.status() == 200 and changes() == [True, False])
     link.harm("refuse", times=3)
     assert [200, 200] == [project.status() for _ in range(2)]
     assert 200 == during.end()
@@ -317,7 +312,7 @@ def test_outage_ends_when_its_trial_request_begins_to_wait_for_a_permit(
 
     def trial():
         visit = project.visit()
-        eventually(lambda: visit.ended or changes == [True, False])
+        eventually(lambda: visit.ended or changes() == [True, False])
         return None if visit.ended else visit
 
     with Semaphore("one", 1):
@@ -338,7 +333,7 @@ def test_success_of_a_request_from_before_an_outage_does_not_end_it(
     begin_outage()
     link.let_go()
     assert [200, 503] == [early.entered().end(), project.status("trigger")]
-    assert [True] == changes
+    assert [True] == changes()
 
 
 def test_failure_of_a_request_from_before_the_end_of_an_outage_starts_none(
@@ -352,7 +347,7 @@ def test_failure_of_a_request_from_before_the_end_of_an_outage_starts_none(
     begin_outage()
     eventually(lambda: project.status("trigger") == 200)
     assert [200, 200] == [early.entered().end(), project.status("trigger")]
-    eventually(lambda: changes == [True, False])
+    eventually(lambda: changes() == [True, False])
 
 
 @pytest.mark.promise(30)
@@ -464,7 +459,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
     assert "is down" in errors()[0] and all("is misconfigured" in line for line in errors()[1:])
     with redis.Redis.from_url(server.url) as client:
         client.config_set("requirepass", "")
-    eventually(lambda: project.status() == 200 and changes == [True, False])
+    eventually(lambda: project.status() == 200 and changes() == [True, False])
 
 
 def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins(project):

@@ -19,7 +19,7 @@ from django.test import RequestFactory
 from django_redis_sync import Lease, semaphore_required
 from django_redis_sync.signals import lease_lost
 from tests.behaviour.both import eventually
-from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use
+from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use, received
 
 pytestmark = [
     pytest.mark.promise(20),
@@ -124,22 +124,14 @@ def test_lease_of_a_garbage_collected_response_expires():
 
 @BOTH
 def test_view_continues_after_its_permit_is_lost_and_the_loss_is_reported(project, caplog):
-    lost = []
-
-    def receiver(**arguments):
-        lost.append(arguments["lease"].name)
-
     def body(request):
         eventually(lambda: in_use() == 0)
         return HttpResponse("done")
 
     project.limit(body=body, max_hold=1.5)
-    lease_lost.connect(receiver)
-    try:
+    with received(lease_lost) as lost:
         assert b"done" == project.get().content
-        eventually(lambda: lost == ["one"])
-    finally:
-        lease_lost.disconnect(receiver)
+        eventually(lambda: ["one"] == [signal["lease"].name for signal in lost])
     lines = [line for line in caplog.messages if "lost its permit of 'one'" in line]
     assert ["a request to /home/ continues although"] == [line[:38] for line in lines]
 

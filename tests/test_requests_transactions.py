@@ -303,16 +303,16 @@ def test_release_before_commit_is_logged_once_for_each_name_without_debug(caplog
 
 @SYNC
 @in_transactions
-def test_middleware_releases_after_the_transaction_of_the_request(project, monkeypatch):
+def test_middleware_releases_after_the_transaction_of_the_request(
+    project, held_at_end, monkeypatch
+):
     project.settings.DEBUG = True  # a release before the COMMIT would raise a warning
     project.with_middleware()
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    project.limit()
-    held, commit = [], connection._commit
-    monkeypatch.setattr(connection, "_commit", lambda: (commit(), held.append(is_held("one"))))
+    project.limit(name="stock")
     assert 200 == project.status()
-    assert [True] == held
-    with Lock("one"):
+    assert [True] == held_at_end
+    with Lock("stock"):
         assert 503 == project.status()
-    assert [True] == held, "a transaction began for the rejected request"
-    assert not is_held("one")
+    assert [True] == held_at_end, "a transaction began for the rejected request"
+    assert not is_held()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -190,6 +190,21 @@ def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
     """Return the status of a view's response, without middleware."""
     response = view(RequestFactory().get("/") if request is None else request, **kwargs)
     return int((asyncio.run(response) if asyncio.iscoroutine(response) else response).status_code)
+
+
+@contextlib.contextmanager
+def received(signal: Any) -> Iterator[list[dict[str, Any]]]:
+    """Yield the arguments of each signal that is sent during the block."""
+    found: list[dict[str, Any]] = []
+
+    def receiver(**arguments: Any) -> None:
+        found.append(arguments)
+
+    signal.connect(receiver)
+    try:
+        yield found
+    finally:
+        signal.disconnect(receiver)
 
 
 # Figures of operators
