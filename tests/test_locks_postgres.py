@@ -45,12 +45,6 @@ def test_plain_lock_oversells_and_logs_one_warning(sold: Any) -> None:
     assert "release_on_commit=True" in message
 
 
-def test_atomic_with_atomic_requests_raises_and_names_the_remedy(sold: Any) -> None:
-    result = sold["atomic"]
-    assert (BUYERS, 0) == (len(result["errors"]), result["sold"])
-    assert all("@transaction.non_atomic_requests" in error for error in result["errors"])
-
-
 @pytest.mark.promise(23)
 @pytest.mark.parametrize("way", SAFE)
 def test_locks_that_are_released_after_commit_sell_each_ticket_once(sold: Any, way: str) -> None:

@@ -82,7 +82,6 @@ def view(block: Callable[[], Any], rest: Callable[[], None] = pause) -> Any:
 
 WAYS = {
     "with": view(lambda: Lock("with"), until_another_counts),
-    "atomic": view(lambda: Lock("atomic").atomic()),
     "with-release-on-commit": view(lambda: Lock("later", release_on_commit=True)),
     "not-atomic-requests-and-atomic": transaction.non_atomic_requests(
         view(lambda: Lock("apart").atomic())
