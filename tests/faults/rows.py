@@ -85,9 +85,8 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at(OLD, "test_unavailable_names_the_denied_command_not_the_password"),
         *at(
             OUTAGE,
-            "test_rejected_client_is_logged_with_its_cause_and_on_outage_applies",
+            "test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies",
             "test_rejected_client_is_logged_until_the_settings_are_corrected",
-            "test_doctor_names_the_cause_when_redis_rejects_the_client",
         ),
         *at("test_operators_doctor", "test_doctor_lists_denied_commands_keys_and_channels"),
     ),
@@ -136,7 +135,6 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "39": (
         *at(
             OUTAGE,
-            "test_outage_under_load_neither_lifts_the_limit_nor_delays_requests",
             "test_outage_is_logged_once_when_many_permits_are_held",
             "test_success_of_a_request_from_before_an_outage_does_not_end_it",
             "test_requests_do_not_ask_a_server_that_is_known_to_be_down",
@@ -248,10 +246,13 @@ PROOFS: dict[str, tuple[str, ...]] = {
         *at(
             "test_locks_postgres",
             "test_plain_lock_oversells_and_logs_one_warning",
-            "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
             "test_locks_that_are_released_after_commit_sell_each_ticket_once",
         ),
-        *at("test_checks", "test_check_reports_each_mistake_and_no_other"),
+        *at(
+            "test_requests_transactions",
+            "test_atomic_inside_a_transaction_raises_before_redis_is_asked",
+        ),
+        *at("test_checks", "test_check_reports_each_mistake_and_nothing_else"),
     ),
     "55": (
         *at(
