@@ -26,11 +26,16 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-@cache
-def _scripts() -> dict[str, str]:
-    """Return the names of scripts by SHA and by source."""
-    known = [scripts.script(name) for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS)]
-    return {text: one.verb for one in known for text in (one.sha, one.source)}
+#: The names of scripts by SHA and by source. A journal changes both.
+_scripts: dict[str, str] = {}
+
+
+def _script(text: str) -> str:
+    if text not in _scripts:
+        for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS):
+            script = scripts.script(name)
+            _scripts.update({script.sha: name, script.source: name})
+    return _scripts.get(text, "unknown")
 
 
 class Command(list[str]):
@@ -43,7 +48,7 @@ class Command(list[str]):
     @property
     def verb(self) -> str:
         word = self[0].lower()
-        return _scripts()[self[1]] if word.startswith("eval") else word
+        return _script(self[1]) if word.startswith("eval") else word
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -60,11 +65,11 @@ class Front:
 
     alias = ""
 
-    def __init__(self, server: RedisServer, database: int) -> None:
-        self.raw = redis.Redis(HOST, server.port or 0, db=database)
+    def __init__(self, port: int, database: int = 0) -> None:
+        self.raw = redis.Redis(HOST, port, db=database)
         self.received, self.opened = list[Command](), 0
         self._replies: dict[str, list[Any]] = {}
-        self._address, self._to = (HOST, 0), (HOST, server.port or 0)
+        self._address, self._to = (HOST, 0), (HOST, port)
         self._open = set[socket.socket]()
         self.up()
         self.port = self._address[1]
@@ -131,7 +136,8 @@ class Front:
 
     def _serve(self, client: socket.socket, number: int) -> None:
         self._open.add(client)
-        with client, socket.create_connection(self._to) as server:
+        # If the server is down, the client's connection ends at once.
+        with client, contextlib.suppress(OSError), socket.create_connection(self._to) as server:
             with contextlib.suppress(OSError, ValueError):
                 self._converse(client, server, number)
             for one in (client, server):
@@ -150,6 +156,7 @@ class Front:
             with contextlib.suppress(OSError, ValueError):
                 while data := replies.read1(65536):
                     client.sendall(data)
+                client.shutdown(socket.SHUT_RDWR)
 
         while data := _read(asked):
             command = Command(_words(data))
@@ -164,7 +171,10 @@ class Front:
                 while asked.read1(65536):
                     pass
                 return
-            client.sendall(forward(data) if reply is None else _packed(reply))
+            found = forward(data) if reply is None else _packed(reply)
+            if not found and not listeners:  # the server has closed the connection
+                return
+            client.sendall(found)
             if command.verb == "subscribe" and not listeners:
                 listeners.append(threading.Thread(target=listen, daemon=True))
                 listeners[0].start()
@@ -224,7 +234,7 @@ def fronts(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Front]
         client.flushall()
 
     def make(count: int = 1, **options: Any) -> list[Front]:
-        mine = [Front(_server(), len(made) + n) for n in range(count)]
+        mine = [Front(_server().port or 0, len(made) + n) for n in range(count)]
         for front in mine:
             front.alias = f"front-{next(_numbers)}"
             cache = {**settings.CACHES["default"], "LOCATION": front.url, "OPTIONS": options}
