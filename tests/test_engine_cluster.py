@@ -164,14 +164,19 @@ def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_reads_of_operators_follow_redirections(nodes: Nodes, kind: str) -> None:
+def test_reads_of_operators_and_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
     names = [nodes.name(n) for n in range(3)]
+    for node in nodes:
+        node.answer("zadd", nodes.redirect(kind, names[0], to=2), times=1)
     for name in names:
         Lock(name, using=nodes.alias).acquire().release()
     nodes[0].answer("hgetall", nodes.redirect(kind, names[0]))
     nodes[0].answer("zrange", nodes.redirect(kind, names[0]))
     for name in names:
         assert "granted 1," in locks("history", name, using=nodes.alias)
+    registry = f"{nodes[0].view().keys.prefix}:names"
+    eventually(lambda: {*map(str.encode, names)} == {*nodes[0].raw.zrange(registry, 0, -1)})
+    assert "zadd" in nodes[2].verbs("zadd")
 
 
 # Nodes that hang or stop

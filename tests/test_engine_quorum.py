@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, Unavailable
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    Unavailable,
+)
 from django_redis_sync.engine.quorum import voting
 from django_redis_sync.exceptions import WrongKind
 from tests.behaviour.both import MAX_WAIT, both, eventually, until
@@ -69,16 +77,28 @@ def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.promise(17)
+@pytest.mark.parametrize("kind", [Lock, RLock])
 @both
-async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Five) -> None:
-    lease = await io.do(five.lock(), "acquire")
-    await until(io, lambda: [1] * 5 == five.holding)
-    assert await io.do(five.lock(), "acquire", False) is None
-    assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
-    assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
-    await io.do(lease, "release")
-    assert [0] * 5 == five.holding
-    assert not await io.do(five.lock(), "locked")
+async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Five, kind) -> None:
+    async with io.entered(five.lock(kind=kind)) as lease:
+        assert lease.held and 25 < lease.remaining <= 30
+        await until(io, lambda: [1] * 5 == five.holding)
+        if kind is RLock:
+            async with io.entered(five.lock(kind=RLock)) as inner:
+                assert inner is lease
+        assert await io.do(five.lock(), "acquire", False) is None
+        assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
+        assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
+        assert 1 == (await io.do(five.lock(), "status")).holding
+        with pytest.raises(NotImplementedError):
+            await io.do(lease, "detach")
+        waiting = io.start(io.do(five.lock(), "acquire"))
+    second = await io.result(waiting)
+    assert second.held and second.fence > lease.fence
+    await io.do(second, "release")
+    assert [0] * 5 == five.holding and not await io.do(five.lock(), "locked")
+    with pytest.raises(NotAcquired):
+        await io.do(lease, "release")
 
 
 @both
@@ -232,6 +252,21 @@ def test_grant_to_a_task_that_was_cancelled_during_the_vote_is_undone(five: Five
     assert [0] * 5 == five.holding
 
 
+def test_task_that_is_cancelled_at_any_moment_leaves_no_quorum_lease(five: Five) -> None:
+    async def main() -> None:
+        for k in range(12):
+            task = asyncio.create_task(five.lock().aacquire())
+            for _ in range(k):
+                await asyncio.sleep(0.0005)
+            task.cancel()
+            (got,) = await asyncio.gather(task, return_exceptions=True)
+            if not isinstance(got, BaseException):
+                await got.arelease()
+
+    asyncio.run(main())
+    eventually(lambda: [0] * 5 == five.holding, 20)
+
+
 # Renewing and releasing
 
 
@@ -366,12 +401,16 @@ def test_forked_child_has_its_own_quorum_loop(five: Five) -> None:
         (lambda using: Lock("x", using=using, timeout=math.inf), "permanent"),
         (lambda using: Lock("x", using=tuple(using), fair=True), "fair"),
         (lambda using: Semaphore("x", 2, using=using), "majorities"),
+        (lambda using: ReadWriteLock("x", using=using), "readers"),
+        (lambda using: Lock("x", using=[*using, "nowhere"]).acquire(), "nowhere"),
+        (lambda using: asyncio.run(Lock("x", using=[*using, "nowhere"]).aacquire()), "nowhere"),
         (lambda using: Lock("x", using=[*using[:2], "same"]).acquire(), "same LOCATION"),
         (lambda using: asyncio.run(Lock("x", using=[*using[:2], "same"]).aacquire()), "same LOC"),
     ],
-    ids=["two", "twice", "permanent", "fair", "semaphore", "same", "same, async"],
 )
 def test_quorum_rejects_unsafe_options(five: Five, settings: Any, make: Any, reason: str) -> None:
     settings.CACHES = {**settings.CACHES, "same": settings.CACHES[five[0].alias]}
     with pytest.raises(ImproperlyConfigured, match=reason):
         make([one.alias for one in five])
+    with pytest.raises(TypeError):
+        Lock("x", using=[1, 2, 3])

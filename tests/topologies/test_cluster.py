@@ -15,7 +15,7 @@ import redis.asyncio
 from django.core.cache import caches
 from redis.crc import key_slot
 
-from devtools.servers import HOST, free_port
+from devtools.servers import HOST
 from devtools.topologies import Cluster, client, wait_for
 from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.protocol import scripts
@@ -118,16 +118,6 @@ async def test_cluster_with_a_password_is_used(io, start, alias) -> None:
     for one in of_all(cluster):
         async with io.entered(Semaphore(one, 5, using=alias(cluster))) as lease:
             assert lease.held
-
-
-@both
-async def test_scripts_flushed_on_each_node_are_loaded_again(io, shared, name, raw) -> None:
-    for _ in range(5):
-        for one in raw.each:
-            one.script_flush()
-        for one in of_all(shared):
-            async with io.entered(Lock(one, using=name)) as lease:
-                assert lease.held
 
 
 def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, raw) -> None:
@@ -253,15 +243,6 @@ def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, raw, mo
         assert packed_of(mine, keys.leases) is None
 
 
-def test_name_registry_is_found_after_its_slot_has_moved(shared, name, raw) -> None:
-    with Lock("first", using=name):
-        eventually(lambda: "first" in shown(using=name))
-    (registry,) = [key for key in raw.scan_iter(match="*") if key.endswith(b":names")]
-    shared.migrate(key_slot(registry), neighbor(shared, key_slot(registry)))
-    with Lock("listed", using=name):
-        eventually(lambda: {"first", "listed"} == {*shown(using=name)})
-
-
 # Shards that stop
 
 
@@ -332,14 +313,3 @@ def _owner_seen_by(server: Any, slot: int) -> int:
     with client(server) as mine:
         rows = mine.execute_command("CLUSTER", "SLOTS")
     return next(primary[1] for start, end, primary, *_ in rows if start <= slot <= end)
-
-
-@both
-async def test_acquire_raises_unavailable_when_no_node_answers(io, alias, shared) -> None:
-    class Nowhere:
-        def cache(self, **options: Any) -> dict[str, Any]:
-            url = f"redis://{HOST}:{free_port()}/0"
-            return {**shared.cache(**options), "LOCATION": [url, url.replace("/0", "/0?x=1")]}
-
-    with pytest.raises(Unavailable):
-        await io.do(Lock("x", using=alias(Nowhere())), "acquire")

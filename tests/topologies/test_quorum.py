@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import threading
@@ -13,19 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.core.exceptions import ImproperlyConfigured
 
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
-from django_redis_sync import (
-    LeaseLost,
-    Lock,
-    NotAcquired,
-    ReadWriteLock,
-    RLock,
-    Semaphore,
-    Unavailable,
-)
+from django_redis_sync import Lock, Unavailable
 from exam import clock
 from tests.behaviour.both import Sync, answered, both, eventually, until, within
 from tests.behaviour.conftest import ATTEMPT, Impatient
@@ -64,11 +54,6 @@ class Five:
         now = time.time() * 1000
         return [sum(end > now for end in leases.values()) for leases in self.ends(name)]
 
-    def flush(self, count: int) -> None:
-        for server in self.servers[:count]:
-            with client(server) as mine:
-                mine.flushdb()
-
     @contextlib.contextmanager
     def hung(self, *numbers: int) -> Iterator[None]:
         """Pause some of the servers during the block."""
@@ -97,7 +82,9 @@ def gather(alias: Any) -> Callable[..., Five]:
 def five(running: list[RedisServer], gather: Any) -> Five:
     """Five shared servers, which a test doesn't break."""
     five = gather(running)
-    five.flush(5)
+    for server in running:
+        with client(server) as mine:
+            mine.flushdb()
     return five
 
 
@@ -105,41 +92,6 @@ def five(running: list[RedisServer], gather: Any) -> Five:
 def own(start: Any, gather: Any) -> Five:
     """Five servers that only this test uses."""
     return gather(start(Independent, count=5).servers)
-
-
-@both
-async def test_quorum_lock_is_held_and_released_on_all_servers(io, five) -> None:
-    fences = []
-    for kind in (Lock, RLock):
-        lock = five.lock(kind=kind)
-        async with io.entered(lock) as lease:
-            if kind is RLock:
-                async with io.entered(five.lock(kind=RLock)) as inner:
-                    assert inner is lease
-            assert lease.held and 25 < lease.remaining <= 30
-            await until(io, lambda: five.holding() == [1] * 5)
-            assert await io.do(five.lock(), "acquire", False) is None
-            assert await io.do(five.lock(), "acquire", blocking_timeout=0.3) is None
-            with pytest.raises(NotAcquired):
-                async with io.entered(five.lock(blocking=False)):
-                    pytest.fail("two are in")
-            assert await io.do(five.lock(), "locked") and await io.do(lease, "owned")
-            assert (await io.do(five.lock(), "status")).holding == 1
-            with pytest.raises(NotImplementedError):
-                await io.do(lease, "detach")
-            fences.append(lease.fence)
-        assert [0] * 5 == five.holding() and not await io.do(five.lock(), "locked")
-        with pytest.raises(NotAcquired):
-            await io.do(lease, "release")
-    first = await io.do(five.lock(), "acquire")
-    waiting = io.start(io.do(five.lock(), "acquire"))
-    await io.sleep(0.3)
-    await io.do(first, "release")
-    second = await io.result(waiting)
-    fences += [first.fence, second.fence]
-    assert second.held and sorted(set(fences)) == fences
-    await io.do(second, "release")
-    assert [0] * 5 == five.holding()
 
 
 @both
@@ -162,23 +114,6 @@ async def test_quorum_lease_is_renewed_extended_and_expires(io, five) -> None:
         # Clocks may run at different rates, so the lease is longer on the server than locally.
         now, ends = time.time(), [*five.ends("kept")[0].values()]
         assert ends[0] / 1000 - now > kept.remaining * 1.01
-
-
-@both
-async def test_quorum_lease_is_lost_only_when_a_majority_lost_it(io, five, losses) -> None:
-    lock = five.lock(timeout=3, renew=True, on_lost=losses)
-    lease = await io.do(lock, "acquire")
-    five.flush(2)
-    await io.sleep(4)
-    assert lease.held and await io.do(lease, "owned")
-    assert await io.do(five.lock(), "acquire", False) is None
-    five.flush(3)
-    await until(io, lambda: losses.of(lease) and not lease.held)
-    with pytest.raises(LeaseLost):
-        await io.do(lock, "release")
-    again = await io.do(five.lock(), "acquire", blocking_timeout=SOONER)
-    assert again and again.fence > lease.fence
-    await io.do(again, "release")
 
 
 def test_quorum_lock_is_granted_to_each_of_twenty_contenders(five) -> None:
@@ -339,18 +274,6 @@ def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, 
     assert not held.held
 
 
-@both
-async def test_unsafe_or_unknown_server_is_rejected(io, five) -> None:
-    with pytest.raises(ImproperlyConfigured, match="nowhere"):
-        await io.do(Lock("x", using=[*five.aliases, "nowhere"]), "acquire")
-    with pytest.raises(ImproperlyConfigured, match="readers"):
-        ReadWriteLock("x", using=five.aliases)
-    with pytest.raises(ImproperlyConfigured, match="majorities"):
-        Semaphore("x", 2, using=five.aliases)
-    with pytest.raises(TypeError):
-        Lock("x", using=[1, 2, 3])
-
-
 def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
     first, ended = five.lock("interrupted").acquire(), list[Any]()
 
@@ -373,20 +296,3 @@ def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
     assert [KeyboardInterrupt] == ended
     first.release()
     eventually(lambda: five.holding("interrupted") == [0] * 5, SOONER)
-
-
-def test_cancelled_task_leaves_no_quorum_lease(five) -> None:
-    async def main() -> None:
-        for k in range(12):
-            task = asyncio.create_task(five.lock("cancelled").aacquire())
-            for _ in range(k):
-                await asyncio.sleep(0.0005)
-            task.cancel()
-            (got,) = await asyncio.gather(task, return_exceptions=True)
-            if not isinstance(got, BaseException):
-                await got.arelease()
-        lease = await five.lock("cancelled").aacquire(blocking_timeout=SOONER)
-        await lease.arelease()
-
-    asyncio.run(main())
-    eventually(lambda: five.holding("cancelled") == [0] * 5, SOONER)
