@@ -1,4 +1,4 @@
-"""Connections of the project's pool: errors, lost and cached connections, waiters, and forks."""
+"""Connections of the project's pool: errors, lost and cached connections, and waiters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
-from tests.support import worker_processes
 from tests.support.fronts import CUT, SILENCE, Front
 
 
@@ -253,46 +252,3 @@ def test_waiters_above_the_maximum_wait_without_a_connection(
         lease.release()
         for waiter in waiters:
             waiter.result(MAX_WAIT)
-
-
-# Forks
-
-#: A thread holds the lock of the project's pool while the process forks. Parent and child use the
-#: library at the same time.
-FORKING = """if True:
-    import os, signal, threading
-    import django
-    django.setup()
-    from django.core.cache import caches
-    from django_redis_sync import Lock
-
-    def cycles(name):
-        for _ in range(50):
-            with Lock(name) as lease:
-                assert lease.owned() and lease.name == name
-
-    cycles("before")
-    pool, locked, go = caches["default"].client.get_client().connection_pool, *events()
-    def hold():
-        with pool._lock:
-            locked.set()
-            go.wait()
-
-    threading.Thread(target=hold, daemon=True).start()
-    locked.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)  # ends a child that waits for the lock
-        cycles("child")
-        os._exit(7)
-    go.set()
-    cycles("parent")
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.usefixtures("clean_redis")
-def test_forked_child_uses_neither_lock_nor_connections_of_its_parent() -> None:
-    events = "(threading.Event() for _ in range(2))"
-    done = worker_processes.run("-c", FORKING.replace("events()", events))
-    assert "7" == done.stdout.strip(), done.stderr

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import math
 import os
-import random
 import signal
 import sys
 import threading
@@ -15,7 +13,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -23,14 +20,13 @@ import pytest
 import redis
 from django.db import connections
 
-import django_redis_sync
-from django_redis_sync import LeaseLost, Lock, Semaphore
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import threads
 from django_redis_sync.engine.threads import Worker, run_callbacks
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support import worker_processes
-from tests.support.interrupting import Interrupted, at_any_step, interruptions
+from tests.support.interrupting import at_any_step, interruptions
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.no_threads import NoThreads
 
@@ -56,10 +52,7 @@ class Desk:
         self.by.append(threading.current_thread())
         try:
             while self.todo:
-                what = self.todo.popleft()
-                if isinstance(what, BaseException):
-                    raise what
-                self.done.append(what)
+                self.done.append(self.todo.popleft())
         finally:
             self.at_once -= 1
         return math.inf
@@ -104,17 +97,6 @@ def test_worker_thread_wakes_up_in_time_for_earlier_work() -> None:
     eventually(lambda: desk.by)
     assert time.monotonic() - began >= 0.3
     due[0] = math.inf
-
-
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_worker_replaces_a_thread_that_died(error: BaseException) -> None:
-    desk = Desk()
-    desk.put(error)
-    eventually(lambda: desk.by)
-    desk.by[0].join(30)  # makes pytest warn about the exception in this test
-    desk.put("on")
-    eventually(lambda: desk.done == ["on"])
 
 
 def test_worker_retries_a_failed_thread_start_with_the_next_work(
@@ -308,96 +290,7 @@ def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     lease.release()
 
 
-#: A process whose memory limit is too low for the stack of a thread until the limit is lifted.
-SQUEEZED = """if True:
-    import resource, threading, time
-    import django
-    django.setup()
-    from django_redis_sync import Lock
-
-    assert not Lock("warm").locked()  # connects and imports everything, but starts no thread
-    threading.stack_size(256 * 1024 * 1024)
-    used = next(int(line.split()[1]) for line in open("/proc/self/status") if "VmSize" in line)
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used * 1024 + 128 * 1024 * 1024, hard))
-    try:
-        threading.Thread(target=print).start()
-    except RuntimeError:
-        print("no threads", flush=True)
-    lost = []
-    first = Lock("first", timeout=3, renew=True, on_lost=lost.append).acquire()
-    print("held", first.held, flush=True)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    second = Lock("second", timeout=3, renew=True, on_lost=lost.append).acquire()
-    time.sleep(4)
-    print("renewed", first.held, second.held, first.owned(), second.owned(), lost, flush=True)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's")
-def test_next_acquire_starts_the_renewer_that_lacked_memory_for_a_thread(
-    raw: redis.Redis,
-) -> None:
-    done = worker_processes.run("-c", SQUEEZED)
-    assert done.stdout.splitlines() == [
-        "no threads",
-        "held True",
-        "renewed True True True True []",
-    ], done.stderr
-    assert "could not start" in done.stderr
-
-
 # Waiters that are interrupted
-
-
-def test_waiter_interrupted_at_any_line_does_not_block_others(
-    raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A soft time limit or Ctrl-C can interrupt a waiter at any line. The next waiter gets the lock
-    when the lease of the interrupted caller has expired, or earlier."""
-    package = Path(django_redis_sync.__file__).parent.as_posix()
-
-    def contend() -> None:
-        held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=15)
-        assert held is not None
-        lock = Lock("x", timeout=0.3, renew=True)
-        assert lock.acquire(blocking_timeout=15) is not None
-        with contextlib.suppress(LeaseLost):  # the short lease may expire on a busy machine
-            lock.release()
-
-    # Interrupting at each of hundreds of lines takes too long. So each test run picks 40 lines at
-    # random.
-    chance = random.Random()
-    for _ in range(40):
-        left = [chance.randrange(1, 900)]
-
-        def trace(frame: FrameType, event: str, arg: Any, left: list[int] = left) -> Any:
-            if package not in frame.f_code.co_filename:
-                return None
-            if event == "line":
-                left[0] -= 1
-                if left[0] == 0:
-                    raise Interrupted
-            return trace
-
-        sys.settrace(trace)
-        with contextlib.suppress(Interrupted):
-            try:
-                contend()
-            finally:
-                sys.settrace(None)
-        gc.collect()
-        other = list[Any]()
-        began = time.monotonic()
-        thread = threading.Thread(
-            target=lambda other=other: other.append(Lock("x").acquire(blocking_timeout=10)),
-            daemon=True,
-        )
-        thread.start()
-        thread.join(20)
-        assert not thread.is_alive() and other[0]
-        assert time.monotonic() - began < 10
-        other[0].release()
 
 
 STORM = """if True:

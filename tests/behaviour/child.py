@@ -139,8 +139,9 @@ def adopt() -> None:
 
 def fork_holding(name: str) -> None:
     """Fork while leases are held, and while a thread holds the lock of the project's pool, as it
-    does for a moment at each command. In the child, try to use the parent's leases, and then hold a
-    permit for longer than the duration of the parent's lease."""
+    does for a moment at each command. Use the library in both processes at the same time. In the
+    child, try to use the parent's leases, and then hold a permit for longer than the duration of
+    the parent's lease."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
@@ -150,6 +151,12 @@ def fork_holding(name: str) -> None:
         with pool._lock:
             locked.set()
             go.wait(60)
+
+    def cycles(own_name: str) -> None:
+        for _ in range(50):
+            with Lock(own_name) as mine:
+                if not mine.owned() or mine.name != own_name:
+                    say("MIXED UP", own_name)
 
     with lock as lease:
         threading.Thread(target=hold_pool, daemon=True).start()
@@ -169,6 +176,7 @@ def fork_holding(name: str) -> None:
                 with contextlib.suppress(LeaseLost):
                     call()
                     say("WORKED", number)
+            cycles(f"{name}-child")
             say("held", lease.held, own.held)
             with Semaphore(f"{name}-more", 2, timeout=3, renew=True, blocking=False) as mine:
                 say("mine", mine.held)
@@ -176,6 +184,7 @@ def fork_holding(name: str) -> None:
                 say("mine", mine.held)
         # Both processes leave the block. Only the parent may release the lease.
         else:
+            cycles(f"{name}-parent")
             os.waitpid(pid, 0)
             say("parent", lease.held, own.held, lease.owned(), own.owned())
     if pid:

@@ -33,7 +33,7 @@ MUTANTS = [
         "a forked child uses the pool of its parent",
         "is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()",
         "is_ours = True",
-        "test_engine_connections.py",
+        "behaviour/test_processes.py",
     ),
     Mutant(
         "callbacks run two seconds late",
