@@ -20,13 +20,9 @@ from django_redis_sync.engine.loops import LoopTimeout
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, Async, eventually, until
-from tests.support.fronts import CUT, SILENCE, Front
+from tests.support.fronts import CUT, SILENCE, Front, Impatient
 
 HUB = "django_redis_sync.engine.hub"
-
-
-class Impatient(Lock):
-    _attempt = 0.5
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

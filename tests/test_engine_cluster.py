@@ -17,14 +17,10 @@ from django_redis_sync import Lease, Lock, Unavailable
 from django_redis_sync.engine.cluster.topology import Address, key_of, read_slots, url_at
 from tests.behaviour.both import MAX_WAIT, Async, both, eventually, until
 from tests.support.commands import locks
-from tests.support.fronts import CUT, SILENCE, Front
+from tests.support.fronts import CUT, SILENCE, Front, Impatient
 
 pytestmark = pytest.mark.promise(17)
 SCRIPTS = ("acquire", "renew", "release", "inspect")
-
-
-class Impatient(Lock):
-    _attempt = 0.5
 
 
 class Nodes(list[Front]):

@@ -17,12 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
-from tests.support.fronts import CUT, SILENCE, Front
-
-
-class Impatient(Lock):
-    _attempt = 0.5
-
+from tests.support.fronts import CUT, SILENCE, Front, Impatient
 
 # Errors
 

@@ -212,12 +212,22 @@ def keyed(name: str, key: str) -> None:
     thread.join(20)
 
 
-def brief_children(name: str, count: int) -> None:
-    """Acquire and release a permit of each of `count` keys, and exit."""
-    for key in range(count):
-        with Semaphore(name, 1, key=str(key)):
+def crowd(name: str, tasks: int) -> None:
+    """Wait for a lock in many tasks of one event loop, and release it at once."""
+
+    async def wait() -> None:
+        async with Lock(name):
             pass
-    say("done")
+
+    async def main() -> None:
+        waiting = []
+        for number in range(tasks):
+            waiting.append(asyncio.ensure_future(wait()))
+            if number % 50 == 0:
+                await asyncio.sleep(0.02)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
 
 
 #: The functions that `main` calls.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_sync import Lock, Semaphore
+from django_redis_sync import Lock
 
 from .both import both
 from .watching import View, living
@@ -45,47 +44,8 @@ async def test_settings_are_read_at_each_acquire(io, sync) -> None:
     with sync(MAX_HOLD=7):
         async with io.entered(lock) as lease:
             assert 5 < lease.remaining <= 7
-
-
-@both
-async def test_configured_semaphore_takes_its_options_from_the_settings(io, sync) -> None:
-    with sync(SEMAPHORES={"exports": {"limit": 2, "blocking_timeout": 0.05, "timeout": 12}}):
-        sem = Semaphore("exports")
-        lease = await io.do(sem, "acquire")
-        assert 10 < lease.remaining <= 12
-        assert await io.do(sem, "acquire")
-        assert await io.do(sem, "acquire") is None
-        assert await io.do(Semaphore("exports", 3, timeout=40), "acquire")
-    with pytest.raises(ImproperlyConfigured, match="no limit"):
-        await io.do(sem, "acquire")
-
-
-DURATIONS = ("timeout", "blocking_timeout", "max_hold", "min_hold")
-WRONG: list[Any] = [
-    *({"TIMEOUTS": 3}, {"TIMEOUT": "3"}, {"TIMEOUT": 0}, {"BLOCKING_TIMEOUT": -1}),
-    *({"MAX_HOLD": "an hour"}, {"REQUESTS": {"limits": 3}}, {"ENABLED": "no"}, {"CACHE": None}),
-    *({"KEY_PREFIX": 1}, {"SEMAPHORES": ["exports"]}, {"ENDPOINTS": "exports"}),
-    *({"REQUESTS": None}, {"STATS_HOURS": "24"}, {"ASYNC_CLIENT": len}, ["TIMEOUT"]),
-    *({"SEMAPHORES": {"x": {"limit": limit}}} for limit in (0, -1, "3", 2.5, True)),
-    *(
-        {"SEMAPHORES": {"x": {"limit": 1, option: seconds}}}
-        for option in DURATIONS
-        for seconds in ("5", -1, float("nan"))
-    ),
-]
-
-
-@pytest.mark.parametrize("values", WRONG, ids=str)
-@both
-async def test_invalid_setting_raises_improperly_configured(io, settings, values: Any) -> None:
-    """The error names the innermost key."""
-    if isinstance(values, dict):
-        ((*_, word),) = [re.findall(r"'(\w+)':", str(values))]
-        values = {**settings.REDIS_SYNC, **values}
-    else:
-        word = "REDIS_SYNC"
-    with override_settings(REDIS_SYNC=values), pytest.raises(ImproperlyConfigured, match=word):
-        await io.do(Semaphore("x") if "'x'" in str(values) else Lock("x"), "acquire")
+    with sync(CACHE=None), pytest.raises(ImproperlyConfigured, match="CACHE"):
+        await io.do(lock, "acquire")
 
 
 @both

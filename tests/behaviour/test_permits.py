@@ -7,9 +7,6 @@ import base64
 import gc
 import json
 import math
-import signal
-import threading
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -19,7 +16,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, ReadWriteLock, RLock, Semaphore
 
 from .both import both, eventually, queued, until, within
-from .watching import Losses, sent
+from .watching import sent
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(15)]
 
@@ -370,24 +367,6 @@ async def test_handle_can_be_adopted_only_once(io, view) -> None:
     await fails(again)
 
 
-@pytest.mark.parametrize("how", ["expires", "is cleared"])
-@both
-async def test_lost_lease_calls_on_lost_and_the_signal(io, view, how: str) -> None:
-    with Losses() as losses:
-        seconds = 0.3 if how == "expires" else 1
-        lock = Lock("lost", timeout=seconds, renew=how != "expires", on_lost=losses)
-        lease = await io.do(lock, "acquire")
-        if how == "is cleared":
-            view("lost").clear()
-        second = await io.do(Lock("lost"), "acquire", blocking_timeout=20)
-        await until(io, lambda: losses.of(lease))
-    assert not lease.held and await io.do(second, "owned")
-    with pytest.raises(LeaseLost):
-        lease.check()
-    with pytest.raises(LeaseLost):
-        await io.do(lock, "release")
-
-
 @pytest.mark.parametrize("kind", [Lock, RLock])
 @both
 async def test_with_block_raises_lease_lost_unless_its_body_raises(io, view, kind, caplog) -> None:
@@ -416,38 +395,6 @@ async def test_unreferenced_lease_is_not_renewed_and_is_logged(io, view, caplog)
     gc.collect()
     await until(io, lambda: view("dropped").holding == 0)
     await until(io, lambda: "'dropped' was garbage-collected without being released" in caplog.text)
-
-
-class Interrupted(BaseException):
-    """Stands for KeyboardInterrupt, which would end the test run."""
-
-
-def test_interrupted_waiter_leaves_the_queue(view, raw) -> None:
-    """The exception is raised inside the blocking read, as by Ctrl-C."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise Interrupted
-
-    def send() -> None:
-        # Wait until the thread blocks in its read, because a signal interrupts only the read
-        # reliably. At other places, the exception may be raised in a finalizer, where Python drops
-        # it, or may leave redis-py's socket unconnected.
-        eventually(lambda: any("b" in client["flags"] for client in raw.client_list()))
-        time.sleep(0.2)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    first, before = Lock("interrupted").acquire(), signal.signal(signal.SIGUSR1, interrupt)
-    sender = threading.Thread(target=send)
-    try:
-        sender.start()
-        with pytest.raises(Interrupted):
-            Lock("interrupted").acquire(blocking_timeout=20)
-    finally:
-        sender.join()
-        signal.signal(signal.SIGUSR1, before)
-    assert view("interrupted").waiting == 0
-    first.release()
-    assert view("interrupted").empty
 
 
 @both

@@ -10,9 +10,8 @@ import pytest
 
 from django_redis_sync import Lock
 
-from .both import both, eventually, until
+from .both import eventually
 from .child import Child
-from .watching import View, shown
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)]
 
@@ -30,28 +29,6 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert view("forked").empty and view("forked-more").empty
 
 
-@both
-async def test_another_process_can_adopt_and_release_a_handle(io, view) -> None:
-    async with io.entered(Lock("job", timeout=5, renew=True)) as lease:
-        handle = await io.do(lease, "detach", 30)
-    with Child("adopt") as worker:
-        worker.send_line(handle)
-        assert ["fence", str(lease.fence)] == worker.line()
-        assert not lease.held
-        assert await io.do(Lock("job", blocking=False), "acquire") is None
-        await until(io, lambda: 0 < view("job").ends_in <= 5)  # its own timeout again
-        worker.send_line()
-        assert worker.line() == ["released"]
-    assert view("job").empty
-
-
-def test_names_of_a_process_that_exits_at_once_are_listed(raw) -> None:
-    for run in range(4):
-        with Child("brief_children", f"brief-{run}", 5) as child:
-            child.ended()
-        assert {f"brief-{run}@{n}" for n in range(5)} == {*shown(f"brief-{run}")}
-
-
 def test_paused_process_does_not_hold_its_expired_lease(raw) -> None:
     with Child("hold", "paused", 0.6, "hard") as holder:
         fence = int(holder.line()[1])
@@ -62,15 +39,6 @@ def test_paused_process_does_not_hold_its_expired_lease(raw) -> None:
             holder.send_line()
             assert holder.line() == ["held", "False"]
             assert lease.owned()
-
-
-def test_permanent_lease_outlives_its_crashed_holder(raw) -> None:
-    view = View(raw, "crashed")
-    with Child("hold", "crashed", "inf", "hard") as holder:
-        holder.line()
-    assert Lock("crashed").acquire(blocking_timeout=0.2) is None
-    view.clear()
-    assert Lock("crashed", blocking=False).acquire()
 
 
 # Waiters that die or stop delay the rest of the queue by a few seconds in total.

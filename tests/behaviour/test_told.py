@@ -84,11 +84,13 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
 
     cleared = await io.do(Lock("x", timeout=6, renew=True, on_lost=slow), "acquire")
     kept = await io.do(Lock("kept", timeout=3, renew=True), "acquire")
+    hard = await io.do(Lock("hard", timeout=0.3, on_lost=losses), "acquire")
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
     # A third of the lease is 2 s. Half of the lease would be 3 s.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
+    await until(io, lambda: losses.of(hard) and not hard.held)
     end = View(raw, "kept").end + 3000
     await until(io, lambda: View(raw, "kept").end > end)
     assert kept.held and await io.do(kept, "owned")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import threading
@@ -15,8 +14,8 @@ import redis
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lease, LeaseLost, Lock, Unavailable
-from tests.behaviour import child
 from tests.behaviour.both import Sync, answered, both, eventually, queued, until, within
+from tests.behaviour.child import Child
 from tests.behaviour.conftest import Impatient
 from tests.behaviour.watching import View
 
@@ -157,30 +156,6 @@ def test_row_23_evicting_server_loses_leases_and_is_a_doctor_error(new_bench, fi
 # Many waiters
 
 
-class Crowd(child.Child):
-    """A process with many waiters."""
-
-    module = __name__
-
-
-def crowd(name: str, tasks: int) -> None:
-    """Wait for a lock in many tasks of one event loop, and release it at once."""
-
-    async def wait() -> None:
-        async with Lock(name):
-            pass
-
-    async def main() -> None:
-        waiting = []
-        for number in range(tasks):
-            waiting.append(asyncio.ensure_future(wait()))
-            if number % 50 == 0:
-                await asyncio.sleep(0.02)
-        await asyncio.gather(*waiting)
-
-    asyncio.run(main())
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("many", "promised"), [(1_000, 3), (10_000, 6)], ids=str)
 def test_row_45_waiters_of_a_killed_process_are_skipped_together(
@@ -190,7 +165,7 @@ def test_row_45_waiters_of_a_killed_process_are_skipped_together(
     held, got = lock.acquire(), list[Lease]()
     with redis.Redis.from_url(private.url) as client:
         view = View(client, "x")
-        with Crowd("crowd", "x", many, DJANGO_REDIS_SYNC_TEST_URL=private.url) as waiters:
+        with Child("crowd", "x", many, DJANGO_REDIS_SYNC_TEST_URL=private.url) as waiters:
             # Each task asks again every few seconds. A slow machine loses some waiters meanwhile.
             starting = within()
             eventually(lambda: view.waiting >= (many if starting.seconds < 60 else 1_000), 240)
@@ -215,7 +190,7 @@ def test_row_45_waiters_of_a_live_process_keep_their_places(private, alias) -> N
     held = Lock("x", using=alias(private.url)).acquire()
     with (
         redis.Redis.from_url(private.url) as client,
-        Crowd("crowd", "x", 500, DJANGO_REDIS_SYNC_TEST_URL=private.url),
+        Child("crowd", "x", 500, DJANGO_REDIS_SYNC_TEST_URL=private.url),
     ):
         view = View(client, "x")
         eventually(lambda: view.waiting == 500, 60)
@@ -225,8 +200,3 @@ def test_row_45_waiters_of_a_live_process_keep_their_places(private, alias) -> N
             assert places == client.zrange(view.keys.queue, 0, -1, withscores=True)
         held.release()
         eventually(lambda: view.empty, 60)
-
-
-if __name__ == "__main__":
-    child.ROLES = {"crowd": crowd}
-    child.main()

@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from devtools.servers import HOST, RedisServer
+from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View
 
@@ -36,6 +37,12 @@ def _script(text: str) -> str:
             script = scripts.script(name)
             _scripts.update({script.sha: name, script.source: name})
     return _scripts.get(text, "unknown")
+
+
+class Impatient(Lock):
+    """A lock that waits at most a second for a front."""
+
+    _attempt = 0.5
 
 
 class Command(list[str]):
