@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connections
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import threads
@@ -172,27 +171,6 @@ def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
 
 
 # Callbacks
-
-
-def test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the callbacks, their thread closes its database connections."""
-    ran: list[tuple[str, int]] = []
-
-    def note(what: str) -> None:
-        ran.append((what, threading.get_ident()))
-
-    def end() -> None:
-        note("ends")
-        raise SystemExit
-
-    monkeypatch.setattr(connections, "close_all", lambda: note("closed"))
-    run_callbacks(lambda: note("first"), end, lambda: note("last"))
-    eventually(lambda: ["first", "ends", "last", "closed"] == [what for what, _ in ran])
-    assert 1 == len({thread for _, thread in ran} - {threading.get_ident()})
-    assert ["a callback or receiver failed"] == caplog.messages
-    assert "SystemExit" in caplog.text
 
 
 def test_slow_callbacks_run_on_a_limited_number_of_threads() -> None:

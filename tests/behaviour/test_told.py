@@ -7,19 +7,17 @@ renewals of a lease overlap, its local expiry is not later than its expiry on th
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
-from redis.crc import key_slot
+from django.db import connections
 
-from devtools.topologies import Cluster
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
-from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync import Lease, LeaseLost, Lock, Unavailable
 from django_redis_sync.signals import lease_lost
-from tests.conftest import forget_leases
 
 from .both import both, eventually, until
 from .conftest import Bench
@@ -96,54 +94,38 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
     assert kept.held and await io.do(kept, "owned")
 
 
-def test_callback_that_raises_system_exit_stops_no_other_callback(raw) -> None:
-    ends = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("any"), None]
+def test_callback_that_raises_system_exit_stops_no_other_callback(raw, caplog, monkeypatch) -> None:
+    """The receivers and the callback of a loss run on one thread, which then closes its database
+    connections."""
+    ran = list[tuple[str, Any, int]]()
 
-    def raising(called: list[Any]) -> Any:
+    def raising(what: str, error: BaseException | None) -> Any:
         def receive(lease: Lease, **_: Any) -> None:
-            called.append(lease)
-            if error := ends[len(called) - 1]:
+            ran.append((what, lease, threading.get_ident()))
+            if error:
                 raise error
 
         return receive
 
-    calls, signals = list[Any](), list[Any]()
-    receiver = raising(signals)
-    lease_lost.connect(receiver)
-    try:
-        for number, _ in enumerate(ends, 1):
-            held = Lock("n", timeout=0.9, renew=True, on_lost=raising(calls)).acquire()
-            View(raw, "n").clear()
-            eventually(lambda number=number: number == len(calls) == len(signals))
-            assert held is calls[-1] is signals[-1]
-    finally:
-        lease_lost.disconnect(receiver)
+    def close_all() -> None:
+        ran.append(("closed", held, threading.get_ident()))
 
-
-def test_node_that_hangs_delays_no_renewal_on_another_node(settings, losses, monkeypatch) -> None:
-    """Each renewal on the node that hangs is sent alone, and takes a whole time limit. Together
-    these renewals take longer than the lease on the other node lasts."""
-    monkeypatch.setattr("django_redis_sync.engine.housekeeping.BATCH", 1)
-
-    def hold(name: str, **options: Any) -> Lease:
-        return Semaphore(name, 12, using="nodes", timeout=3, renew=True, **options).acquire()
-
-    with Cluster(primaries=2, node_timeout=60) as cluster:
-        settings.CACHES = {**settings.CACHES, "nodes": cluster.cache(**PATIENT)}
-        prefix, at = settings.REDIS_SYNC["KEY_PREFIX"], [""] * 2
-        for name in map(str, range(100)):
-            slot = key_slot(keys_of(prefix, name).leases.encode())
-            at[cluster.primaries.index(cluster.owner(slot))] = name
-        stuck = [hold(at[0]) for _ in range(12)]
-        kept = hold(at[1], on_lost=losses)
-        cluster.primaries[0].pause()
+    monkeypatch.setattr(connections, "close_all", close_all)
+    for error in (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("any"), None):
+        ran.clear()
+        caplog.clear()
+        receiver, on_lost = raising("signal", error), raising("callback", error)
+        held = Lock("n", timeout=0.9, renew=True, on_lost=on_lost).acquire()
+        lease_lost.connect(receiver)
         try:
-            time.sleep(5)
-            assert kept.held and not losses.calls, "another node's renewals delay it"
-            assert not any(lease.held for lease in stuck)
+            View(raw, "n").clear()
+            eventually(lambda: ["signal", "callback", "closed"] == [what for what, _, _ in ran])
         finally:
-            cluster.primaries[0].resume()
-            forget_leases("nodes")
+            lease_lost.disconnect(receiver)
+        assert 1 == len({(lease, thread) for _, lease, thread in ran}) and held is ran[0][1]
+        assert threading.get_ident() != ran[0][2]
+        failed = caplog.messages.count("a callback or receiver failed")
+        assert failed == (2 if error else 0) == caplog.text.count(f"\n{type(error).__name__}")
 
 
 # Renewals that overlap

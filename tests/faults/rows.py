@@ -142,7 +142,7 @@ ROWS = """\
   test_engine_threads test_callback_that_got_no_thread_runs_later
   test_engine_quorum test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one
 44
-  faults/test_servers test_row_44_full_memory_keeps_leases_and_allows_handoff
+  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[memory full]
   test_protocol_memory test_full_memory_allows_a_waiter_to_take_free_permits
   test_protocol_memory test_full_memory_allows_calls_of_holders_waiters_and_operators
   test_protocol_memory test_full_memory_allows_a_release_to_be_counted
@@ -153,7 +153,7 @@ ROWS = """\
   faults/test_servers test_row_45_waiters_of_a_live_process_keep_their_places
 46
   behaviour/test_told test_loss_is_reported_before_the_lease_ends[swallow]
-  behaviour/test_told test_node_that_hangs_delays_no_renewal_on_another_node
+  test_engine_cluster test_renewals_are_sent_while_a_renewal_on_another_node_hangs
   topologies/test_cluster test_stopped_shard_is_unavailable_and_the_others_work
   topologies/test_quorum test_quorum_works_with_two_hung_servers_and_not_with_three
 47
@@ -161,7 +161,6 @@ ROWS = """\
   behaviour/test_budgets test_async_call_ends_within_its_time_limit_when_its_pool_blocks
 48
   behaviour/test_told test_callback_that_raises_system_exit_stops_no_other_callback
-  test_engine_threads test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit
 50
   test_engine_threads test_exceptions_of_many_signals_block_no_thread
   test_engine_threads test_destructor_may_submit_inside_a_submit_of_its_own_thread

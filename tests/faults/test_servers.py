@@ -14,7 +14,7 @@ import redis
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lease, LeaseLost, Lock, Unavailable
-from tests.behaviour.both import Sync, answered, both, eventually, queued, until, within
+from tests.behaviour.both import Sync, answered, eventually, within
 from tests.behaviour.child import Child
 from tests.behaviour.conftest import Impatient
 from tests.behaviour.watching import View
@@ -106,31 +106,6 @@ def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
 
 
 # Memory
-
-
-@both
-async def test_row_44_full_memory_keeps_leases_and_allows_handoff(io, bench, figure) -> None:
-    options = {"timeout": 4, "renew": True}
-    held = await io.do(bench.lock(**options), "acquire")
-    kept = await io.do(bench.lock("kept", **options), "acquire")
-    waiting = await queued(io, bench.lock(**options), bench.view())
-    bench.client.config_set("maxmemory", 1)
-    await io.sleep(5)  # each lease is renewed twice, and the waiter asks again
-    assert await io.do(held, "owned") and await io.do(kept, "owned")
-    for lock in (bench.lock(), bench.lock("y", blocking=False)):
-        with pytest.raises(Unavailable, match=r"memory|Timeout|no reply"):
-            await io.do(lock, "acquire")
-    watch = within()
-    await io.do(held, "release")
-    lease = await io.result(waiting)
-    figure(recover=watch.seconds, lost=0)
-    await until(io, bench.view().renewals())
-    await io.do(lease, "extend", 30)
-    adopted = await io.do(Lease, "from_handle", await io.do(kept, "detach", timeout=50))
-    await io.do(adopted, "renew", 90)
-    await io.do(adopted, "release")
-    await io.do(lease, "release")
-    assert all(bench.view(name).empty for name in ("x", "y", "kept"))
 
 
 def test_row_23_evicting_server_loses_leases_and_is_a_doctor_error(new_bench, figure) -> None:

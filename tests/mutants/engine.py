@@ -45,7 +45,7 @@ MUTANTS = [
         "a callback that raises SystemExit ends its thread",
         '        except BaseException:\n            logger.exception("a callback',
         '        except Exception:\n            logger.exception("a callback',
-        "test_engine_threads.py",
+        "behaviour/test_told.py",
     ),
     Mutant(
         "a pool that may block is used",
