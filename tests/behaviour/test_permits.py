@@ -273,23 +273,6 @@ async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> N
 
 
 @both
-async def test_blocks_nest_and_release_ends_the_newest_lease(io) -> None:
-    sem = Semaphore("nested", 3)
-    async with io.entered(sem) as outer:
-        async with io.entered(sem) as inner:
-            newest = await io.do(sem, "acquire")
-            await io.do(sem, "release")
-            assert outer.held and inner.held and not newest.held
-        assert outer.held and not inner.held
-    assert not outer.held
-    with pytest.raises(NotAcquired, match="holds nothing"):
-        await io.do(sem, "release")
-    for released in ("lease", "semaphore"):  # inside of the block
-        async with io.entered(sem) as lease:
-            await io.do(lease if released == "lease" else sem, "release")
-
-
-@both
 async def test_release_ignores_leases_of_other_threads_and_tasks(io, view) -> None:
     """With thread_local=False, it releases them. A lease itself can be released anywhere."""
     sem, free = Semaphore("theirs", 5), Semaphore("theirs", 5, thread_local=False)

@@ -1,4 +1,4 @@
-"""Each share of a name has a limit, and waiters of different shares take turns."""
+"""Each share of a name has a limit. tests/test_requests_shares.py has the turns of shares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_redis_sync import (
 )
 from tests.support.operators import locks
 
-from .both import both, eventually, queued, until
+from .both import both, eventually, queued
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1)]
 
@@ -87,35 +87,6 @@ async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
     for share, limit, reason in waited:
         options = {"share": share, "share_limit": limit}
         assert reason == await why(io, **options, blocking=True, blocking_timeout=0.2)
-
-
-@both
-async def test_shares_take_turns_and_each_is_first_in_first_out(io, view) -> None:
-    first = await tried(io, exports("a", None, 1))
-    got: list[str] = []
-
-    async def one(share: str, number: int) -> None:
-        lease = await io.do(exports(share, None, 1), "acquire")
-        got.append(f"{share}{number}")
-        await io.do(lease, "release")
-
-    waiting = []
-    for share, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)):
-        waiting.append(io.start(one(share, number)))
-        await until(io, lambda: view("exports").waiting == len(waiting))
-    await io.do(first, "release")
-    for one_of in waiting:
-        await io.result(one_of)
-    assert ["a1", "b1", "c1", "a2", "b2", "a3"] == got
-
-
-@both
-async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view) -> None:
-    mine = await tried(io, exports("a", 1))
-    second = await queued(io, exports("a", 1), view("exports"))
-    assert await tried(io, exports("b", 1))
-    await io.do(mine, "release")
-    assert (await io.result(second)).held
 
 
 @both
