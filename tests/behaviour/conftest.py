@@ -30,14 +30,17 @@ class Impatient(Lock):
 
 @pytest.fixture
 def alias(settings: Any) -> Iterator[Callable[..., str]]:
-    """Return a function that adds a cache alias for a URL. Each alias has a new name, so that the
-    renewal thread of an earlier test's alias doesn't interfere."""
+    """Return a function that adds a cache alias for a URL, or for the servers of a topology. Each
+    alias has a new name, so that the renewal thread of an earlier test's alias doesn't
+    interfere."""
     names = []
 
-    def add(url: str, **options: Any) -> str:
-        name = f"private-{next(_numbers)}"
-        cache = {**settings.CACHES["default"], "LOCATION": url, "OPTIONS": options}
-        settings.CACHES = {**settings.CACHES, name: cache}
+    def add(place: Any, **options: Any) -> str:
+        name, url = f"private-{next(_numbers)}", getattr(place, "url", place)
+        cache = {"LOCATION": url, "OPTIONS": options}
+        if hasattr(place, "cache"):
+            cache = place.cache(**options)
+        settings.CACHES = {**settings.CACHES, name: {**settings.CACHES["default"], **cache}}
         names.append(name)
         return name
 

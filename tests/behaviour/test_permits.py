@@ -54,21 +54,6 @@ async def test_acquire_counts_permits_against_the_limit_of_the_caller(io) -> Non
     assert all([await io.do(lease, "owned") for lease in granted if lease])
 
 
-@pytest.mark.parametrize("timeout", [None, math.inf], ids=["renewed", "permanent"])
-@both
-async def test_waiter_gets_the_released_permit(io, view, timeout: float | None) -> None:
-    first = await io.do(Lock("turns", timeout=timeout), "acquire")
-    waiting = await queued(io, Lock("turns", timeout=timeout), view("turns"))
-    await io.do(first, "release")
-    second = await io.result(waiting)
-    assert second.held and second.fence > first.fence
-    if timeout:
-        await until(io, lambda: math.inf == view("turns").ends_in)
-        assert math.inf == second.remaining
-    await io.do(second, "release")
-    assert view("turns").empty
-
-
 @both
 async def test_waiter_waits_for_its_blocking_timeout_and_leaves_the_queue(io, view) -> None:
     first = await io.do(Lock("vain"), "acquire")

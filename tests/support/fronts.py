@@ -196,11 +196,15 @@ class Front:
         return reply
 
 
+#: The first bytes of a text with a length: a string, a verbatim string, and an error (RESP3).
+BULK = (b"$", b"=", b"!")
+
+
 def _read(file: Any) -> bytes:
     """Return the next command or reply as bytes. Return b"" at the end."""
     line: bytes = file.readline()
-    count = int(line[1:]) if line[:1] in (b"$", b"*", b">", b"%", b"~") else 0
-    if line[:1] == b"$":
+    count = int(line[1:]) if line[:1] in (*BULK, b"*", b">", b"%", b"~") else 0
+    if line[:1] in BULK:
         return line + (file.read(count + 2) if count >= 0 else b"")
     return line + b"".join(_read(file) for _ in range(count * (1 + (line[:1] == b"%"))))
 

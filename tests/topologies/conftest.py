@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 
-from devtools.servers import RedisServer, find_server
+from devtools.servers import find_server
 from devtools.topologies import Cluster, Sentinels
 from tests.behaviour import child
-from tests.behaviour.conftest import figure, losses  # noqa: F401 - fixtures
+from tests.behaviour.conftest import alias, figure, losses  # noqa: F401 - fixtures
 from tests.conftest import forget_leases
 from tests.support import journal
 
@@ -37,8 +36,6 @@ NOT_BESIDE_SENTINELS = {
     "test_waiters_send_no_polling_commands",
     "test_release_wakes_one_waiter_per_freed_permit",
 }
-
-_numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -86,14 +83,14 @@ def redis_url(topology: Any) -> Iterator[str]:
 @pytest.fixture
 def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
     """Delete all keys of the topology, and let the settings use its alias."""
-    alias = type(topology).__name__.lower()
-    settings.CACHES = {**settings.CACHES, alias: _cache(topology)}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": alias}
+    name = type(topology).__name__.lower()
+    settings.CACHES = {**settings.CACHES, name: _cache(topology)}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}
     with Everywhere(topology) as everywhere:
         everywhere.flushdb()
         yield
         everywhere.flushdb()
-    forget_leases(alias)
+    forget_leases(name)
 
 
 @pytest.fixture
@@ -104,31 +101,11 @@ def raw(topology: Any, clean_redis: None) -> Iterator[Everywhere]:
 
 
 @pytest.fixture
-def alias(settings: Any) -> Iterator[Callable[..., str]]:
-    """Return a function that adds a cache alias for a topology or a server, with these OPTIONS."""
-    names: list[str] = []
-
-    def add(topology: Any, **options: Any) -> str:
-        name = f"own-{next(_numbers)}"
-        settings.CACHES = {**settings.CACHES, name: _cache(topology, **options)}
-        names.append(name)
-        return name
-
-    yield add
-    forget_leases(*names)
-
-
-@pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
     """Return a function that starts servers for this test only: `start(Cluster, replicas=1)`."""
     with contextlib.ExitStack() as stack:
         yield lambda kind, **options: stack.enter_context(start_servers(kind, **options))
 
 
-def _cache(topology: Any, **options: Any) -> dict[str, Any]:
-    if isinstance(topology, RedisServer):
-        backend = "django_redis.cache.RedisCache"
-        cache = {"BACKEND": backend, "LOCATION": topology.url, "OPTIONS": options}
-    else:
-        cache = topology.cache(**options)
-    return {**cache, "KEY_PREFIX": django_settings.PREFIX}
+def _cache(topology: Any) -> dict[str, Any]:
+    return {**topology.cache(), "KEY_PREFIX": django_settings.PREFIX}
