@@ -26,7 +26,6 @@ HUB = "django_redis_sync.engine.hub"
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return an async test as a sync function."""
     return functools.wraps(test)(lambda **fixtures: asyncio.run(test(**fixtures)))
 
 

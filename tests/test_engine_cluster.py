@@ -227,7 +227,6 @@ def test_names_are_registered_while_a_node_hangs(nodes: Nodes) -> None:
 
 
 def test_renewals_are_sent_while_a_renewal_on_another_node_hangs(nodes: Nodes) -> None:
-    """While a renewal waits for the node that hangs, leases on another node are renewed."""
     hung, renewed = list[float](), list[float]()
 
     def hang(command: Any, forward: Any) -> Any:

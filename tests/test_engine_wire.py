@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
+from django.apps import apps
 from redis import exceptions as errors
 
-from django_redis_sync import Lock, conf
+from django_redis_sync import Lock
 from django_redis_sync.engine import names, wire
 from django_redis_sync.engine.names import read_label, write_label
 from django_redis_sync.engine.wire import configuration_error
@@ -61,17 +62,6 @@ def test_server_receives_the_arguments_of_a_call(front: Front, name: str, label:
     assert [front.view(name).keys.leases, front.view(name).keys.declared[1]] == keys
 
 
-def test_text_replaces_invalid_bytes() -> None:
-    texts = [wire.text(b"a\xff"), *wire.text([b"b\xff", [b"c\xff", 7, "d"]])]
-    assert ["a\ufffd", "b\ufffd", ["c\ufffd", 7, "d"]] == texts
-
-
-def test_whole_returns_the_default_for_invalid_and_too_large_numbers() -> None:
-    texts = ["7", "-7", "", "x", "1.5", str(2**63 - 1), str(2**63), "9" * 400]
-    assert [7, -7, 0, 0, 0, 2**63 - 1, 0, 0] == [wire.whole(text) for text in texts]
-    assert 5 == wire.whole("x", 5)
-
-
 def test_labels_are_shortened_when_written_and_when_read() -> None:
     long = "x" * 1000
     for written in (write_label(label=long), write_label(label=long, request="GET /")):
@@ -88,12 +78,11 @@ def test_clock_includes_the_time_in_which_the_machine_sleeps() -> None:
 
 
 def test_missing_entry_in_installed_apps_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for installed, times in ((True, 0), (False, 1)):
-        monkeypatch.setattr(conf.apps, "is_installed", lambda name, installed=installed: installed)
-        conf.current.cache_clear()
-        conf.current()
-        conf.current()
+        monkeypatch.setattr(apps, "is_installed", lambda name, installed=installed: installed)
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # so that the settings are read again
+        for _ in range(2):
+            Lock("x").alias()
         assert times == caplog.text.count("is not in INSTALLED_APPS")
-    conf.current.cache_clear()

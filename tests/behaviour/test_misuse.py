@@ -138,7 +138,6 @@ async def test_invalid_handle_raises_an_error(io, nothing_sent, handle: Any) -> 
 
 @both
 async def test_forged_handle_cannot_be_adopted(io, clean_redis) -> None:
-    """A handle with a guessed token or a wrong fence raises LeaseLost."""
     lease = await io.do(Lock("forged"), "acquire")
     genuine = json.loads(base64.urlsafe_b64decode(await io.do(lease, "detach")))
     for place, value in ((3, "0" * 32), (4, str(lease.fence + 1))):

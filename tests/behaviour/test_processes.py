@@ -8,8 +8,6 @@ import signal
 
 import pytest
 
-from django_redis_sync import Lock
-
 from .both import eventually
 from .child import Child
 
@@ -27,18 +25,6 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
         ["left", "False", "False"],
     ]
     assert view("forked").empty and view("forked-more").empty
-
-
-def test_paused_process_does_not_hold_its_expired_lease(raw) -> None:
-    with Child("hold", "paused", 0.6, "hard") as holder:
-        fence = int(holder.line()[1])
-        os.kill(holder.process.pid, signal.SIGSTOP)
-        with Lock("paused").acquire(blocking_timeout=20) as lease:
-            assert lease.fence > fence  # a storage that checks fences rejects the old one
-            os.kill(holder.process.pid, signal.SIGCONT)
-            holder.send_line()
-            assert holder.line() == ["held", "False"]
-            assert lease.owned()
 
 
 # Waiters that die or stop delay the rest of the queue by a few seconds in total.
