@@ -14,7 +14,6 @@ from django_redis_sync import Lock
 from django_redis_sync.engine import names, wire
 from django_redis_sync.engine.names import read_label, write_label
 from django_redis_sync.engine.wire import configuration_error
-from tests.support.fronts import Front
 
 
 @pytest.mark.parametrize(
@@ -41,25 +40,6 @@ def test_configuration_error_is_found_among_chained_exceptions() -> None:
     outer.__cause__ = errors.ConnectionError("handshake")
     outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
     assert "password" in configuration_error(outer)
-
-
-@pytest.mark.parametrize("name", ["plain", "n\xe4me \u2603"])
-@pytest.mark.parametrize("label", ["", "l\xe4bel \U0001f512"])
-def test_server_receives_the_arguments_of_a_call(front: Front, name: str, label: str) -> None:
-    lease = Lock(name, using=front.alias, label=label, timeout=7, blocking=False).acquire()
-    assert lease
-    lease.renew()
-    lease.release()
-    acquired, renewed, released = (
-        front.arguments(verb)[-1] for verb in ("acquire", "renew", "release")
-    )
-    expected = {"token": lease.token, "lease": "7000", "how": "try", "permits": "1", "limit": "1"}
-    assert expected == {what: acquired[what] for what in expected}
-    assert label == read_label(acquired["label"]).get("label", "")
-    for sent in (renewed, released):
-        assert (lease.token, str(lease.fence)) == (sent["token"], sent["fence"])
-    keys = next(one for one in front.received if one.verb == "release")[3:5]
-    assert [front.view(name).keys.leases, front.view(name).keys.declared[1]] == keys
 
 
 def test_labels_are_shortened_when_written_and_when_read() -> None:

@@ -113,16 +113,6 @@ async def test_calls_that_cannot_succeed_raise_an_error(io, nothing_sent) -> Non
         await io.do(Lock("x"), "release")
 
 
-@both
-async def test_blocking_timeout_can_be_zero_or_infinite(io, clean_redis) -> None:
-    """With a timeout of zero, the call tries once."""
-    lock = Lock("zero", blocking_timeout=0)
-    assert await io.do(lock, "acquire")
-    assert await io.do(lock, "acquire") is None
-    assert await io.do(Lock("zero"), "acquire", blocking_timeout=0.0) is None
-    assert await io.do(Lock("endless", blocking_timeout=math.inf), "acquire")
-
-
 HANDLES = ["", "x", "e30=", "W10=", "ü", "a" * 5000, "WzEsMiwzXQ=="]
 
 

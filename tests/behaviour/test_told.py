@@ -165,23 +165,6 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
     await io.do(lease, "release")
 
 
-@pytest.mark.parametrize("method", ["renew", "detach"])
-@both
-async def test_renewal_thread_shortens_no_unanswered_renewal(io, bench, journal, method) -> None:
-    lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
-    bench.proxy.harm("late", "renew")
-    started = io.start(io.do(lease, method, 60))
-    await until(io, lambda: bench.view().ends_in > 50)
-    before = len(list(journal))
-    await until(io, lambda: len(list(journal)) > before)  # by the renewal thread
-    bench.proxy.let_go()
-    await io.result(started)
-    assert bench.view().ends_in > 50
-    if method == "renew":
-        assert beyond(bench.client, lease) < 0.05 and lease.remaining > 50
-        await io.do(lease, "release")
-
-
 def test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
     """The next renewal is due in 30 s, but the shorter lease may expire after 1 s."""
     lost: list[Any] = []

@@ -51,8 +51,6 @@ ROWS = """\
   behaviour/test_storms test_release_wakes_one_waiter_per_freed_permit
 16
   topologies/test_cluster test_slots_migrate_under_load_without_an_error
-  topologies/test_cluster test_waiter_is_granted_after_its_slot_has_moved
-  topologies/test_cluster test_calls_wait_while_their_slot_is_half_moved
 17
   topologies/test_cluster test_replica_takes_over_under_load
   topologies/test_cluster test_stopped_shard_is_unavailable_and_the_others_work
@@ -127,7 +125,7 @@ ROWS = """\
   test_requests_response test_permit_is_released_when_another_middleware_drops_the_response
 41
   behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
-  behaviour/test_told test_renewal_thread_shortens_no_unanswered_renewal
+  test_locks_lease_state test_background_renewal_asks_for_the_longest_renewal_in_flight
   behaviour/test_told test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal
   behaviour/test_told test_local_expiry_is_never_later_than_the_servers_under_load
 42
@@ -213,7 +211,7 @@ limit: 0, negative, float, NaN, bool, str
 duration: 0, negative, NaN, 1e30, str
   behaviour/test_misuse test_invalid_option_raises_an_error_that_names_it[timeout]
   behaviour/test_misuse test_invalid_argument_of_acquire_raises_an_error[timeout]
-  behaviour/test_misuse test_blocking_timeout_can_be_zero_or_infinite
+  test_locks_lease test_blocking_timeout_of_a_call_or_object_overrides_the_settings
 without parentheses, on async, class, method, helper
   test_requests_views test_decorator_on_anything_but_a_view_raises_type_error
   test_requests_views test_unnamed_semaphore_is_named_after_its_view

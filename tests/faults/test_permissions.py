@@ -15,7 +15,7 @@ import redis
 from django.conf import settings
 
 from devtools.servers import RedisServer
-from django_redis_sync import Lease, Lock, ReadWriteLock, RLock, Semaphore, Unavailable
+from django_redis_sync import Lease, Lock, ReadWriteLock, RLock, Semaphore
 from tests.behaviour.both import Async, Sync, eventually, queued
 from tests.behaviour.watching import View, count_of
 from tests.support.operators import locks
@@ -141,21 +141,3 @@ def test_waiters_without_channel_permissions_are_granted_and_doctor_reports_it(
     core(using, admin)
     (finding,) = re.findall(r"error: .*\[acl\]\n(.*)", doctor(using))
     assert "PUBLISH" in finding and "SUBSCRIBE" in finding
-
-
-def test_least_acl_denies_other_keys_channels_and_commands(private, admin, limited) -> None:
-    """The library needs the key pattern. Keys and channels outside of the patterns are denied."""
-    using = limited(f"~other:* {CHANNELS} {COMMANDS}")
-    with pytest.raises(Unavailable, match=r"(?i)perm|acl|can't"):
-        core(using, admin)
-    limited(LEAST)
-    url = private.url.replace("redis://", "redis://app:word@")
-    with redis.Redis.from_url(url) as app:
-        for words in (
-            *(("ZADD", "other", 1, "x"), ("DEL", "session"), ("PUBLISH", "other", "x")),
-            *(("FLUSHDB",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("ACL", "LIST")),
-        ):
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                app.execute_command(*words)
-        with pytest.raises(redis.ResponseError):
-            app.eval("return redis.call('FLUSHALL')", 1, f"{settings.PREFIX}:x")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -182,32 +181,6 @@ def neighbor(cluster: Cluster, slot: int) -> Any:
     """Return a shard that doesn't own the slot."""
     here = cluster.owner(slot)
     return next(server for server in cluster.primaries if server is not here)
-
-
-@both
-async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name, raw) -> None:
-    first = await io.do(Lock("moving", using=name), "acquire")
-    waiting = await queued(io, Lock("moving", using=name), View(raw, "moving"))
-    shared.migrate(slot_of("moving"), neighbor(shared, slot_of("moving")))
-    await io.do(first, "release")
-    second = await io.result(waiting)
-    assert second.held and second.fence > first.fence and await io.do(second, "owned")
-    await io.do(second, "release")
-
-
-@both
-async def test_calls_wait_while_their_slot_is_half_moved(io, shared, name) -> None:
-    """The node answers TRYAGAIN or ASK until the slot has moved."""
-    lease = await io.do(Lock("half", using=name), "acquire")
-    there = neighbor(shared, slot_of("half"))
-    moving = threading.Thread(target=shared.migrate, args=(slot_of("half"), there, 0.7))
-    moving.start()
-    await io.sleep(0.2)
-    await io.do(lease, "renew")
-    await io.do(lease, "release")
-    async with io.entered(Lock("half", using=name)) as again:
-        assert again.fence > lease.fence
-    moving.join()
 
 
 #: While a slot is half moved, Redis 6.2 answers ASK at its old node; 7.0 answers TRYAGAIN as long
