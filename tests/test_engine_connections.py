@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.support.fronts import CUT, SILENCE, Front, Impatient
+from tests.support.interrupting import Interrupted
 
 # Errors
 
@@ -247,3 +249,28 @@ def test_waiters_above_the_maximum_wait_without_a_connection(
         lease.release()
         for waiter in waiters:
             waiter.result(MAX_WAIT)
+
+
+@pytest.mark.promise(6)
+def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
+    """The exception is raised inside the blocking read, as by Ctrl-C."""
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    def answer(command: Any, forward: Any) -> str:
+        time.sleep(0.2)  # meanwhile the waiter begins to read
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        return SILENCE
+
+    first, before = Lock("x", using=front.alias).acquire(), signal.signal(signal.SIGUSR1, interrupt)
+    front.answer("blpop", answer)
+    with pytest.raises(Interrupted):
+        try:
+            Lock("x", using=front.alias).acquire(blocking_timeout=20)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            left = front.verbs("release")
+    assert left and 0 == front.view().waiting, "the caller did not leave by itself"
+    first.release()
+    assert front.view().empty
