@@ -90,6 +90,15 @@ async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
 
 
 @both
+async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view) -> None:
+    mine = await tried(io, exports("a", 1))
+    second = await queued(io, exports("a", 1), view("exports"))
+    assert await tried(io, exports("b", 1))
+    await io.do(mine, "release")
+    assert (await io.result(second)).held
+
+
+@both
 async def test_min_hold_and_adoption_keep_the_share_and_an_expiry_frees_it(io) -> None:
     lease = await tried(io, exports("a", 1, timeout=1, renew=False))
     adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
