@@ -10,11 +10,10 @@ import pytest
 
 from devtools import settings_page
 from tests.conftest import DEEP, PROMISES
-from tests.mutants.__main__ import AREAS
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, read
 
 ROOT = Path(__file__).resolve().parent.parent
-MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]
+MUTANTS = read()
 
 
 def text_of(name: str) -> str:
@@ -90,8 +89,7 @@ def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_applies_to_the_package_and_names_existing_tests(mutant: Mutant) -> None:
     mutant.path()
-    assert mutant.text != mutant.instead and mutant.tests
-    for file in mutant.tests:
-        assert file.split("/")[0] not in DEEP, "make test has to find it"
-        assert (ROOT / "tests" / file).exists(), file
+    assert mutant.text != mutant.instead
+    assert mutant.test.split("/")[0] not in DEEP, "make test has to find it"
+    assert (ROOT / "tests" / mutant.test).is_file(), mutant.test
     assert 1 == [other.name for other in MUTANTS].count(mutant.name)

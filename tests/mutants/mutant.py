@@ -28,10 +28,10 @@ def sources() -> dict[Path, str]:
 class Mutant:
     """A defect: `instead` replaces `text`, which must occur exactly once in the package.
 
-    `tests`: files below tests/. At least one test in these files must fail in `make test`."""
+    `test`: a file below tests/. At least one test in this file must fail in `make test`."""
 
-    def __init__(self, name: str, text: str, instead: str, *tests: str) -> None:
-        self.name, self.text, self.instead, self.tests = name, text, instead, tests
+    def __init__(self, name: str, test: str, text: str, instead: str) -> None:
+        self.name, self.test, self.text, self.instead = name, test, text, instead
 
     def path(self) -> Path:
         """Return the file that contains `text`. Raise AssertionError unless `text` occurs once."""
@@ -40,15 +40,26 @@ class Mutant:
         assert [1] == [*found.values()], f"{self.name}: its text occurs in {found}"
         return next(iter(found))
 
+    @property
+    def area(self) -> str:
+        """The folder of the package that contains `text`, or "top" for a file outside of them."""
+        folder = self.path().parts[1]
+        return "top" if "." in folder else folder
+
     def is_found(self, folder: Path) -> bool:
         """Copy the project to `folder`, add the defect, and return True if a test fails."""
-        copy_to(folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        for source in (ROOT / name for name in (PACKAGE, *BESIDE)):
+            if source.is_dir():
+                shutil.copytree(source, folder / source.name, ignore=ignored)
+            elif source.exists():
+                shutil.copy(source, folder)
         path = folder / self.path()
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(self.text, self.instead), encoding="utf-8")
         words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [*words, *(f"tests/{test}" for test in self.tests)],
+            [*words, f"tests/{self.test}"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
@@ -61,11 +72,15 @@ class Mutant:
         return done.returncode != 0
 
 
-def copy_to(folder: Path) -> None:
-    for name in (PACKAGE, *BESIDE):
-        source = ROOT / name
-        if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, folder / name, ignore=ignored, dirs_exist_ok=True)
-        elif source.exists():
-            shutil.copy(source, folder / name)
+def read() -> list[Mutant]:
+    """Return the mutants of mutants.diff. `##` begins a line with a file below tests/, and `#` one
+    with the name of a mutant. The lines of its texts follow, with `-` and with `+`."""
+    found, test = list[tuple[str, str, list[str], list[str]]](), ""
+    for line in Path(__file__).with_name("mutants.diff").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            test = line[3:]
+        elif line.startswith("# "):
+            found.append((line[2:], test, [], []))
+        else:
+            found[-1][3 if line[0] == "+" else 2].append(line[1:])
+    return [Mutant(name, test, "\n".join(old), "\n".join(new)) for name, test, old, new in found]
