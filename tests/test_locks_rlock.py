@@ -12,6 +12,7 @@ from django.db import transaction
 from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, acquire_all
 
 from .behaviour.both import both, until
+from .support import worker_processes
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
@@ -95,6 +96,23 @@ def test_task_and_its_thread_do_not_share_an_rlock(view) -> None:
         assert asyncio.run(lock.aacquire()) is None
     asyncio.run(main())
     assert view("two").empty
+
+
+FORK = """
+import os, django
+django.setup()
+from django_redis_sync import RLock
+with RLock("forked") as lease:
+    if os.fork() == 0:
+        os._exit(RLock("forked").acquire(blocking_timeout=0.2) is not None)
+    assert 0 == os.wait()[1], "the child has the lock of its parent"
+    assert lease.owned() and RLock("forked").acquire() is lease
+"""
+
+
+def test_rlock_is_not_owned_by_a_forked_child() -> None:
+    done = worker_processes.run("-c", FORK)
+    assert 0 == done.returncode, done.stderr
 
 
 @both
