@@ -10,7 +10,7 @@ from django.conf import settings
 from django_redis_sync import Lock, Semaphore
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
-from tests.support.operators import act, failed, locks, status_of
+from tests.support.operators import act, as_json, failed, locks, status_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -46,10 +46,14 @@ def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyP
     newcomers[0].release()
 
 
-def test_clear_includes_holders_beyond_the_rows_of_a_status() -> None:
-    assert all(Semaphore("s", 300).acquire(blocking=False) for _ in range(201))
+def test_clear_includes_holders_beyond_the_rows_and_records_20_of_them() -> None:
+    leases = [Semaphore("s", 300).acquire(blocking=False) for _ in range(201)]
     assert 200 == len(status_of("s").holders)
     assert locks("clear", "s", "--noinput").endswith("Cleared 201.\n")
+    (one,) = as_json("log")
+    assert (20, 201) == (len(one["ids"]), one["amount"])
+    assert {*one["ids"]} < {lease.token[:8] for lease in leases}
+    assert f"cleared 201: {', '.join(one['ids'])}, …" in locks("log")
 
 
 @pytest.mark.parametrize("id", ["", "0", "zzzzzzzz"])

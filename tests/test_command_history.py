@@ -69,9 +69,7 @@ def test_history_shows_the_requested_period_and_a_suggested_limit(night: int) ->
     assert "Last 90 min: granted 1" in locks("history", "exports", "--since", "90m")
 
 
-def test_history_of_a_policy_includes_all_keys_and_earlier_hours(
-    raw: redis.Redis,
-) -> None:
+def test_history_of_a_policy_includes_all_keys_and_earlier_hours(raw: redis.Redis) -> None:
     minute = int(raw.time()[0]) // 60
     sums = f"{django_settings.PREFIX}:{{api}}:sums"
     raw.hset(sums, mapping={"tidied": minute - 700, f"{minute - 600}:g": 30})
