@@ -1,7 +1,9 @@
-"""The cost of `manage.py locks` depends on what it shows, not on the number of all names."""
+"""The cost of `manage.py locks` and of the admin's pages depends on what they show, not on the
+number of all names."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -9,18 +11,22 @@ from typing import Any
 import pytest
 import redis
 from django.conf import settings
+from django.test import Client
 
 from django_redis_sync import Semaphore
+from django_redis_sync.console import pages
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import sent
 from tests.conftest import clean
 from tests.support.operators import as_json, locks
+from tests.support.pages import get
 from tests.support.screens import by_name, rows
 
 #: Max number of commands for any number of names, without reads of a registry in chunks.
 COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
-BUSIEST, REJECTED, CHUNK = "15000", 5, 1000
+ALL = NAMES + POLICIES + 2
+BUSIEST, REJECTED, CHUNK, TROUBLE = "15000", 5, 1000, "zz-last-by-name"
 #: Number of reads of a registry that are not in chunks.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
@@ -37,8 +43,9 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A large site. The test writes the registry directly, and holds HELD permits. The busiest key
-    was last used an hour ago, so only the statistics can find it."""
+    """A large site. The test writes the registry directly, and holds permits. The busiest key was
+    last used an hour ago, so only the statistics can find it. TROUBLE has a waiter and a
+    rejection."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for registry, name, count in ((REGISTRY, "invoice:", NAMES), (API, "", KEYS)):
@@ -46,7 +53,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
             ranks = range(start, start + 1000)
             fill.zadd(registry, {f"{name}{n}": now - 60_000 - n for n in ranks})
     for n in range(POLICIES):
-        keys = {f"key-{m}": now - m for m in range(100)}
+        keys = {str(m): now - 60_000 - m for m in range(500)}
         fill.zadd(f"{settings.PREFIX}:{{policy-{n}}}:keys", keys)
         fill.zadd(REGISTRY, {f"policy-{n}@": now - n})
     fill.zadd(REGISTRY, {"api@": now})
@@ -58,11 +65,22 @@ def large(raw: redis.Redis) -> Iterator[None]:
         text = locks("status", "api", "--sort", "use")
         return f" {HELD} in use" in text and "rejected" in text
 
+    def wait() -> None:
+        with Semaphore(TROUBLE, 1, blocking_timeout=600):
+            pass
+
+    waiter = threading.Thread(target=wait)
     with ExitStack() as stack:
+        stack.callback(waiter.join)
         for key in [*map(str, range(HELD - 3)), *[BUSIEST] * 3]:
             stack.enter_context(Semaphore("api", 3, key=key, timeout=600))
+        for key in range(30):
+            stack.enter_context(Semaphore("policy-7", 2, key=str(key)))
+        stack.enter_context(Semaphore(TROUBLE, 1))
+        assert Semaphore(TROUBLE, 1).acquire(blocking=False) is None
         for _ in range(REJECTED):
             assert Semaphore("api", 3, key=BUSIEST).acquire(blocking=False) is None
+        waiter.start()
         eventually(is_counted)
         raw.zadd(API, {BUSIEST: now - 3_600_000})
         yield
@@ -102,7 +120,7 @@ def server_commands(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]
 
 
 def test_registry_is_read_completely_in_bounded_chunks(server_commands: Any) -> None:
-    assert NAMES + POLICIES + 1 == as_json("status", "--sort", "name")["found"]
+    assert ALL == as_json("status", "--sort", "name")["found"]
     assert KEYS == as_json("status", "api", "--sort", "name", "--top", "1")["found"]
     reads = [w for w in server_commands() if w[0][0] == "Z" and w[1] in (REGISTRY, API)]
     walks = [words for words in reads if words[0] == "ZREVRANGE"]
@@ -117,7 +135,7 @@ def test_registry_is_read_completely_in_bounded_chunks(server_commands: Any) -> 
 @pytest.mark.promise(25)
 def test_status_lists_all_names_in_natural_order_in_spite_of_many_keys() -> None:
     text = locks("status", "--sort", "name", "--top", "60")
-    assert f"60 of {NAMES + POLICIES + 1} are shown" in text
+    assert f"60 of {ALL} are shown" in text
     assert ["api", *(f"invoice:{n}" for n in range(59))] == [*by_name(text)][:60]
     assert (str(KEYS), str(HELD), "0") == (*map(rows(text)[0].get, ("KEYS", "IN USE", "WAITING")),)
     found = as_json("status", "api")
@@ -132,3 +150,73 @@ def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(order: str) -
     assert f"api@{BUSIEST}" == next(line for line in lines if line.startswith("api@")).split()[0]
     assert any(f"rejected {REJECTED}" in line for line in lines)
     assert any("The counts are at most 10 s old." in line for line in lines)
+
+
+# The pages of the admin
+
+
+@pytest.mark.django_db
+def test_list_begins_with_names_that_have_problems(raw: redis.Redis, admin_client: Client) -> None:
+    def problem_first() -> bool:
+        raw.zadd(REGISTRY, {TROUBLE: (raw.time()[0] - 3600) * 1000})  # others were used later
+        page = get(admin_client)
+        return [f"row-{TROUBLE}"] == [*page.cells][:1] and f"{ALL} names" in page.text
+
+    eventually(problem_first)
+
+
+@pytest.mark.django_db
+def test_links_to_pages_keep_the_search_and_the_order(admin_client: Client) -> None:
+    page = get(admin_client, "?q=invoice:1&o=-name")
+    assert "Page 1 of 45" in page.text and "page-previous" not in page.parts
+    assert "?q=invoice%3A1&o=-name&p=2" in page.links and 25 == len(page.cells)
+    page = get(admin_client, "?q=invoice:1&o=-name&p=45")
+    assert "Page 45 of 45" in page.text and "page-next" not in page.parts
+    assert "?q=invoice%3A1&o=-name&p=44" in page.links
+    assert f'data-url="{"/admin/django_redis_sync/name/live/"}?q=invoice%3A1&amp;' in page.html
+    keys = get(admin_client, "policy-9/change/?o=name&p=2&history=all")
+    assert [f"row-policy-9_40{n}" for n in range(20, 40)] == [*keys.cells]
+    assert {"?history=all&o=name&p=3", "?history=all&o=-name"} <= {*keys.links}
+    text = get(admin_client, "?o=use").text
+    assert "The order compares 60 names: the busiest, then the most recently used." in text
+
+
+@pytest.mark.django_db
+def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> None:
+    page, whole = "policy-7/change/", "30 in use, 0 waiting in all keys"
+    eventually(lambda: whole in get(admin_client, page).text)
+    loads = [[*get(admin_client, page).cells] for _ in range(5)]
+    assert loads[:1] * 5 == loads
+
+
+@pytest.fixture
+def old_policies(raw: redis.Redis) -> Iterator[None]:
+    """Policies that were used before other names. A row of a policy takes more commands."""
+    names = [f"policy-{n}@" for n in range(POLICIES)]
+    before = dict(zip(names, raw.zmscore(REGISTRY, names), strict=True))
+    raw.zadd(REGISTRY, {name: score - 3_600_000 for name, score in before.items()})
+    yield
+    raw.zadd(REGISTRY, before)
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("old_policies")
+@pytest.mark.parametrize(
+    ("page", "limit"),
+    [
+        *((page, 300) for page in ("", "?o=use", "?o=oldest", "?o=name", "?o=recent", "?q=99")),
+        *((f"live/{q}", 60) for q in ("", "?p=9", "?o=use", "?o=oldest", "?o=rejected", "?q=99")),
+        *((f"policy-7/{page}", 60) for page in ("change/", "live/", "live/?o=-waiting")),
+        *((f"{TROUBLE}/{page}", 60) for page in ("change/", "change/?history=all", "live/")),
+        ("policy-7_407/live/", 60),
+    ],
+)
+def test_page_sends_a_bounded_number_of_commands(
+    admin_client: Client, page: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # examine the server for each list
+    get(admin_client, page)  # fill the caches, which last for half a minute
+    with sent() as commands:
+        get(admin_client, page)
+    assert sum(commands.by_name.values()) <= limit, commands.by_name
+    assert (limit == 300) == (commands["info"] > 0)
