@@ -20,7 +20,6 @@ from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 
 from django_redis_sync import Lease, LeaseLost, Semaphore
-from django_redis_sync.console import views
 from django_redis_sync.exceptions import Unavailable
 from tests.behaviour.both import eventually
 from tests.support.operators import has_free_permit, locks
@@ -86,15 +85,10 @@ def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: st
     assert unchanged(lease)
 
 
-def test_only_managers_get_links_to_actions(manager: Client, lease: Lease) -> None:
-    assert "/act/" not in get(client_of("view_locks"), "exports/change/").html
-    assert "/act/" in get(manager, "exports/change/").html
-    assert 404 == manager.post(f"{LIST}exports/act/format/").status_code
-
-
 @pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
-def test_action_on_an_unknown_name_is_not_found(manager: Client, name: str) -> None:
-    assert 404 == manager.post(f"{LIST}{name}/act/pause/").status_code
+def test_unknown_action_or_name_is_not_found(manager: Client, name: str) -> None:
+    for address in (f"{name}/act/pause/", "exports/act/format/"):
+        assert 404 == manager.post(LIST + address).status_code
     assert not LogEntry.objects.exists()
     assert unquote(name) not in locks("status", "--format", "json")
 
@@ -125,6 +119,7 @@ def test_form_keeps_its_input_through_a_new_login(lease: Lease, in_session: bool
 
 def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Lease) -> None:
     with Semaphore("exports", 2, label="weekly_report") as other:
+        assert "/act/" not in get(client_of("view_locks"), "exports/change/").html
         links = get(manager, "exports/change/").links
         (link,) = (one for one in links if one.endswith(f"/release/?fence={lease.fence}"))
         page = get(manager, link)
@@ -162,24 +157,7 @@ def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> 
     assert [newcomer.token] == [holder.token for holder in holders]
 
 
-# Pause and resize
-
-
-def test_pause_resume_resize_and_reset_take_effect(manager: Client, lease: Lease) -> None:
-    assert "Paused exports." == act(manager, "pause")
-    assert not has_free_permit("exports", 2)
-    assert "Resumed exports." == act(manager, "resume")
-    assert "The limit of exports is now 1." == act(manager, "resize", limit=1)
-    assert not has_free_permit("exports", 2) and 1 == Semaphore("exports", 2).status().limit
-    assert "The callers’ own limit of exports applies again." == act(manager, "reset")
-    assert has_free_permit("exports", 2)
-
-
-def test_pause_ends_after_the_chosen_minutes(manager: Client, lease: Lease) -> None:
-    act(manager, "pause", seconds=600)
-    status = Semaphore("exports", 2).status()
-    assert status.paused_until is not None and status.paused_since is not None
-    assert 600 == round((status.paused_until - status.paused_since).total_seconds())
+# Pause and resize, and the log
 
 
 @pytest.mark.parametrize(
@@ -214,30 +192,40 @@ def test_policy_is_paused_with_all_its_keys(manager: Client) -> None:
     assert "paused" in get(manager, "exports/change/").parts["now"]
 
 
-# The log
-
-
 def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Lease) -> None:
     assert "No operator has acted on this name." in get(manager, "exports/history/").text
-    for action in ("pause", "resume", "reset"):
-        act(manager, action)
-    act(manager, "resize", limit=3, reason=" the disk is full <b>\n")
-    message = act(manager, "clear", fence=lease.fence)
+    reason, messages = " the disk is full <b>\n", []
+    for action, fields, limit, is_free in (
+        ("pause", {"seconds": 600}, 2, False),
+        ("resume", {}, 2, True),
+        ("resize", {"limit": 1}, 1, False),
+        ("reset", {}, 2, True),
+        ("resize", {"limit": 3, "reason": reason}, 3, True),
+        ("clear", {"fence": lease.fence}, 3, True),
+    ):
+        messages.append(act(manager, action, **fields))
+        status = Semaphore("exports", 2).status()
+        assert (limit, is_free) == (status.limit, has_free_permit("exports", 2)), action
+        if action == "pause":
+            assert 600 == round((status.paused_until - status.paused_since).total_seconds())
     entries = LogEntry.objects.order_by("pk")
+    messages[4] += " the disk is full <b>"
+    assert messages == [entry.change_message for entry in entries]
     assert [
         "Paused exports.",
         "Resumed exports.",
+        "The limit of exports is now 1.",
         "The callers’ own limit of exports applies again.",
         "The limit of exports is now 3. the disk is full <b>",
-        message,
-    ] == [entry.change_message for entry in entries]
+        f"Released 1 holder of exports: {lease.token[:8]}.",
+    ] == messages
     who = {(e.user.username, e.object_repr, e.get_admin_url()) for e in entries}
     assert {("manage_locks", "exports", f"{LIST}exports/change/")} == who
     recorded = json.loads(locks("log", "exports", "--format", "json"))
     assert {"manage_locks"} == {one["by"] for one in recorded}
     assert ["", "the disk is full <b>"] == [one["reason"] for one in recorded[:2]]
     page = get(manager, "exports/history/").html
-    assert "Paused exports." in page and message in page
+    assert "Paused exports." in page and messages[-1] in page
     assert "<bdi>the disk is full &lt;b&gt;</bdi>" in page
     assert f'href="{LIST}exports/change/"' in manager.get("/admin/").content.decode()
 
@@ -253,19 +241,17 @@ def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
 
 
 @pytest.mark.promise(28)
-@pytest.mark.parametrize("during", ["the reading", "the action"])
 def test_error_is_shown_and_logged_without_a_password(
-    manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch, during: str
+    manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("Error at redis://me:s3cret@h:1/0", maybe_executed=True)
 
-    if during == "the reading":
-        monkeypatch.setattr(views, "statuses", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redis_sync.console.views.statuses", fail)
         for part in ("change", "live", "data"):
             text = manager.get(f"{LIST}exports/{part}/").content.decode()
             assert "***@h:1/0" in text and "s3cret" not in text
-        return
     monkeypatch.setattr("django_redis_sync.operators.actions.Change.pause", fail)
     message = act(manager, "pause")
     assert "Pause exports: this failed. Error at redis://***@h:1/0" == message
