@@ -239,10 +239,10 @@ by GET, without CSRF, by view-only staff, outside the prefix
   test_admin_actions test_action_needs_the_csrf_token_and_the_permission
   test_admin_actions test_each_action_is_logged_with_user_and_reason
 locks clear 'x[1]' or '*'
-  test_command_act test_clear_treats_a_name_as_a_glob_only_with_pattern
-  test_command_act test_clear_shows_the_holders_and_asks_for_confirmation
+  test_operators_actions test_clear_treats_a_name_as_a_glob_only_with_pattern
+  test_operators_actions test_clear_shows_the_holders_and_asks_for_confirmation
 clear while the holder changes
-  test_command_act test_clear_releases_only_holders_that_were_shown
+  test_operators_actions test_clear_releases_only_holders_that_were_shown
   test_operators_actions test_clear_ends_only_the_holder_or_waiter_with_the_id
 names that contain data of users
   test_requests_views test_process_writes_statistics_for_a_bounded_number_of_keys
