@@ -17,6 +17,7 @@ from django_redis_sync import Lock, Semaphore
 from django_redis_sync.management import runner
 from tests.behaviour.both import eventually
 from tests.support import worker_processes
+from tests.support.commands import is_alive
 from tests.support.operators import act, locks, status_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,14 +60,6 @@ def ended(process: worker_processes.Process) -> tuple[int | None, str, str]:
 
 def taken(name: str) -> bool:
     return bool(status_of(name).holding)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def pids(folder: Path, *names: str) -> list[int]:
@@ -223,14 +216,14 @@ def test_process_group_of_the_command_ends_with_the_permit(
         start = time.monotonic()
         with Lock("job", blocking_timeout=30):
             assert time.monotonic() - start < LEASE + 5
-            eventually(lambda: not alive(child))
+            eventually(lambda: not is_alive(child))
     else:
         locks("clear", "job", "--no-input")
         code, _, err = ended(process)
         assert (76, 1) == (code, err.count("The permit is lost: ending the command.\n"))
-        eventually(lambda: not alive(child))
-    eventually(lambda: not alive(own))
-    assert alive(apart)
+        eventually(lambda: not is_alive(child))
+    eventually(lambda: not is_alive(own))
+    assert is_alive(apart)
     os.kill(apart, signal.SIGKILL)
 
 
@@ -260,5 +253,5 @@ def test_permit_is_released_when_the_command_itself_ends(run: Run, tmp_path: Pat
     script = "sleep 30 > /dev/null 2>&1 & echo $! > left; exit 5"
     assert 5 == ended(run("job", "--", "sh", "-c", script))[0]
     (left,) = pids(tmp_path, "left")
-    assert alive(left) and not taken("job")
+    assert is_alive(left) and not taken("job")
     os.kill(left, signal.SIGKILL)

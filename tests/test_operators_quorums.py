@@ -54,19 +54,18 @@ def shown(**options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("using", [None, *QUORUM])
-def test_status_shows_one_holder_and_its_members(ledger: Any, using: str | None) -> None:
+@both
+async def test_status_shows_one_holder_and_its_members(
+    io: Any, ledger: Any, using: str | None
+) -> None:
+    status = await io.do(Lock("ledger", using=QUORUM), "status")
+    assert (1, QUORUM) == (status.in_use, [member.alias for member in status.members])
     found = shown(using=using)
     assert (1, 1, 1) == (found["in_use"], found["holding"], found["limit"])
     assert [ledger.token[:8]] == [holder["id"] for holder in found["holders"]]
     assert 0 < found["holders"][0]["ends_in_seconds"] <= 31
     assert QUORUM == [member["alias"] for member in found["members"]]
     assert [[ledger.token[:8]]] * 3 == [member["holders"] for member in found["members"]]
-
-
-@both
-async def test_status_of_the_lock_object_has_the_members(io: Any, ledger: Any) -> None:
-    status = await io.do(Lock("ledger", using=QUORUM), "status")
-    assert (1, QUORUM) == (status.in_use, [member.alias for member in status.members])
 
 
 def test_command_shows_the_members_while_a_majority_answers(

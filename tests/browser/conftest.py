@@ -4,7 +4,6 @@ fail instead if DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 is in the environment."""
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from devtools.servers import free_port
+from tests.support.commands import accepts
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = "headless=new no-sandbox disable-gpu disable-background-networking hide-scrollbars lang=en "
@@ -75,19 +75,13 @@ def running_site(redis_url: str, folder: Path, **settings: str) -> Iterator[str]
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
         end = time.monotonic() + 60
-        while not _answers(port):
+        while not accepts(port):
             assert server.poll() is None and time.monotonic() < end, log.read_text()[-2000:]
             time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(10)
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 class Visitor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from io import StringIO
 from pathlib import Path
@@ -22,6 +23,22 @@ def run(*words: object, cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def is_alive(pid: int) -> bool:
+    """Return True if a process of this user runs. A zombie has ended, but is not reaped."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def accepts(port: int) -> bool:
+    """Return True if a server listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def locks(*words: str, **options: Any) -> str:
