@@ -14,6 +14,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,8 @@ def build(source: Path, dist: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist of a copy of the checkout and the wheel that was built from it."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sdist of a copy of the checkout, and the wheel that was built from it, by suffix."""
     source = tmp_path_factory.mktemp("packaging") / "source"
     source.mkdir()
     for path in ROOT.iterdir():
@@ -51,31 +52,26 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(path, source)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
-    return build(source, source.parent / "dist")
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
+    found = {path.suffix: path for path in build(source, source.parent / "dist").iterdir()}
+    assert {".gz", ".whl"} == found.keys()
     return found
 
 
 @pytest.fixture(scope="module")
-def sdist(built: Path) -> Path:
-    (found,) = built.glob("*.tar.gz")
-    return found
+def wheel(built: dict[str, Path]) -> Path:
+    return built[".whl"]
 
 
-def test_builds_of_the_same_source_are_identical(built: Path, sdist: Path, tmp_path: Path) -> None:
+def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_path: Path) -> None:
     """The second build runs later. It uses the unpacked sdist, whose files have other times and
     modes."""
-    run(sys.executable, "-m", "tarfile", "-e", sdist, tmp_path, cwd=tmp_path)
+    run(sys.executable, "-m", "tarfile", "-e", built[".gz"], tmp_path, cwd=tmp_path)
     (source,) = tmp_path.iterdir()
     for path in source.rglob("*"):
         os.utime(path, (time.time(), 1.6e9))
         path.chmod(0o775 if path.is_dir() else path.stat().st_mode | 0o060)
     rebuilt = build(source, tmp_path / "dist")
-    for path in built.iterdir():
+    for path in built.values():
         assert path.read_bytes() == (rebuilt / path.name).read_bytes(), path.name
 
 
@@ -91,8 +87,8 @@ def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_contains_what_tests_and_builds_need_and_names_no_owners(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_sdist_contains_what_tests_and_builds_need_and_names_no_owners(built: Any) -> None:
+    with tarfile.open(built[".gz"]) as archive:
         members = archive.getmembers()
     names = {one.name.partition("/")[2] for one in members}
     assert set() == {*IN_SDIST.split()} - names
@@ -102,9 +98,9 @@ def test_sdist_contains_what_tests_and_builds_need_and_names_no_owners(sdist: Pa
     assert {0o644, 0o755} == {one.mode for one in members}
 
 
-def test_twine_accepts_sdist_and_wheel(built: Path) -> None:
+def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:
     pytest.importorskip("twine")
-    output = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    output = run(sys.executable, "-m", "twine", "check", "--strict", *built.values(), cwd=ROOT)
     assert 2 == output.count("PASSED")
 
 

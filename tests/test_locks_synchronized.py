@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from asgiref.sync import markcoroutinefunction
 
-from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, synchronized
+from django_redis_sync import LeaseLost, NotAcquired, Semaphore, synchronized
 
 from .behaviour.both import both, until
 from .behaviour.watching import sent
@@ -47,37 +47,23 @@ def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
 
 
 @both
-async def test_synchronized_runs_at_most_limit_calls_at_once(io, view) -> None:
-    inside, maximum = [0], [0]
-
-    @synchronize(io, "few", 3)
-    async def work(number: int) -> int:
-        inside[0] += 1
-        maximum[0] = max(maximum[0], inside[0])
-        await io.sleep(0.005)
-        inside[0] -= 1
-        return number
-
-    assert list(range(12)) == await io.gather(*[call(work, number) for number in range(12)])
-    assert 2 <= maximum[0] <= 3
-    assert view("few").empty
-
-
-@both
 async def test_full_call_raises_waits_or_is_skipped(io, view) -> None:
     async def work() -> str:
         return "ran"
 
-    raises = synchronize(io, "full", blocking=False)(work)
-    skips = synchronize(io, "full", on_full="skip")(work)
-    waits = synchronize(io, "full", on_full="skip", blocking_timeout=20)(work)
-    async with io.entered(Lock("full")):
+    raises = synchronize(io, "full", 2, blocking=False)(work)
+    skips = synchronize(io, "full", 2, on_full="skip")(work)
+    waits = synchronize(io, "full", 2, on_full="skip", blocking_timeout=20)(work)
+    async with io.entered(Semaphore("full", 2)):
+        assert "ran" == await call(raises)
+        lease = await io.do(Semaphore("full", 2), "acquire")
         with pytest.raises(NotAcquired, match="'full'") as caught:
             await call(raises)
         assert "full" == caught.value.reason
         assert await call(skips) is None
         waiting = io.start(call(waits))
         await until(io, lambda: view("full").waiting == 1)
+        await io.do(lease, "release")
     assert ["ran"] * 3 == [await io.result(waiting), await call(raises), await call(skips)]
 
 
