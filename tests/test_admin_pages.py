@@ -453,6 +453,7 @@ def test_json_data_has_the_figures_of_the_pages(viewer: Client, held: Held) -> N
 # The project's own admin
 
 
+#: The `admin/base_site.html` of a project.
 SITE = """{% extends "admin/base.html" %}
 {% block extrastyle %}<link id="host-style">{% endblock %}
 {% block extrahead %}<meta id="host-head">{% endblock %}
@@ -460,21 +461,16 @@ SITE = """{% extends "admin/base.html" %}
 {% block footer %}<p id="host-footer"></p>{% endblock %}"""
 
 
-@pytest.fixture
-def host_templates(settings: Any) -> None:
-    """A project that overrides `admin/base_site.html`."""
+def test_pages_extend_the_project_templates_and_have_no_dead_links(
+    held: Held, settings: Any
+) -> None:
     (engine,) = settings.TEMPLATES
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/base_site.html": SITE}),
         "django.template.loaders.app_directories.Loader",
     ]
-    settings.TEMPLATES = [
-        {**engine, "APP_DIRS": False, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}
-    ]
-
-
-@pytest.mark.usefixtures("host_templates")
-def test_pages_extend_the_project_templates_and_have_no_dead_links(held: Held) -> None:
+    options = {"APP_DIRS": False, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}
+    settings.TEMPLATES = [{**engine, **options}]
     name, key, manager = "whole_2F/1?#", "k_40/2", client_of("manage_locks")
     held(name, 2)
     held(name, 2, key=key)

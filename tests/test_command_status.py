@@ -63,6 +63,8 @@ def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
     notes = {"api": "paused", "clash": "callers disagree", "for ever": "permanent"}
     notes["exports"] = "resized"
     assert notes == {name: row["NOTES"] for name, row in found.items() if row["NOTES"]}
+    assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), "a full name"
+    assert "\x1b[" not in locks("status"), "color, but neither on demand nor on a terminal"
 
 
 @pytest.mark.parametrize(
@@ -271,23 +273,15 @@ def test_json_has_everything_that_the_table_shows(busy: None) -> None:
     assert one["suggested_limit"] is None
 
 
-def test_control_characters_are_shown_as_escapes(busy: None) -> None:
+def test_control_characters_are_shown_as_escapes(
+    busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for page in (locks("status", "evil"), locks("status", "evil", force_color=True)):
         assert r"\x1b[31mred\u202e\nnew line" in page and "\u202e" not in page
     with Lock("clears the screen", label="\x1b[2J"):
         assert "  \\x1b[2J" in locks("status", "clears the screen")
-
-
-def test_letters_that_the_terminal_lacks_are_shown_as_escapes(
-    busy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # which lacks some letters
     assert r"\u62a5\u8868" in on_terminal("status")
-
-
-def test_color_is_used_only_on_demand_or_on_a_terminal(busy: None) -> None:
-    assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), "a full name"
-    assert "\x1b[" not in locks("status")
 
 
 @pytest.mark.parametrize("width", range(80, 200, 17))

@@ -95,19 +95,13 @@ def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) 
     assert all(bool(one.remedy) == (one.level != "ok") for one in found)
 
 
-@pytest.mark.parametrize(("offset", "level"), [(0, "ok"), (-4, "warning"), (90, "warning")])
-def test_doctor_compares_the_clocks(
-    offset: float, level: str, private: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private()
-    clock = time.time
-    monkeypatch.setattr("time.time", lambda: clock() - offset)
-    assert level == examine()["clock"].level
-
-
-def test_doctor_rates_the_round_trip_and_exits_with_an_error_for_errors_only(
+def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_only(
     crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = time.time
+    for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
+        monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
+        assert level == examine()["clock"].level
     # Besides the latency, the doctor warns of missing persistence, and checks names in part.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),

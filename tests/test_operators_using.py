@@ -59,15 +59,10 @@ def doctored(words: str) -> str:
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 
 
-@pytest.fixture
-def default_is_down(held: None, settings: Any) -> None:
+def test_reads_and_actions_work_when_the_default_alias_is_down(held: None, settings: Any) -> None:
     dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "default": dead}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"of-the-settings": {"limit": 1}}}
-
-
-@pytest.mark.usefixtures("default_is_down")
-def test_reads_and_actions_work_when_the_default_alias_is_down() -> None:
     for words, wanted in READS.items():
         assert wanted in doctored(words), words
     assert "Did you mean exports" in failed("status", "export", **OTHER)[1]
