@@ -10,7 +10,7 @@ import pytest
 
 from devtools import settings_page
 from tests.conftest import DEEP, PROMISES
-from tests.mutants.mutant import Mutant, read
+from tests.mutants.__main__ import Mutant, read
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = read()

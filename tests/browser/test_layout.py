@@ -27,7 +27,8 @@ pytestmark = [
 ]
 
 SKINS = ("grappelli", "unfold", "jazzmin", "custom")
-DEEP_SKINS = [pytest.param(skin, "en", marks=pytest.mark.deep) for skin in SKINS]
+deep = pytest.mark.deep
+DEEP_SKINS = [pytest.param(skin, "en", marks=deep) for skin in SKINS]
 WIDTHS = (390, 820, 1280)
 PAGES = (
     *("", "layout-imports/change/", "layout-api/change/", "layout-uploads/history/"),
@@ -132,7 +133,7 @@ def check_pages(visitor: Visitor, widths: tuple[int, ...], schemes: tuple[str, .
     [
         ((1280,), ("light",)),
         ((390,), ("dark",)),
-        pytest.param(WIDTHS, ("light", "dark"), marks=pytest.mark.deep),
+        pytest.param(WIDTHS, ("light", "dark"), marks=deep),
     ],
 )
 def test_pages_have_no_axe_violations(

@@ -1,19 +1,102 @@
-"""Plant each defect into a copy of the project, and test the copy. Report the defects that no test
-finds."""
+"""Plant each mutant into a copy of the project, and test the copy. Report those that no test finds.
+
+A mutant is a defect. mutants.diff lists all.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
-from .mutant import Mutant, read
-
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "django_redis_sync"
+#: Files and folders that the copy needs besides the package.
+BESIDE = ("docs", "tests", "devtools", "benchmarks", "setup.cfg", "pyproject.toml", "conftest.py")
 #: Number of copies that are tested at the same time.
 AT_ONCE = 2
+#: Time limit in seconds for the tests of one mutant.
+TIMEOUT = 300
+
+
+@cache
+def sources() -> dict[Path, str]:
+    """Return the text of each file of the package, by its path in the project."""
+    suffixes = (".py", ".lua", ".html")
+    paths = [path for path in (ROOT / PACKAGE).rglob("*") if path.suffix in suffixes]
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
+
+
+class Mutant:
+    """A defect: `instead` replaces `text`, which must occur exactly once in the package.
+
+    `test`: a file below tests/. At least one test in this file must fail in `make test`."""
+
+    def __init__(self, name: str, test: str, text: str, instead: str) -> None:
+        self.name, self.test, self.text, self.instead = name, test, text, instead
+
+    def path(self) -> Path:
+        """Return the file that contains `text`. Raise AssertionError unless `text` occurs once."""
+        counts = {path: text.count(self.text) for path, text in sources().items()}
+        found = {path: count for path, count in counts.items() if count}
+        assert [1] == [*found.values()], f"{self.name}: its text occurs in {found}"
+        return next(iter(found))
+
+    @property
+    def area(self) -> str:
+        """The folder of the package that contains `text`, or "top" for a file outside of them."""
+        folder = self.path().parts[1]
+        return "top" if "." in folder else folder
+
+    def is_found(self) -> bool:
+        """Return True if a test fails in a copy of the project with the defect."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self._is_found(Path(folder))
+
+    def _is_found(self, folder: Path) -> bool:
+        ignored = shutil.ignore_patterns("__pycache__")
+        for source in (ROOT / name for name in (PACKAGE, *BESIDE)):
+            if source.is_dir():
+                shutil.copytree(source, folder / source.name, ignore=ignored)
+            elif source.exists():
+                shutil.copy(source, folder)
+        path = folder / self.path()
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(self.text, self.instead), encoding="utf-8")
+        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*words, f"tests/{self.test}"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        # Code 1 means that tests failed, and code 2 that tests could not be imported. Other codes
+        # are errors of pytest.
+        assert done.returncode in (0, 1, 2), done.stdout + done.stderr
+        return done.returncode != 0
+
+
+def read() -> list[Mutant]:
+    """Return the mutants of mutants.diff. `##` begins a line with a file below tests/, and `#` one
+    with the name of a mutant. The lines of its texts follow, with `-` and with `+`."""
+    found, test = list[tuple[str, str, list[str], list[str]]](), ""
+    for line in Path(__file__).with_name("mutants.diff").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            test = line[3:]
+        elif line.startswith("# "):
+            found.append((line[2:], test, [], []))
+        else:
+            found[-1][3 if line[0] == "+" else 2].append(line[1:])
+    return [Mutant(name, test, "\n".join(old), "\n".join(new)) for name, test, old, new in found]
 
 
 def main() -> int:
@@ -31,16 +114,11 @@ def main() -> int:
         mutants = random.Random(options.seed).sample(mutants, count)
     missed = 0
     with ThreadPoolExecutor(options.at_once) as threads:
-        for mutant, found in zip(mutants, threads.map(is_found, mutants), strict=True):
+        for mutant, found in zip(mutants, threads.map(Mutant.is_found, mutants), strict=True):
             print(f"{'found' if found else 'NOT FOUND'}: {mutant.name}", flush=True)
             missed += not found
     print(f"{len(mutants) - missed} of {len(mutants)} mutants were found")
     return 1 if missed else 0
-
-
-def is_found(mutant: Mutant) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        return mutant.is_found(Path(folder))
 
 
 if __name__ == "__main__":
