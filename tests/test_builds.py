@@ -1,4 +1,7 @@
-"""The sdist, the wheel, and the types in the wheel."""
+"""The sdist, the wheel, and the types in the wheel.
+
+tests/test_tutorial.py installs a wheel, and runs a site with it.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +78,22 @@ def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_pat
         assert path.read_bytes() == (rebuilt / path.name).read_bytes(), path.name
 
 
-def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
+def files(package: Path) -> set[str]:
+    """Return the files that belong in the wheel. Only the sources of catalogs don't."""
+    return {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".po", ".pyc") and not path.name.startswith(".")
+    }
+
+
+def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     archive = zipfile.ZipFile(wheel)
     names = archive.namelist()
-    assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert [] == [name for name in names if re.search(r"/test_|conftest|\.po$|\.pyc$", name)]
+    own = {name.removeprefix(f"{PACKAGE}/") for name in names if ".dist-info/" not in name}
+    assert files(ROOT / PACKAGE) == own >= {*IN_WHEEL.split()}
+    assert [] == [name for name in own if re.search(r"/test_|conftest", name)]
     (metadata,) = (name for name in names if name.endswith("/METADATA"))
     lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
     wanted = {"License-Expression: MIT", "License-File: LICENSE", "Provides-Extra: prometheus"}
@@ -102,43 +115,6 @@ def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:
     pytest.importorskip("twine")
     output = run(sys.executable, "-m", "twine", "check", "--strict", *built.values(), cwd=ROOT)
     assert 2 == output.count("PASSED")
-
-
-def files(package: Path) -> set[str]:
-    """Return the files that belong in the wheel. Only the sources of catalogs don't."""
-    return {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*")
-        if path.is_file() and path.suffix not in (".po", ".pyc") and not path.name.startswith(".")
-    }
-
-
-def test_installed_wheel_acquires_a_lock(wheel: Path, tmp_path: Path, clean_redis: None) -> None:
-    script = """if True:
-        import os
-        import django
-        from django.conf import settings
-
-        cache = {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": os.environ["DJANGO_REDIS_SYNC_TEST_URL"],
-            "KEY_PREFIX": os.environ["DJANGO_REDIS_SYNC_TEST_PREFIX"],
-        }
-        apps = ["django.contrib.contenttypes", "django_redis_sync"]
-        settings.configure(CACHES={"default": cache}, INSTALLED_APPS=apps)
-        django.setup()
-        import django_redis_sync
-
-        with django_redis_sync.Lock("wheel") as lease:
-            assert lease.held and lease.fence > 0
-        print(django_redis_sync.__file__)
-    """
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install")
-    target = tmp_path / "installed"
-    run(*pip, "--no-index", "--no-deps", "--target", target, wheel, cwd=tmp_path)
-    assert files(ROOT / PACKAGE) == files(target / PACKAGE) >= {*IN_WHEEL.split()}
-    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(target))
-    assert str(target / PACKAGE / "__init__.py") == out.strip()
 
 
 # Types
