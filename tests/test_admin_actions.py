@@ -86,7 +86,7 @@ def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: st
 
 
 @pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
-def test_unknown_action_or_name_is_not_found(manager: Client, name: str) -> None:
+def test_unknown_action_or_name_is_not_found(manager: Client, lease: Lease, name: str) -> None:
     for address in (f"{name}/act/pause/", "exports/act/format/"):
         assert 404 == manager.post(LIST + address).status_code
     assert not LogEntry.objects.exists()

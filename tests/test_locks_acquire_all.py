@@ -19,7 +19,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.exceptions import WrongKind
 
-from .behaviour.both import both
+from .behaviour.both import Async, both, queued
 from .behaviour.watching import sent
 from .support.journal import journalling
 
@@ -114,9 +114,7 @@ async def test_acquire_all_rejects_bad_arguments_before_it_sends_anything(io) ->
 def test_cancelled_acquire_all_releases_what_it_has(view) -> None:
     async def main() -> None:
         held = await Lock("b").aacquire()
-        waiting = asyncio.create_task(acquire_all([Lock("b"), Lock("a")]).aacquire())
-        while not view("b").waiting:
-            await asyncio.sleep(0.01)
+        waiting = await queued(Async(), acquire_all([Lock("b"), Lock("a")]), view("b"))
         assert view("a").holding == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

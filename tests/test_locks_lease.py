@@ -38,7 +38,7 @@ from django_redis_sync.exceptions import ForeignValue, UpgradeRefused
 from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import filled
 
-from .behaviour.both import both, until
+from .behaviour.both import both, queued, until
 from .behaviour.watching import View
 from .support.caches import OTHER
 
@@ -331,8 +331,7 @@ async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
             await io.entered(make(Lock, blocking=False)).__aenter__()
         assert await io.do(lease, "owned") and await io.do(make(Lock), "locked")
         assert not await io.do(Lock("aliased"), "locked")
-        waiting = io.start(io.do(make(Lock), "acquire"))
-        await until(io, lambda: View(client, "aliased", "second:sync").waiting)
+        waiting = await queued(io, make(Lock), View(client, "aliased", "second:sync"))
     adopted = await io.do(Lease, "from_handle", await io.do(await io.result(waiting), "detach"))
     await io.do(adopted, "release")
     async with io.entered(make(RLock)), io.entered(make(RLock, blocking_timeout=1)):

@@ -4,9 +4,8 @@ number of all names."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import redis
@@ -106,23 +105,20 @@ def test_commands_of_locks_do_not_grow_with_the_number_of_names(
     assert cost <= (DOCTOR_COST if words == "doctor" else COST)
 
 
-@pytest.fixture
-def server_commands(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
-    """Return a function that returns the commands of the test, from a slow log of all commands."""
-    before = {**raw.config_get("slowlog*")}
+def test_registry_is_read_completely_in_bounded_chunks(raw: redis.Redis) -> None:
+    before = raw.config_get("slowlog*")
     raw.config_set("slowlog-max-len", 100_000)
-    raw.config_set("slowlog-log-slower-than", 0)
+    raw.config_set("slowlog-log-slower-than", 0)  # all commands
     raw.slowlog_reset()
-    yield lambda: [one["command"].decode().split() for one in raw.slowlog_get(100_000)]
-    for name, value in before.items():
-        raw.config_set(name, value)
-    raw.slowlog_reset()
-
-
-def test_registry_is_read_completely_in_bounded_chunks(server_commands: Any) -> None:
-    assert ALL == as_json("status", "--sort", "name")["found"]
-    assert KEYS == as_json("status", "api", "--sort", "name", "--top", "1")["found"]
-    reads = [w for w in server_commands() if w[0][0] == "Z" and w[1] in (REGISTRY, API)]
+    try:
+        assert ALL == as_json("status", "--sort", "name")["found"]
+        assert KEYS == as_json("status", "api", "--sort", "name", "--top", "1")["found"]
+        commands = [one["command"].decode().split() for one in raw.slowlog_get(100_000)]
+    finally:
+        for name, value in before.items():
+            raw.config_set(name, value)
+        raw.slowlog_reset()
+    reads = [w for w in commands if w[0][0] == "Z" and w[1] in (REGISTRY, API)]
     walks = [words for words in reads if words[0] == "ZREVRANGE"]
     parts = [int(stop) - int(start) + 1 for _, _, start, stop, *_ in walks]
     assert CHUNK == max(parts)

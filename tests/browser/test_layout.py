@@ -6,7 +6,7 @@
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
@@ -165,47 +165,42 @@ def test_list_is_a_table_on_a_tablet_and_has_low_cards_on_a_phone(listing: Visit
     assert max(listing.run(f"return {heights}")) < 120
 
 
-@pytest.fixture
-def in_skin(
-    chromium: Any, redis_url: str, tmp_path: Path, busy: None, clean_redis: None
-) -> Iterator[Callable[..., Visitor]]:
-    """Return a function that starts a site with a skin and returns a manager there."""
-    with ExitStack() as stack:
-
-        def manager(skin: str, language: str = "en") -> Visitor:
-            if skin != "custom":
-                pytest.importorskip(skin)
-            site = running_site(redis_url, tmp_path, SKIN=skin, ADMIN_LANGUAGE=language)
-            visitor = Visitor(chromium, stack.enter_context(site))
-            stack.callback(visitor.reset)
-            visitor.log_in("manu")
-            return visitor
-
-        yield manager
-        chromium.get("about:blank")
-
-
 @pytest.mark.parametrize(("skin", "language"), [("custom", "ar"), *DEEP_SKINS])
-def test_skin_keeps_button_texts_and_chart_lines(in_skin: Any, skin: str, language: str) -> None:
+def test_skin_keeps_button_texts_and_chart_lines(
+    chromium: Any,
+    redis_url: str,
+    tmp_path: Path,
+    clean_redis: None,
+    busy: None,
+    skin: str,
+    language: str,
+) -> None:
     """On a right-to-left page, untranslated texts still run from left to right."""
-    manager = in_skin(skin, language)
-    manager.open()
-    manager.first(".sync-spark polyline")
-    style = "const style = (css) => getComputedStyle(document.querySelector(css)); return style"
-    assert "none" != manager.run(f"{style}('.sync-spark polyline').stroke")
-    assert [] == manager.run(BUTTONS)
-    manager.open("layout-imports/change/")
-    assert manager.run(f"{style}('.sync-area').fill") not in ("rgb(0, 0, 0)", "none")
-    directions = manager.run(f"{style}('html').direction + ' ' + style('.sync-big').direction")
-    assert ("rtl ltr" if language == "ar" else "ltr ltr") == directions
-    assert [] == manager.run(BUTTONS)
-    assert "layout-imports" == manager.text(".sync-title")
-    manager.click("#act-pause")
-    manager.first("#id_reason").send_keys("tried in a skin")
-    assert re.search(r"Now: 2 holders, \d waiting", manager.text(".sync-page"))
-    assert [] == manager.run(BUTTONS)
-    manager.click("#confirm")
-    manager.first("#act-resume")
-    assert Semaphore("layout-imports", 2).status().paused
-    if language == "en":  # a skin that `make deep` tests
-        check_pages(manager, WIDTHS, ("light",))
+    if skin != "custom":
+        pytest.importorskip(skin)
+    with ExitStack() as stack:
+        stack.callback(chromium.get, "about:blank")
+        site = running_site(redis_url, tmp_path, SKIN=skin, ADMIN_LANGUAGE=language)
+        manager = Visitor(chromium, stack.enter_context(site))
+        stack.callback(manager.reset)
+        manager.log_in("manu")
+        manager.open()
+        manager.first(".sync-spark polyline")
+        style = "const style = (css) => getComputedStyle(document.querySelector(css)); return style"
+        assert "none" != manager.run(f"{style}('.sync-spark polyline').stroke")
+        assert [] == manager.run(BUTTONS)
+        manager.open("layout-imports/change/")
+        assert manager.run(f"{style}('.sync-area').fill") not in ("rgb(0, 0, 0)", "none")
+        directions = manager.run(f"{style}('html').direction + ' ' + style('.sync-big').direction")
+        assert ("rtl ltr" if language == "ar" else "ltr ltr") == directions
+        assert [] == manager.run(BUTTONS)
+        assert "layout-imports" == manager.text(".sync-title")
+        manager.click("#act-pause")
+        manager.first("#id_reason").send_keys("tried in a skin")
+        assert re.search(r"Now: 2 holders, \d waiting", manager.text(".sync-page"))
+        assert [] == manager.run(BUTTONS)
+        manager.click("#confirm")
+        manager.first("#act-resume")
+        assert Semaphore("layout-imports", 2).status().paused
+        if language == "en":  # a skin that `make deep` tests
+            check_pages(manager, WIDTHS, ("light",))
