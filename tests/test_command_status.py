@@ -172,8 +172,9 @@ def test_page_of_a_policy_shows_all_keys_or_the_key_given(busy: None) -> None:
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
     act("pause", "api")
     assert 1 == locks("status", "api").count("Paused for "), "the pause is that of the policy"
-    with Lock("api@42"), Lock("a@b"), Semaphore("a", 3, key="b"):
-        eventually(lambda: listed("api@42", "a@b") and "a@b" in locks("status"))
+    with Lock("api@42"), Lock("a@b"), Semaphore("a", 3, key="b"), Lock("{x}%:y"):
+        names = {("a@b", None), ("a", "b"), ("{x}%:y", None), ("api@42", None), ("api", "42")}
+        eventually(lambda: names <= {(n["name"], n["key"]) for n in as_json("status")["names"]})
         assert "1 of 1 in use" in locks("status", "a@b"), "a name precedes a key of a policy"
 
 
@@ -219,14 +220,21 @@ def test_unknown_name_is_an_error_that_suggests_known_names(busy: None) -> None:
 
 
 def test_known_name_without_holders_is_shown_as_free(raw: redis.Redis, settings: Any) -> None:
-    endpoints = {"shop:*": {"limit": 3, "name": "shop"}, "r:e": "named"}
-    named = {"SEMAPHORES": {"named": {"limit": 2}}, "ENDPOINTS": endpoints}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **named}
+    endpoints = {"shop:*": {"limit": 3, "name": "shop"}, "r:e": "named", "a:b": {"limit": 4}}
+    endpoints["any:*"] = {"limit": lambda request: 5, "name": "any"}
+    named = {"named": {"limit": 2}, "limitless": {"blocking_timeout": 1}}
+    config = {"SEMAPHORES": named, "ENDPOINTS": endpoints}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **config}
     with Lock("counted"):
         assert Lock("counted").acquire(blocking=False) is None
     eventually(lambda: listed("counted"))
-    for name, state in (("named", "free, limit 2"), ("shop", "free, limit 3"), ("counted", "free")):
-        assert locks("status", name).startswith(f"{name}: {state}")
+    limits = {"named": 2, "shop": 3, "a:b": 4, "counted": 1, "any": None, "limitless": None}
+    for name, limit in limits.items():
+        state = "free" if limit is None else f"free, limit {limit}"
+        assert f"{name}: {state}" == locks("status", name).splitlines()[0]
+    assert 2 == status_of("named", "7").limit
+    with Semaphore("named", 9):
+        assert 9 == status_of("named").limit
     # A busy registry drops old names, but their counters remain.
     raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:[il]*"))
     assert locks("status", "counted").startswith("counted: free")

@@ -43,13 +43,6 @@ def test_registry_drops_old_names_and_the_oldest_of_too_many(
     eventually(lambda: 0 < raw.pttl(REGISTRY) <= 2 * 86_400_000)
 
 
-def test_list_distinguishes_a_key_from_a_name_with_an_at_sign(raw: redis.Redis) -> None:
-    with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
-        eventually(lambda: 3 == len(shown()))
-        found = {(one["name"], one["key"]) for one in as_json("status")["names"]}
-    assert {("a@b", None), ("a", "b"), ("{x}%:y", None)} == found
-
-
 def test_invalid_names_in_the_registry_are_skipped(raw: redis.Redis) -> None:
     invalid = {"": 2, "b\x07": 3, "c" * 9999: 4}
     raw.zadd(REGISTRY, {"a": 1, **invalid, "d": 5, "api@": 6})
@@ -129,19 +122,6 @@ def test_oldest_holder_is_listed_first_among_many_names(raw: redis.Redis) -> Non
         text = locks("status", "--sort", "oldest", "--top", "3")
     assert "old" == text.splitlines()[1].split()[0]
     assert "The order is that of an index of holders, which is at most 60 s old." in text
-
-
-def test_status_of_an_idle_name_contains_the_limit_of_the_settings(settings: Any) -> None:
-    named = {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}}
-    endpoints = {"r:e": "exports", "shop:*": {"limit": lambda r: 5, "name": "shop"}}
-    endpoints["a:b"] = {"limit": 4}
-    config = {"SEMAPHORES": named, "ENDPOINTS": endpoints}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **config}
-    limits = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": None}
-    assert limits == {name: status_of(name).limit for name in limits}
-    assert 3 == status_of("exports", "7").limit
-    with Semaphore("exports", 9):
-        assert 9 == status_of("exports").limit
 
 
 @both
