@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,37 +23,27 @@ DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {data
 BARE = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = "bare"'
 
 
-@pytest.fixture
-def manage(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that runs a management command of a project with `more` settings. The
-    function checks that the command succeeds, and returns its output."""
+def test_project_with_or_without_the_admin_needs_no_migrations(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text("urlpatterns = []")
+    paths = f"{tmp_path}{os.pathsep}{PACKAGE.parent}"
+    environment = {**os.environ, "PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "host"}
 
-    def run(*words: str, more: str = "") -> str:
+    def manage(*words: str, more: str = "") -> str:
+        """Run a management command of a project with `more` settings, and return its output."""
         text = SETTINGS.format(database=str(tmp_path / "db.sqlite3"), more=more)
         (tmp_path / "host.py").write_text(text)
-        (tmp_path / "bare.py").write_text("urlpatterns = []")
-        paths = f"{tmp_path}{os.pathsep}{PACKAGE.parent}"
-        environment = {**os.environ, "PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "host"}
         done = worker_processes.run("-W", "error", "-m", "django", *words, env=environment)
         assert 0 == done.returncode, done.stderr
         return done.stdout
 
-    return run
-
-
-def test_project_migrates_dumps_and_needs_no_migrations(manage: Callable[..., str]) -> None:
-    auto_field = 'DEFAULT_AUTO_FIELD = "django.db.models.AutoField"'
-    for more in ("", auto_field):
+    for words in (["check", "--fail-level=WARNING"], ["migrate", "--verbosity=0"], ["dumpdata"]):
+        manage(*words, more=BARE)
+    for more in ("", 'DEFAULT_AUTO_FIELD = "django.db.models.AutoField"'):
         assert "No changes" in manage("makemigrations", "--check", "--dry-run", more=more)
     manage("migrate", "--verbosity=0")
     for words in (["dumpdata"], ["dumpdata", "--all"], ["dumpdata", "django_redis_sync"]):
         models = {row["model"] for row in json.loads(manage(*words))}
         assert not any(model.startswith("django_redis_sync") for model in models)
-
-
-def test_project_without_the_admin_passes_checks_and_migrates(manage: Callable[..., str]) -> None:
-    for words in (["check", "--fail-level=WARNING"], ["migrate", "--verbosity=0"], ["dumpdata"]):
-        manage(*words, more=BARE)
 
 
 @pytest.mark.django_db

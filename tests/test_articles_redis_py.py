@@ -7,14 +7,13 @@ docs/migrating.md lists. tests/behaviour proves what the page says of `Lock`.
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from redis.exceptions import LockError, LockNotOwnedError
 
-from django_redis_sync import Lock, NotAcquired
+from django_redis_sync import Lock
 
 from .behaviour.both import Async, Sync, both
 from .behaviour.watching import View
@@ -96,19 +95,6 @@ async def test_extend_and_reacquire_change_only_a_held_lease(io, make, raw) -> N
     for method, *args in calls:
         with pytest.raises(LockNotOwnedError):
             await io.do(lock, method, *args)
-
-
-@pytest.mark.parametrize("thread_local", [True, False])
-@pytest.mark.parametrize(("make", "error"), [(redis_py, AttributeError), (Lock, NotAcquired)])
-def test_thread_local_lock_is_not_released_by_another_thread(
-    make: Any, error: type[Exception], thread_local: bool
-) -> None:
-    lock = make("name", timeout=10, thread_local=thread_local)
-    lock.acquire()
-    with ThreadPoolExecutor(1) as other:
-        raised = other.submit(lock.release).exception(30)
-    assert (error if thread_local else type(None)) is type(raised)
-    assert thread_local == lock.locked()
 
 
 @both

@@ -17,6 +17,19 @@ import pytest
 from devtools.servers import free_port
 from tests.support.commands import accepts
 
+#: Run the site that the browser visits. The argument is the port. vera has the view permission, and
+#: manu the manage permission.
+SERVE = """
+import sys, django
+from django.core.management import call_command
+django.setup()
+from django.contrib.auth.models import Permission, User
+call_command("migrate", verbosity=0)
+for name, codenames in {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}.items():
+    user = User.objects.create_user(name, password="correct horse", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+call_command("runserver", f"127.0.0.1:{sys.argv[1]}", "--insecure", "--noreload")
+"""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = "headless=new no-sandbox disable-gpu disable-background-networking hide-scrollbars lang=en "
 FLAGS += "disable-component-update disable-sync disable-dev-shm-usage no-first-run"
@@ -70,7 +83,7 @@ def running_site(redis_url: str, folder: Path, **settings: str) -> Iterator[str]
         "DJANGO_REDIS_SYNC_TEST_URL": redis_url,
         **settings,
     }
-    command = [sys.executable, "-m", "tests.browser.server", str(port)]
+    command = [sys.executable, "-c", SERVE, str(port)]
     with log.open("wb") as output:
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
