@@ -62,13 +62,6 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(language, match[part], line, match["needs"])
 
 
-def installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 @pytest.fixture
 def create_table(transactional_db: None) -> Iterator[Any]:
     """Return a function that creates the table of a model for the test."""
@@ -100,9 +93,9 @@ def test_python_blocks_of_a_page_run(
     name: str, needs: str | None, create_table: Any, clean_redis: None, settings: Any
 ) -> None:
     page, module = PAGES[name], ModuleType(f"docs_{name.replace('-', '_')}")
-    if needs and not installed(needs):
-        pytest.skip(f"{needs} is not installed")
-    if installed("django.tasks"):
+    if needs:
+        pytest.importorskip(needs)
+    if importlib.util.find_spec("django.tasks"):
         immediate = "django.tasks.backends.immediate.ImmediateBackend"
         settings.TASKS = {"default": {"BACKEND": immediate}}
     module.__dict__["create_table"] = create_table

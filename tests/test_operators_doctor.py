@@ -117,7 +117,7 @@ def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_on
         assert counts in out.getvalue() and out.getvalue().endswith(" ok, 1 in part\n")
 
 
-def test_doctor_hides_secrets_in_the_error_of_a_check(
+def test_doctor_reports_uwsgi_without_threads_and_hides_secrets_in_errors(
     private: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(node: Any) -> Any:
@@ -126,6 +126,10 @@ def test_doctor_hides_secrets_in_the_error_of_a_check(
     private()
     monkeypatch.setitem(doctor.servers.CHECKS, "clock", broken)
     assert "The reply was: redis://***@host is down." == examine()["clock"].detail
+    assert "uwsgi" not in examine()
+    for option, level in (("master", "error"), (b"enable-threads", "ok")):
+        monkeypatch.setitem(sys.modules, "uwsgi", types.SimpleNamespace(opt={option: b"true"}))
+        assert level == examine()["uwsgi"].level
 
 
 def test_doctor_reports_full_memory_and_not_an_unreachable_server(private: Any) -> None:
@@ -287,16 +291,6 @@ def test_doctor_lists_names_that_cannot_be_read(crowd: redis.Redis, settings: An
     found = examine()["unreadable"]
     names = ", ".join(f"recent:{n}" for n in range(149, 144, -1))
     assert ("error", True) == (found.level, found.detail.startswith(f"{names} and 1 more: "))
-
-
-def test_doctor_reports_uwsgi_without_threads(
-    private: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private()
-    assert "uwsgi" not in examine()
-    for option, level in (("master", "error"), (b"enable-threads", "ok")):
-        monkeypatch.setitem(sys.modules, "uwsgi", types.SimpleNamespace(opt={option: b"true"}))
-        assert level == examine()["uwsgi"].level
 
 
 def test_doctor_reports_a_cluster_that_is_down(private: Any) -> None:

@@ -104,7 +104,11 @@ def test_clear_fails_while_a_majority_may_hold(
     assert [] == as_json("log", "ledger")
 
 
-def test_pause_and_resume_apply_to_the_whole_quorum(ledger: Any) -> None:
+def test_pause_and_resume_apply_to_the_whole_quorum_and_resize_fails(ledger: Any) -> None:
+    assert "is a lock on a quorum: its limit is 1" in failed("resize", "ledger", "3")[1]
+    with Lock("other"):
+        assert () == status_of("other").members, "it is on the default cache"
+        assert 3 == failed("status", "unknown")[0]
     ledger.release()
     assert act("pause", "ledger", "--for", "10m").startswith("Paused ledger until ")
     assert Lock("ledger", using=QUORUM).acquire(blocking=False) is None
@@ -115,13 +119,3 @@ def test_pause_and_resume_apply_to_the_whole_quorum(ledger: Any) -> None:
     assert "nothing was changed" not in locks("resume", "ledger")
     with Lock("ledger", using=QUORUM, blocking=False):
         assert shown()["paused_since"] is None
-
-
-def test_resize_of_a_quorum_fails(ledger: Any) -> None:
-    assert "is a lock on a quorum: its limit is 1" in failed("resize", "ledger", "3")[1]
-
-
-def test_name_on_the_default_cache_has_no_members(ledger: Any) -> None:
-    with Lock("other"):
-        assert () == status_of("other").members
-        assert 3 == failed("status", "unknown")[0]
