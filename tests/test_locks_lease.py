@@ -40,7 +40,7 @@ from django_redis_sync.testing import filled
 
 from .behaviour.both import both, queued, until
 from .behaviour.watching import View
-from .support.caches import OTHER
+from .support.operators import OTHER
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 

@@ -15,9 +15,8 @@ import redis
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.pools import CheckedOut
 from tests.behaviour.both import eventually
-from tests.support.caches import OTHER
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
-from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.operators import OTHER, act, as_json, failed, locks, status_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 

@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -69,28 +68,6 @@ class Child:
 def say(*words: object) -> None:
     # A single write, so that lines of several processes don't mix.
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
-
-
-def forked(count: int, work: Callable[[int], None]) -> list[int]:
-    pids = []
-    for number in range(count):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                work(number)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    return pids
-
-
-def reap(pids: list[int]) -> None:
-    for pid in pids:
-        _, status = os.waitpid(pid, 0)
-        if status:
-            sys.exit(f"a forked child ended with {status}")
 
 
 # Roles

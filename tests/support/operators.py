@@ -13,6 +13,9 @@ from devtools.servers import RedisServer
 from django_redis_sync import Semaphore
 from tests.support.commands import locks as locks
 
+#: The cache of the fixture `second`.
+OTHER: dict[str, Any] = {"using": "other"}
+
 
 def as_json(*words: str, **options: Any) -> Any:
     """Return the JSON that `manage.py locks` prints."""
