@@ -69,7 +69,7 @@ async def test_rlock_blocks_share_the_lease_of_the_outer_block(io, view) -> None
             await io.do(one, "acquire", permits=2)
     assert not outer.held and view("objects").empty
     await io.do(one, "acquire")  # the test keeps no reference to the lease
-    async with io.entered(other):
+    async with io.entered(one):
         pass
     gc.collect()
     assert await io.do(one, "owned") and not await free_elsewhere(io, "objects")
