@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import sqlite3
 
 import pytest
 
-from .both import eventually
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from tests.support.operators import locks
+
+from .both import both, eventually
 from .child import Child
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)]
@@ -25,6 +30,64 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
         ["left", "False", "False"],
     ]
     assert view("forked").empty and view("forked-more").empty
+
+
+@pytest.mark.promise(9)
+@both
+async def test_update_with_an_older_fence_changes_nothing_after_a_pause(io) -> None:
+    """The lease of a stopped process expires, and then this process gets the lock."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    database.execute("CREATE TABLE account (owner, fence)")
+    database.execute("INSERT INTO account VALUES ('nobody', 0)")
+
+    def write(owner: str, fence: int) -> int:
+        sql = "UPDATE account SET owner = ?, fence = ? WHERE fence <= ?"
+        return database.execute(sql, [owner, fence, fence]).rowcount
+
+    with contextlib.closing(database), Child("hold", "paused", 0.5, "hard") as first:
+        fence = int(first.line()[1])
+        os.kill(first.process.pid, signal.SIGSTOP)
+        second = await io.do(Lock("paused", timeout=60), "acquire", blocking_timeout=20)
+        assert second.fence > fence
+        assert [1, 0] == [write("second", second.fence), write("first", fence)]
+        os.kill(first.process.pid, signal.SIGCONT)
+        first.send_line()
+        assert ["held", "False"] == first.line()
+        assert ("second", second.fence) == database.execute("SELECT * FROM account").fetchone()
+
+
+@pytest.mark.promise(15)
+@both
+async def test_handle_lets_another_process_adopt_and_release_a_permit(io, view) -> None:
+    semaphore = Semaphore("handed", 1, blocking=False)
+    with Child("adopt") as worker:
+        async with io.entered(semaphore) as lease:
+            handle = await io.do(lease, "detach", timeout=60)
+        assert 30 < view("handed").ends_in <= 60
+        assert await io.do(semaphore, "acquire") is None
+        worker.send_line(handle)
+        assert ["fence", str(lease.fence)] == worker.line()
+        with pytest.raises(LeaseLost):
+            await io.do(lease, "renew")
+        assert await io.do(semaphore, "acquire") is None
+        worker.send_line()
+        assert ["released"] == worker.line()
+    with pytest.raises(LeaseLost):  # a task queue delivers the handle twice
+        await io.do(Lease, "from_handle", handle)
+    await io.do(await io.do(semaphore, "acquire"), "detach", timeout=0.3)  # never adopted
+    assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
+
+
+@pytest.mark.promise(12, 26)
+def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared() -> None:
+    with Child("hold", "crashed", math.inf, "-") as holder:
+        assert "fence" == holder.line()[0]
+        eventually(lambda: "permanent" in locks("status", "crashed"))
+    lock = Lock("crashed", blocking=False)
+    assert lock.acquire() is None
+    assert [True] == [row.permanent for row in lock.status().holders]
+    locks("clear", "crashed", "--no-input")
+    assert lock.acquire()
 
 
 # Waiters that die or stop delay the rest of the queue by a few seconds in total.

@@ -86,7 +86,7 @@ ROWS = """\
 29
   behaviour/test_faults test_clients_wall_clock_does_not_affect_leases
 30
-  test_articles_processes test_update_with_an_older_fence_changes_nothing_after_a_pause
+  behaviour/test_processes test_update_with_an_older_fence_changes_nothing_after_a_pause
 31
   behaviour/test_faults test_permit_of_a_killed_holder_is_free_after_its_lease_duration
 32
