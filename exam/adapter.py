@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .course import Claims
+from .checker import Claims
 
 #: The lease duration in seconds, for locks where users can choose it.
 LEASE = 2.0

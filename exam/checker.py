@@ -14,27 +14,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
-from .course import (
-    APART,
-    DELAY,
-    LOAD,
-    Claims,
-    Course,
-    Span,
-    Visit,
-    any_overlap,
-    minus,
-    overlap,
-    read,
-    sweep,
-)
 from .observer import Event
 
+Span = tuple[float, float]
+
+#: The order of two requests is known if they are at least this many seconds apart.
+APART = 0.3
+#: Max seconds until a free permit is granted, for locks that claim no time.
+DELAY = 2.0
+#: A grant passes through the process that releases, the server, and the waiter. If one of these
+#: three could not run for a second, a delay of this many seconds has its cause in the load.
+LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
 #: For locks that claim no time: the longest wait in vain, and the lease duration, in seconds.
@@ -53,6 +49,25 @@ KINDS = (
 )  # fmt: skip
 #: Kinds of findings that a busy machine can't cause.
 PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The promises of a lock's own documentation. All times are in seconds."""
+
+    limit: int = 1  # max holders at the same time
+    #: A dead or stopped holder's permit is free after this time. 0 means at once, and None means
+    #: that there is no promise.
+    lease: float | None = None
+    renewed: bool = False  # a running holder keeps its permit for longer than `lease`
+    fair: bool = False  # permits are granted in the order of arrival
+    fenced: bool = False  # the number of each grant is greater than all earlier numbers
+    told: bool = False  # a holder can detect a loss before another holder gets in
+    punctual: bool = False  # acquire returns at the end of its timeout, and not before
+    #: One lost or doubled message, or a server with full memory, causes no error.
+    retries: bool = False
+    forks: bool = False  # a forked child neither releases nor keeps its parent's permit
+    within: float | None = None  # max time until a waiter gets a free permit; None: no promise
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
     claims `retries`. "keeps" means that the harm may not make it lose a lease or fail a release.
     "retried" means that the harm may not make an acquire fail.
     """
-    course, found = replace(read(history, claims, _Judge), flags=flags), list[Finding]()
+    course, found = replace(read(history, claims), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
         one = replace(course, visits=[visit for visit in course.visits if visit.name == name])
         found += [*one.crowds(), *one.fences(), *one.orders(), *one.delays()]
@@ -87,18 +102,124 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), -one.seconds))
 
 
+def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
+    """Return the visits of a history, and the times of harm and of load."""
+    course = Course(claims, history[-1].at if history else 0.0)
+    latest: dict[str, Visit] = {}
+    for event in history:
+        what, at, harms = event.what, event.at, course.harms
+        if what == "ask":
+            wait = math.inf if event.number is None else event.number
+            made = Visit(event.who, event.pid, event.name, wait, at, harms[event.who])
+            latest[event.seat] = made
+            course.visits.append(made)
+        elif what == "busy":
+            course.busy[event.name].append((at - (event.number or 0), at))
+        elif what == "harm":
+            harms[event.name].append((at, math.inf))
+        elif what == "calm":
+            harms[event.name][-1] = (harms[event.name][-1][0], at)
+        elif event.seat in latest:
+            latest[event.seat].note(event, claims.told)
+    return course
+
+
 def gap(history: Sequence[Event], limit: int = 1) -> float:
     """Return the longest time in seconds in which the lock was free although a worker waited."""
     calm = [event for event in history if event.what not in ("harm", "calm", "busy")]
-    found = read(calm, Claims(limit, lease=1e-6, renewed=True, within=0), _Judge).idle()
+    found = read(calm, Claims(limit, lease=1e-6, renewed=True, within=0)).idle()
     return max((one.seconds for one in found), default=0.0)
 
 
-@dataclass
-class _Judge(Course):
-    """The rules, for the visits of one name."""
+#: The attribute of a visit that an event sets. If an event is repeated, its first time counts.
+_TIMES = {
+    "enter": "entered", "lost": "told", "refused": "told", "closed": "gone", "died": "gone",
+    "error": "failed", "leave": "left", "released": "released", "gave_up": "gave_up",
+}  # fmt: skip
 
+
+@dataclass(eq=False)
+class Visit:
+    """An acquire and the events that followed. All times are those of the observer."""
+
+    who: str
+    pid: int
+    name: str
+    wait: float
+    asked: float
+    harmed: list[Span]  # times of harm to its messages, which may have hidden a grant
+    entered: float = math.inf
+    fence: float | None = None
+    proven: float = -math.inf  # the last time at which it was certainly inside
+    told: float = math.inf
+    left: float = math.inf
+    released: float = math.inf
+    gave_up: float = math.inf
+    failed: float = math.inf
+    gone: float = math.inf
+    error: str = ""
+    probe: float = 0.0
+    stops: list[Span] = field(default_factory=list)
+    #: Times in which a holder made no check for long, perhaps because its process did not run.
+    pauses: list[Span] = field(default_factory=list)
+
+    @property
+    def answered(self) -> float:
+        """The time when acquire returned or the process ended."""
+        return min(self.entered, self.gave_up, self.failed, self.gone)
+
+    def note(self, event: Event, told: bool) -> None:
+        """Apply an event. `told`: the claim `told` of the lock."""
+        what, at = event.what, event.at
+        if name := _TIMES.get(what):
+            setattr(self, name, min(getattr(self, name), at))
+        if what == "enter":
+            self.fence, self.probe = event.number, at
+        elif what == "probe":
+            if at - self.probe > APART:
+                self.pauses.append((self.probe, at))
+            self.probe = at
+        elif what == "error":
+            self.error = event.text
+        elif what == "stopped":
+            self.stops.append((event.number or at, math.inf))
+        elif what == "resumed" and self.stops:
+            self.stops[-1] = (self.stops[-1][0], at)
+        if what == "held":
+            self.proven = self.probe if told else at
+        elif what in ("enter", "leave") and not told:
+            self.proven = at
+
+
+@dataclass
+class Course:
+    """The visits of a history, the times of harm and of load, and the rules that find something in
+    the visits of one name."""
+
+    claims: Claims
+    end: float
     flags: Collection[str] = ()  # see `check`
+    visits: list[Visit] = field(default_factory=list)
+    #: Times of harm by the name of the harmed worker. The name "" means harm to all workers.
+    harms: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    #: Times when a process could not run, by the process id. The id "" means the observer.
+    busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
+
+    def load(self, start: float, end: float, *pids: int) -> float:
+        """Return the seconds by which load may have delayed what happened in a span. If `pids` are
+        given, only they and the observer count."""
+        names = ["", *map(str, pids)] if pids else [*self.busy]
+        waits = (sum(overlap((start, end), one) for one in self.busy[name]) for name in names)
+        return LOAD * max(waits, default=0.0)
+
+    def harm_to(self, visit: Visit) -> list[Span]:
+        """Return the times when harm was done to a visit or to all."""
+        return [*self.harms[""], *visit.harmed]
+
+    def in_harm(self, visit: Visit, start: float, end: float) -> bool:
+        """Return True if harm was done in this time, or shortly before."""
+        after = DELAY + (self.claims.lease or 0)
+        return any_overlap(((a, b + after) for a, b in self.harm_to(visit)), start, end)
 
     # More holders than the limit
 
@@ -123,8 +244,10 @@ class _Judge(Course):
     def crowd(
         self, first: Visit, second: Visit, among: list[Visit], at: float, took: float
     ) -> Finding:
-        claims, told = self.claims, first.told < math.inf
-        parts = [f"{one.who} {_telling(one, second.entered)}" for one in (first, second)]
+        claims, told, parts = self.claims, first.told < math.inf, list[str]()
+        for one in (first, second):
+            late = f"the report of its loss {one.told - second.entered:+.2f} s later"
+            parts.append(f"{one.who} got {late if one.told < math.inf else 'no report of a loss'}")
         text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
         if at > min(map(self.rightful, among)):
             # A holder stayed longer than its lease, and its lock does not claim to report that.
@@ -312,7 +435,34 @@ class _Judge(Course):
                 yield Finding(REFUSED, visit.gave_up, 0.0, f"{visit.who} was alone")
 
 
-def _telling(visit: Visit, since: float) -> str:
-    if visit.told == math.inf:
-        return "got no report of a loss"
-    return f"got the report of its loss {visit.told - since:+.2f} s later"
+# Intervals
+
+
+def any_overlap(spans: Iterable[Span], start: float, end: float) -> bool:
+    return any(a < end and start < b for a, b in spans)
+
+
+def overlap(one: Span, other: Span) -> float:
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+def minus(span: Span, holes: Iterable[Span]) -> list[Span]:
+    """Return the parts of a span outside the holes."""
+    left = [span] if span[0] < span[1] else []
+    for hole in holes:
+        parts = [((a, min(b, hole[0])), (max(a, hole[1]), b)) for a, b in left]
+        left = [part for pair in parts for part in pair if part[0] < part[1]]
+    return left
+
+
+def sweep(spans: list[tuple[float, float, Any]]) -> Iterator[tuple[float, float, list[Any]]]:
+    """Yield the times between two neighboring ends of spans, each with the values of the spans
+    that cover it, in the order of their starts."""
+    spans = [one for one in spans if one[0] < one[1]]
+    later = sorted(spans, key=lambda one: one[0], reverse=True)
+    here: list[tuple[float, float, Any]] = []
+    for now, after in pairwise(sorted({time for one in spans for time in one[:2]})):
+        here = [one for one in here if one[1] > now]
+        while later and later[-1][0] <= now:
+            here.append(later.pop())
+        yield now, after, [value for _, _, value in here]

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .adapter import Adapter, find
-from .checker import KINDS, Finding, check, gap
-from .course import read
+from .checker import KINDS, Finding, check, gap, read
 from .faults import FAULTS, Script, evidence_of
 from .lab import Fault, Unable
 

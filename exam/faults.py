@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .adapter import LEASE
-from .checker import IN_VAIN
-from .course import Visit
+from .checker import IN_VAIN, Visit
 from .lab import Fault, Lab, Team
 from .observer import is_stopped
 from .proxy import Path as Way

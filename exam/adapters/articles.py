@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from ..adapter import LEASE, poll
-from ..course import Claims
+from ..checker import Claims
 from .peers import OnRedis
 
 

@@ -20,7 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from ..adapter import ALL, Adapter, Lost, Place, lost_if, poll
-from ..course import Claims
+from ..checker import Claims
 from .peers import Loop
 
 
