@@ -64,9 +64,8 @@ class Hand:
     """A worker, controlled by the exam. `start` sends a command, and `end` returns the answer."""
 
     def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
-        self.who, self.ways = who, ways
+        self.who, self.ways, self._unanswered = who, ways, 0
         self.line = Client(path, "AF_UNIX")
-        self._unanswered = 0
         self.start(place, who, observer)
         self.pid = self.end()
         if not isinstance(self.pid, int):
@@ -92,14 +91,6 @@ class Hand:
     def do(self, *words: Any) -> Any:
         self.start(*words)
         return self.end()
-
-    def signal(self, number: Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
-    def close(self) -> None:
-        self.signal(SIGKILL)
-        self.line.close()
 
 
 class Team(list[Hand]):
@@ -131,7 +122,8 @@ class Team(list[Hand]):
 
     def signal(self, number: Signals) -> None:
         for hand in self:
-            hand.signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(hand.pid, number)
 
     kill = partialmethod(signal, number=SIGKILL)
     stop = partialmethod(signal, number=SIGSTOP)
@@ -164,11 +156,11 @@ class Lab:
         self.service = stack.enter_context(lock.service(str(self.folder)))
         self.servers: list[Server] = []
         for number in range({"redis": 1, "quorum": 3}.get(lock.needs, 0)):
+            environment = {}
             if "clock" in fault.flags and not number:
                 self.clock = self._clock(0)
-                self.servers.append(self.server(self.clock.environment, *fault.config.split()))
-            else:
-                self.servers.append(self.server({}, *fault.config.split()))
+                environment = self.clock.environment
+            self.servers.append(self.server(environment, *fault.config.split()))
 
     # Servers
 
@@ -225,7 +217,7 @@ class Lab:
         place = Place("".join(urls[:1]), urls, self.service, str(self.folder), limit=self.limit)
         path = self._forker(CLOCKS.get(team, 0))
         hand = Hand(who, path, place, self.observer.path, ways)
-        self._stack.callback(hand.close)
+        self._stack.callback(Team([hand]).kill)
         if team not in self.fault.cold.split() and (said := hand.do("warm")) != "warm":
             raise RuntimeError(f"the first turn: {said}")
         return hand
@@ -242,11 +234,9 @@ class Lab:
         if off not in self._forkers:
             environment = self._clock(off).environment if off else {}
             self._forkers[off] = str(self.folder / f"workers-{len(self._forkers)}")
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.worker", self.key, self._forkers[off]],
-                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=subprocess.PIPE,
-            )
+            environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+            words = [sys.executable, "-m", f"{__package__}.worker", self.key, self._forkers[off]]
+            process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
             self._stack.enter_context(process)
             self._stack.callback(process.kill)
             if not process.stdout.readline():

@@ -89,11 +89,13 @@ class Seat:
         self.say("closed")
         os.close(self._file)
 
-    def say(self, what: str, name: str = "", number: float | None = None, text: str = "") -> float:
-        """Report an event, and return its time."""
+    def say(
+        self, what: str, name: str | None = None, number: float | None = None, text: str = ""
+    ) -> float:
+        """Report an event, and return its time. `name`: by default, that of the last `ask`."""
         if os.getpid() != self._pid:
             raise RuntimeError("a forked process needs its own Seat")
-        at = time.monotonic()
+        at, name = time.monotonic(), self.name if name is None else name
         line = json.dumps([at, *self._who, what, name, number, text]) + "\n"
         os.write(self._file, line.encode())
         return at
@@ -105,42 +107,38 @@ class Seat:
 
     def enter(self, fence: float | None = None) -> float:
         """Report a grant."""
-        return self.say("enter", self.name, fence)
+        return self.say("enter", None, fence)
 
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
         """Return `held()`, and report it. Call this as often as possible while inside.
 
         There is a report before and after the call, so the time of the answer is between them.
         """
-        self.say("probe", self.name)
+        self.say("probe")
         is_held = held()
-        self.say("held" if is_held else "lost", self.name)
+        self.say("held" if is_held else "lost")
         return is_held
 
-    def _report(self, what: str) -> float:
-        return self.say(what, self.name)
+    leave = partialmethod(say, "leave")
+    released = partialmethod(say, "released")
+    refused = partialmethod(say, "refused")
+    gave_up = partialmethod(say, "gave_up")
 
-    leave = partialmethod(_report, "leave")
-    released = partialmethod(_report, "released")
-    refused = partialmethod(_report, "refused")
-    gave_up = partialmethod(_report, "gave_up")
-
-    def error(self, error: BaseException | str) -> float:
+    def error(self, error: BaseException) -> float:
         """Report an error of acquire or release."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        return self.say("error", self.name, None, text[:300])
+        return self.say("error", text=f"{type(error).__name__}: {error}"[:300])
 
     @contextlib.contextmanager
     def harm(self, what: str, *whom: str) -> Iterator[None]:
         """Report that this block does harm, so that the checker expects errors and waits. `whom`:
         the harmed workers, if not all are."""
         for who in whom or [""]:
-            self.say("harm", who, None, what)
+            self.say("harm", who, text=what)
         try:
             yield
         finally:
             for who in whom or [""]:
-                self.say("calm", who, None, what)
+                self.say("calm", who, text=what)
 
 
 class _Process:

@@ -29,7 +29,9 @@ if what == 'release' then
 end
 
 if what == 'renew' then
-    if (tonumber(redis.call('ZSCORE', leases, token)) or 0) <= now and not has('revives') then
+    if has('takes-over') and not redis.call('ZSCORE', leases, token) then
+        redis.call('ZPOPMIN', leases)
+    elseif (tonumber(redis.call('ZSCORE', leases, token)) or 0) <= now and not has('revives') then
         return 0
     end
     redis.call('ZADD', leases, now + lease, token)

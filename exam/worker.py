@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
 from typing import Any
@@ -39,7 +40,7 @@ class Worker:
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
         self.last: Any = None
-        self.waiting: list[Adapter] = []
+        self.waiting: list[Any] = []  # the futures of the crowd
 
     def lock_of(self, name: str) -> Adapter:
         if name not in self.locks:
@@ -63,24 +64,23 @@ class Worker:
 
     def take(self, wait: float = 10, name: str = "") -> str:
         """Acquire the lock."""
-        name = name or self.place.name
-        self.lock = self.lock_of(name)
-        self.seat.ask(name, wait)
+        self.lock = self.lock_of(name or self.place.name)
+        self.seat.ask(self.lock.place.name, wait)
         try:
             self.grant = self.lock.acquire(wait)
         except Exception as error:
             return self.report(error)
-        return self.report_grant(self.grant)
+        return self.report()
 
-    def report(self, error: Exception) -> str:
-        self.seat.error(error)
-        return f"error {type(error).__name__}: {error}"[:200]
-
-    def report_grant(self, grant: Any) -> str:
-        if grant is None:
+    def report(self, error: Exception | None = None) -> str:
+        """Report the result of an acquire, or the error of an acquire or release."""
+        if error is not None:
+            self.seat.error(error)
+            return f"error {type(error).__name__}: {error}"[:200]
+        if self.grant is None:
             self.seat.gave_up()
             return "no"
-        self.seat.enter(self.lock.fence(grant) if self.kind.claims.fenced else None)
+        self.seat.enter(self.lock.fence(self.grant) if self.kind.claims.fenced else None)
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
@@ -89,9 +89,8 @@ class Worker:
         if self.grant is None:
             return "nothing"
         time.sleep(doze)
-        end = time.monotonic() + seconds
-        tells = self.kind.claims.told
-        while self.seat.still(lambda: not tells or self.lock.held(self.grant)):
+        end, told = time.monotonic() + seconds, self.kind.claims.told
+        while self.seat.still(lambda: not told or self.lock.held(self.grant)):
             if time.monotonic() >= end:
                 return "kept"
             time.sleep(OFTEN)
@@ -150,30 +149,22 @@ class Worker:
         threading.stack_size(256 * 1024)
         self.seat.ask(self.place.name, wait)
 
-        async def task(lock: Adapter) -> None:
-            self.waiting.append(lock)
-            with contextlib.suppress(Exception):
-                await lock.aacquire(wait)
-                self.waiting.remove(lock)
-
         async def tasks() -> None:
             lock = self.kind(self.place)
-            await asyncio.gather(*(task(lock) for _ in range(int(count))))
+            self.waiting = [asyncio.ensure_future(lock.aacquire(wait)) for _ in range(int(count))]
+            await asyncio.wait(self.waiting)
 
-        def thread() -> None:
-            with contextlib.suppress(Exception):
-                self.waiting.append(lock := self.kind(self.place))
-                lock.acquire(wait)
-                self.waiting.remove(lock)
-
-        targets = [lambda: asyncio.run(tasks())] if self.kind.is_async() else [thread] * int(count)
-        for target in targets:
-            threading.Thread(target=target, daemon=True).start()
+        if self.kind.is_async():
+            threading.Thread(target=lambda: asyncio.run(tasks()), daemon=True).start()
+        else:
+            pool = ThreadPoolExecutor(int(count))
+            for _ in range(int(count)):
+                self.waiting.append(pool.submit(lambda: self.kind(self.place).acquire(wait)))
         return "waiting"
 
     def crowded(self) -> int:
         """Return the number of threads or tasks of the crowd that wait."""
-        return len(self.waiting)
+        return sum(not one.done() for one in self.waiting)
 
     def in_one_process(self) -> str:
         """Let two threads acquire the lock in turn. The first thread releases it once more while
@@ -212,11 +203,9 @@ class Worker:
         """Acquire and hold the lock while no thread can be started. If that fails, acquire it
         afterwards. Return the number of threads that were denied."""
         denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
-        with contextlib.ExitStack() as patches:
-            patches.enter_context(self.seat.harm("no thread can be started", self.who))
-            for name in ("_start_new_thread", "_start_joinable_thread"):
-                if hasattr(threading, name):
-                    patches.enter_context(mock.patch.object(threading, name, denied))
+        names = {"_start_new_thread", "_start_joinable_thread"} & {*vars(threading)}
+        patch = mock.patch.multiple(threading, **dict.fromkeys(names, denied))
+        with self.seat.harm("no thread can be started", self.who), patch:
             outcome = self.take(5)
             self.keep(seconds)
         if outcome != "got":
@@ -245,11 +234,8 @@ class Worker:
             except Exception as error:
                 failure = error
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if failure is None:
-                self.report_grant(self.grant)
-                self.give()
-            else:
-                self.report(failure)
+            self.report(failure)
+            self.give()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         return "alarmed"
 
@@ -258,7 +244,7 @@ class Worker:
         self.lock, self.loop = self.kind(self.place), asyncio.new_event_loop()
         self.seat.ask(self.place.name, 5)
         self.grant = self.loop.run_until_complete(asyncio.wait_for(self.lock.aacquire(5), 5))
-        return self.report_grant(self.grant)
+        return self.report()
 
     def close_loop(self) -> str:
         """Close the event loop without cancelling a task that waits, and forget the grant."""
