@@ -143,18 +143,17 @@ class Program(Adapter):
     """
 
     command: list[str] = []
+    _fence: float | None = None
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, text=True)
-        self._fence: float | None = None
         where = {"url": place.url, "urls": place.urls, "folder": place.folder}
         self._do("open", name=place.name, limit=place.limit, lease=place.lease, **where)
 
     def _do(self, what: str, **words: Any) -> Any:
-        self._process.stdin.write(json.dumps({"do": what, **words}) + "\n")
-        self._process.stdin.flush()
+        print(json.dumps({"do": what, **words}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline() or '{"error": "ended"}')
         if "error" in answer:
             raise RuntimeError(answer["error"])

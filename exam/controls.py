@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import threading
 import time
@@ -53,26 +52,27 @@ class Right(Adapter):
         retry = Retry(NoBackoff(), 0)
         self.client = redis.Redis.from_url(place.url, socket_timeout=patience, retry=retry)
         self.keys = [f"{place.name}:{part}" for part in ("leases", "queue", "seen", "fence")]
-        for what in ("acquire", "renew", "release"):
-            with contextlib.suppress(redis.RedisError):
-                self.client.script_load(self.script(what))
-
-    def script(self, what: str) -> str:
-        return f"local what, defects = '{what}', '{' '.join(self.defects)}'\n{SCRIPT}"
+        defects = f"'{' '.join(self.defects)}'"
+        self.scripts = {
+            what: self.client.register_script(
+                f"local what, defects = '{what}', {defects}\n{SCRIPT}"
+            )
+            for what in ("acquire", "renew", "release")
+        }
+        with contextlib.suppress(redis.RedisError):
+            for script in self.scripts.values():
+                self.client.script_load(script.script)
 
     def words(self, token: str) -> list[Any]:
-        """Return the keys and arguments of the script."""
+        """Return the arguments of the script."""
         lease = int(self.place.lease * 1000)
-        return [*self.keys, token, self.place.limit, lease, int(time.time() * 1000)]
+        return [token, self.place.limit, lease, int(time.time() * 1000)]
 
     def run(self, what: str, token: str) -> int:
-        script, words = self.script(what), self.words(token)
-        try:
-            return int(self.client.evalsha(hashlib.sha1(script.encode()).hexdigest(), 4, *words))
-        except redis.exceptions.NoScriptError:
-            if {"no-fallback", f"no-fallback-to-{what}"} & {*self.defects}:
-                raise
-            return int(self.client.eval(script, 4, *words))
+        script, words = self.scripts[what], self.words(token)
+        if {"no-fallback", f"no-fallback-to-{what}"} & {*self.defects}:
+            return int(self.client.evalsha(script.sha, 4, *self.keys, *words))
+        return int(script(self.keys, words))
 
     def retried(self, what: str, token: str, seconds: float) -> int:
         end = time.monotonic() + seconds
@@ -104,8 +104,7 @@ class Right(Adapter):
                     if "new-tokens" in self.defects:
                         token = uuid.uuid4().hex
                     time.sleep(0.05)
-                grant = self.granted(token, number, sent) if number else None
-                if grant is not None and self.held(grant):
+                if number and self.held(grant := self.granted(token, number, sent)):
                     return grant
                 if time.monotonic() >= end:
                     if "stays-in-line" not in self.defects:
@@ -189,11 +188,14 @@ class Right(Adapter):
 
     async def aacquire(self, wait: float) -> Any:
         """Take a lease that is not renewed."""
-        client = redis.asyncio.Redis.from_url(self.place.url)
+        client, script = (
+            redis.asyncio.Redis.from_url(self.place.url),
+            self.scripts["acquire"].script,
+        )
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
         while time.monotonic() < end:
-            if number := await client.eval(self.script("acquire"), 4, *words):
-                return Grant(words[4], number, time.monotonic(), os.getpid(), threading.Event())
+            if number := await client.eval(script, 4, *self.keys, *words):
+                return Grant(words[0], number, time.monotonic(), os.getpid(), threading.Event())
             await asyncio.sleep(0.02)
         return None
 

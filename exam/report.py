@@ -56,46 +56,37 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
     """Return the generated part of a page: the tables of some groups."""
     examined = [*dict.fromkeys(lock for lock, _ in table)]
     others = [key for key in examined if key not in ADAPTERS]
-    parts, accused, reasons = list[str](), list[str](), defaultdict[str, list[str]](list)
-    shown = list[str]()
+    parts, shown = list[str](), list[str]()
     for group in groups or (*GROUPS, "Others"):
-        locks = [key for key in GROUPS.get(group, others) if key in examined]
-        shown += locks
-        if locks:
-            titles = [find(key).title for key in locks]
-            parts += [f"### {group}", "", f"| fault | {' | '.join(titles)} |"]
-            parts += ["|---" * (len(locks) + 1) + "|", *_rows(table, locks), ""]
-    for key, name in [(key, name) for key in shown for name in FAULTS if (key, name) in table]:
-        seen, title = table[key, name], find(key).title
+        if locks := [key for key in GROUPS.get(group, others) if key in examined]:
+            shown += locks
+            titles = " | ".join(find(key).title for key in locks)
+            parts += [f"### {group}", "", f"| fault | {titles} |", "|---" * (len(locks) + 1) + "|"]
+            for name, fault in FAULTS.items():
+                cells = [cell(table.get((key, name))) for key in locks]
+                if any(cells):
+                    parts.append(f"| {fault.title} (`{name}`) | {' | '.join(cells)} |")
+            parts.append("")
+    accused, reasons = list[str](), defaultdict[str, list[str]](list)
+    for seen in [table[key, name] for key in shown for name in FAULTS if (key, name) in table]:
+        title = find(seen.lock).title
         if seen.outcome == "not applicable":
-            reasons[f"{title}: {seen.why}"].append(f"`{name}`")
+            reasons[f"{title}: {seen.why}"].append(f"`{seen.fault}`")
         elif seen.outcome not in ("passed", "seen"):
             what = str(seen.found[0]) if seen.outcome == "failed" else seen.why
             what = re.sub(r"(/tmp/[\w./-]+|unix://\S+|127\.0\.0\.1:\d+)", "…", what)
             what = what.replace("|", "\\|").replace("<", "&lt;")
-            accused.append(f"- {title}, `{name}`: {what}.")
-    if accused:
-        parts += ["### What stands against them", "", *accused, ""]
-    if reasons:
-        parts += ["### Not applicable", ""]
-        parts += [f"- {why} ({', '.join(sorted(names))})." for why, names in reasons.items()]
-        parts.append("")
+            accused.append(f"- {title}, `{seen.fault}`: {what}.")
+    missed = [f"- {why} ({', '.join(sorted(names))})." for why, names in reasons.items()]
+    for heading, lines in (("What stands against them", accused), ("Not applicable", missed)):
+        parts += [f"### {heading}", "", *lines, ""] if lines else []
     parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
-    return "\n".join([*parts, f"Run on {time.strftime('%Y-%m-%d')} with {_versions(shown)}"])
-
-
-def _rows(table: Table, locks: list[str]) -> Iterable[str]:
-    for name, fault in FAULTS.items():
-        cells = [cell(table.get((key, name))) for key in locks]
-        if any(cells):
-            yield f"| {fault.title} (`{name}`) | " + " | ".join(cells) + " |"
-
-
-def _versions(locks: list[str]) -> str:
     server = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
     server = re.sub(r" server v=(\S+).*", r" \1", server, flags=re.DOTALL)
-    words = [f"Python {platform.python_version()}", server, *(find(one).version() for one in locks)]
-    return ", ".join(dict.fromkeys(filter(None, words))) + f"; {os.cpu_count()} cores, Linux."
+    words = [f"Python {platform.python_version()}", server, *(find(one).version() for one in shown)]
+    versions = ", ".join(dict.fromkeys(filter(None, words)))
+    run = f"Run on {time.strftime('%Y-%m-%d')} with {versions}; {os.cpu_count()} cores, Linux."
+    return "\n".join([*parts, run])
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:

@@ -59,13 +59,10 @@ class Server:
     def start(self) -> None:
         """Start the server, and wait until it answers. Raise NoServer if it does not."""
         with open(self._folder / "log", "wb") as log:
+            out = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            environment = self._environment
             self._process = subprocess.Popen(
-                self._words,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                self._words, env=environment, start_new_session=True, **out
             )
         self.pid, end = self._process.pid, time.monotonic() + START_SECONDS
         while not self._answers():

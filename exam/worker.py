@@ -163,8 +163,8 @@ class Worker:
         return "waiting"
 
     def crowded(self) -> int:
-        """Return the number of threads or tasks of the crowd that wait."""
-        return sum(not one.done() for one in self.waiting)
+        """Return the number of threads or tasks of the crowd that have not acquired the lock."""
+        return sum(not one.done() or one.exception() is not None for one in self.waiting)
 
     def in_one_process(self) -> str:
         """Let two threads acquire the lock in turn. The first thread releases it once more while

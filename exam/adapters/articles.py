@@ -38,14 +38,10 @@ class SetnxExpire(_Polling):
 class SetNxEx(_Polling):
     """A lock with SET NX EX and a token. A script releases it with GET, a comparison, and DEL."""
 
-    SCRIPT = """
-        if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
-        return 0
-    """
+    SCRIPT = 'return redis.call("get", KEYS[1]) == ARGV[1] and redis.call("del", KEYS[1]) or 0'
 
     def once(self) -> Any:
-        token = uuid.uuid4().hex
-        lease = int(self.place.lease * 1000)
+        token, lease = uuid.uuid4().hex, int(self.place.lease * 1000)
         return token if self.client.set(self.place.name, token, nx=True, px=lease) else None
 
     def release(self, grant: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from django.test import RequestFactory
 
 from ..adapter import ALL, Adapter, Lost, Place, lost_if, poll
 from ..checker import Claims
-from .peers import Loop
+from .peers import OnLoop
 
 
 def setup(place: Place) -> None:
@@ -90,22 +91,15 @@ class OurQuorum(OurSemaphore):
     options = {"using": ["default", "second", "third"]}
 
 
-class OurAsyncSemaphore(OurSemaphore):
-    """The semaphore in async code, on an event loop in a thread."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.loop = Loop()
+class OurAsyncSemaphore(OnLoop, OurSemaphore):
+    """The semaphore in async code."""
 
     async def aacquire(self, wait: float) -> Any:
         return await self.lock.aacquire(blocking_timeout=wait)
 
-    def acquire(self, wait: float) -> Any:
-        return self.loop.run(self.aacquire(wait))
-
     def release(self, grant: Any) -> None:
         with lost_if(self.library.LeaseLost, self.library.NotAcquired):
-            self.loop.run(grant.arelease())
+            self.run(grant.arelease())
 
 
 class OurRequests(_OnDjango):
@@ -119,7 +113,8 @@ class OurRequests(_OnDjango):
 
     def acquire(self, wait: float) -> Any:
         entered, leave = threading.Event(), threading.Event()
-        answered: list[Any] = []
+        answer: Future[int] = Future()
+        answer.add_done_callback(lambda _: entered.set())
 
         def view(request: HttpRequest) -> HttpResponse:
             entered.set()
@@ -128,10 +123,9 @@ class OurRequests(_OnDjango):
 
         def visit() -> None:
             try:
-                answered.append(self.limited(view, wait)(RequestFactory().get("/")))
+                answer.set_result(self.limited(view, wait)(RequestFactory().get("/")).status_code)
             except Exception as error:
-                answered.append(error)
-            entered.set()
+                answer.set_exception(error)
 
         thread = threading.Thread(target=visit, daemon=True)
         try:
@@ -140,20 +134,18 @@ class OurRequests(_OnDjango):
         except BaseException:
             leave.set()  # the caller was interrupted
             raise
-        if not answered:
-            return leave, thread, answered
-        if isinstance(answered[0], Exception):
-            raise answered[0]
-        if answered[0].status_code not in (429, 503):
-            raise RuntimeError(f"status {answered[0].status_code}")
+        if not answer.done():
+            return leave, thread, answer
+        if answer.result() not in (429, 503):
+            raise RuntimeError(f"status {answer.result()}")
         return None
 
     def release(self, grant: Any) -> None:
-        leave, thread, answered = grant
+        leave, thread, answer = grant
         leave.set()
         thread.join(30)
-        if answered and isinstance(answered[0], Exception):
-            raise answered[0]
+        if answer.done():
+            answer.result()
 
 
 class DjangoSmartRatelimit(OurRequests):
@@ -212,9 +204,9 @@ class PostgresAdvisory(Adapter):
         except self.library.errors.LockNotAvailable:
             return None
         except BaseException:
-            connection, self.connection = self.connection, None
-            if connection is not None:
-                connection.close()
+            if self.connection is not None:
+                self.connection.close()
+            self.connection = None
             raise
         return True
 

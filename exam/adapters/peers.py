@@ -7,6 +7,7 @@ duration is LEASE if the library promises a lease. Other options are those of it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -106,11 +107,10 @@ class Steindamm(OnRedis):
         from steindamm.exceptions import MaxSleepExceededError
 
         semaphore = self._made(self.library.SyncSemaphore, self.client, wait)
-        try:
+        with contextlib.suppress(MaxSleepExceededError):
             semaphore.__enter__()
-        except MaxSleepExceededError:
-            return None
-        return semaphore
+            return semaphore
+        return None
 
     async def aacquire(self, wait: float) -> Any:
         client = self.connect(redis.asyncio.Redis)
@@ -119,11 +119,13 @@ class Steindamm(OnRedis):
         return semaphore
 
 
-class Loop:
-    """An event loop in a thread, which the first call starts."""
+class OnLoop(Adapter):
+    """A lock in async code, on an event loop in a thread, which the first call starts."""
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def acquire(self, wait: float) -> Any:
+        return self.run(self.aacquire(wait))
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a coroutine. If the caller is interrupted, cancel the coroutine. If
@@ -149,27 +151,20 @@ class Loop:
         return tasks[0].result()
 
 
-class AsyncRedisRateLimiters(Adapter):
+class AsyncRedisRateLimiters(OnLoop):
     """A semaphore without a timeout. `asyncio.wait_for` ends the wait."""
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._loop, self._manager = Loop(), None
+    _manager: Any = None
 
     async def aacquire(self, wait: float) -> Any:
+        url, lease = self.place.url, int(self.place.lease)
         if self._manager is None:
-            url, lease = self.place.url, int(self.place.lease)
-            manager = self.library.DistributedSemaphoreManager
-            self._manager = manager(redis_url=url, redis_ttl=lease)
+            self._manager = self.library.DistributedSemaphoreManager(redis_url=url, redis_ttl=lease)
         semaphore = self._manager.get_semaphore(self.place.name, self.place.limit)
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(semaphore.__aenter__(), max(wait, 0.05))
-        except asyncio.TimeoutError:
-            return None
-        return semaphore
-
-    def acquire(self, wait: float) -> Any:
-        return self._loop.run(self.aacquire(wait))
+            return semaphore
+        return None
 
     def release(self, grant: Any) -> None:
-        self._loop.run(grant.__aexit__(None, None, None))
+        self.run(grant.__aexit__(None, None, None))
