@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
-from . import report
 from .adapter import find
 from .adapters import ADAPTERS, GROUPS
 from .checker import PROVEN
-from .controls import CONTROLS
-from .examine import Seen
-from .faults import FAULTS
-from .servers import NoServer, find_server
+from .controls import EXPECTED, RIGHT
+from .faults import FAULTS, Seen
+from .lab import NoServer, find_server
 
 #: Max seconds of a trial.
 TRIAL_SECONDS = 240
 
+#: The comments around the tables of a page.
+BEGIN, END = re.compile("<!-- exam: (.+) -->\n"), "<!-- exam ends -->"
+
 Trial = tuple[str, str]  # a lock and a fault
+Table = Mapping[Trial, Seen]
 
 
 def main() -> int:
@@ -58,17 +64,17 @@ def examine_locks(options: argparse.Namespace) -> int:
     for key, why in absent.items():
         print(f"{key}: skipped, {why}")
     trials = [(key, one) for key in keys if key not in absent for one in options.fault]
-    table, shown = report.read(options.json), dict[Trial, Seen]()
+    table, shown = read(options.json), dict[Trial, Seen]()
     for one in carried_out(trials * options.times, options.at_once):
-        print(report.line(one), flush=True)
+        print(line(one), flush=True)
         pair = one.lock, one.fault
         table[pair] = shown[pair] = min(shown.get(pair, one), one, key=lambda run: run.rank)
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps([asdict(one) for one in table.values()], indent=1))
-    print(f"\n{report.text(shown, absent)}\n\n{time.monotonic() - start:.0f} s")
+    print(f"\n{text(shown, absent)}\n\n{time.monotonic() - start:.0f} s")
     for page in options.write:
-        report.write(page, table, absent)
+        write(page, table, absent)
     ours = {one.outcome for one in shown.values() if one.lock in GROUPS["This project"]}
     return int(options.strict and not ours <= {"passed", "seen", "not applicable"})
 
@@ -80,16 +86,12 @@ def examine_the_exam(options: argparse.Namespace) -> int:
     Trials that run side by side slow each other down. So if a verdict is wrong, the trial is
     repeated once, alone. The exception is a correct lock with a finding that load can't cause.
     """
-    trials = [
-        (f"control:{name}", fault)
-        for name, lock in CONTROLS.items()
-        for fault in lock.faults or FAULTS
-        if fault in options.fault
-    ]
+    each = [(name, fault) for name in RIGHT for fault in FAULTS] + [*EXPECTED]
+    trials = [(f"control:{name}", fault) for name, fault in each if fault in options.fault]
     again, wrong = list[Trial](), 0
     for one in carried_out(trials, options.at_once):
         if not is_just(one):
-            can_be_load = find(one.lock).kinds or not one.kinds & PROVEN
+            can_be_load = expected(one) or not one.kinds & PROVEN
             again += [(one.lock, one.fault)] if can_be_load else []
             wrong += 1
     wrong -= sum(is_just(one) for one in carried_out(again, 1))
@@ -97,13 +99,18 @@ def examine_the_exam(options: argparse.Namespace) -> int:
     return int(wrong > 0)
 
 
+def expected(seen: Seen) -> set[str]:
+    """Return the kinds of findings, one of which must be found, or none for a correct lock."""
+    return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
+
+
 def is_just(seen: Seen) -> bool:
     """Print a verdict. Return True if a broken lock was convicted for its defect, or a correct one
     acquitted."""
     just = seen.outcome in ("passed", "seen")
-    if kinds := find(seen.lock).kinds:
+    if kinds := expected(seen):
         just = not seen.why and not seen.kinds.isdisjoint(kinds)
-    print("just " if just else "WRONG", report.line(seen), flush=True)
+    print("just " if just else "WRONG", line(seen), flush=True)
     return just
 
 
@@ -116,7 +123,7 @@ def carried_out(trials: list[Trial], count: int) -> Iterator[Seen]:
 
 def examined(key: str, fault: str) -> Seen:
     """Examine a lock under a fault, in another process."""
-    words = [sys.executable, "-m", f"{__package__}.examine", key, fault]
+    words = [sys.executable, "-m", f"{__package__}.faults", key, fault]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(words, stdout=pipe, stderr=null, text=True) as process:
         try:
@@ -125,6 +132,89 @@ def examined(key: str, fault: str) -> Seen:
             process.terminate()
             why = f"it did not end within {TRIAL_SECONDS} s, or its examiner ended"
             return Seen(key, fault, "broken off", why=why)
+
+
+# The table of results, for the terminal and for a page
+
+
+def read(path: Path | None) -> dict[Trial, Seen]:
+    """Return the results that earlier runs wrote into a file."""
+    if path is None or not path.exists():
+        return {}
+    seen = [Seen.read(words) for words in json.loads(path.read_text())]
+    return {
+        (one.lock, one.fault): one for one in seen if one.lock in ADAPTERS and one.fault in FAULTS
+    }
+
+
+def cell(seen: Seen | None) -> str:
+    """Return a cell of the table. docs/exam.md has the legend."""
+    if seen is None:
+        return ""
+    if seen.outcome not in ("passed", "failed", "seen"):
+        return "n/a" if seen.outcome == "not applicable" else seen.outcome
+    after = f" {seen.free:.1f} s" if seen.free >= 0.3 else ""
+    if seen.outcome == "passed":
+        return f"✓{after}"
+    worst = seen.found[0]
+    took = f" {worst.seconds:.1f} s" if worst.seconds >= 0.05 else ""
+    return f"**{worst.kind}**{took}" if worst.against else f"({worst.kind}{took})"
+
+
+def line(seen: Seen) -> str:
+    """Return a trial as a line for the terminal."""
+    return f"{seen.lock:26} {seen.fault:18} {cell(seen)} {seen.why}".rstrip()
+
+
+def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
+    """Return the generated part of a page: the tables of some groups."""
+    examined = [*dict.fromkeys(lock for lock, _ in table)]
+    others = [key for key in examined if key not in ADAPTERS]
+    parts, shown = list[str](), list[str]()
+    for group in groups or (*GROUPS, "Others"):
+        if locks := [key for key in GROUPS.get(group, others) if key in examined]:
+            shown += locks
+            titles = " | ".join(find(key).title for key in locks)
+            parts += [f"### {group}", "", f"| fault | {titles} |", "|---" * (len(locks) + 1) + "|"]
+            for name, fault in FAULTS.items():
+                cells = [cell(table.get((key, name))) for key in locks]
+                if any(cells):
+                    parts.append(f"| {fault.title} (`{name}`) | {' | '.join(cells)} |")
+            parts.append("")
+    accused, reasons = list[str](), defaultdict[tuple[str, str], list[str]](list)
+    for seen in [table[key, name] for key in shown for name in FAULTS if (key, name) in table]:
+        title = find(seen.lock).title
+        if seen.outcome == "not applicable":
+            reasons[title, seen.why].append(f"`{seen.fault}`")
+        elif seen.outcome not in ("passed", "seen"):
+            what = str(seen.found[0]) if seen.outcome == "failed" else seen.why
+            what = re.sub(r"(/tmp/[\w./-]+|unix://\S+|127\.0\.0\.1:\d+)", "…", what)
+            what = what.replace("|", "\\|").replace("<", "&lt;")
+            accused.append(f"- {title}, `{seen.fault}`: {what}.")
+    titles = defaultdict[str, list[str]](list)
+    for (title, why), names in reasons.items():
+        titles[f"{why} ({', '.join(sorted(names))})"].append(title)
+    missed = [f"- {', '.join(each)}: {why}." for why, each in titles.items()]
+    for heading, lines in (("What stands against them", accused), ("Not applicable", missed)):
+        parts += [f"### {heading}", "", *lines, ""] if lines else []
+    parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
+    server = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
+    server = re.sub(r" server v=(\S+).*", r" \1", server, flags=re.DOTALL)
+    words = [f"Python {platform.python_version()}", server, *(find(one).version() for one in shown)]
+    versions = ", ".join(dict.fromkeys(filter(None, words)))
+    run = f"Run on {time.strftime('%Y-%m-%d')} with {versions}; {os.cpu_count()} cores, Linux."
+    return "\n".join([*parts, run])
+
+
+def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
+    """Write the tables into a page, between two comments. The first comment names the groups."""
+    old = page.read_text(encoding="utf-8")
+    begin, end = BEGIN.search(old), old.find(END)
+    if begin is None or end < 0:
+        raise SystemExit(f"{page} has no comments that mark the place of the table")
+    absent = {key: why for key, why in absent.items() if key in ADAPTERS}
+    made = text(table, absent, begin[1].split(", "))
+    page.write_text(f"{old[: begin.end()]}\n{made}\n\n{old[end:]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

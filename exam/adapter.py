@@ -93,11 +93,6 @@ class Adapter:
         yield ""
 
     @classmethod
-    def is_async(cls) -> bool:
-        """Return True if the lock has an async version."""
-        return cls.aacquire is not Adapter.aacquire
-
-    @classmethod
     def missing(cls) -> str:
         """Return why the lock can't be examined on this machine, or ""."""
         if cls.module and importlib.util.find_spec(cls.module) is None:

@@ -40,12 +40,11 @@ LATE_BY = 1.0
 
 #: All kinds of findings, the worst first.
 KINDS = (
-    TWO_INSIDE, NEVER_TOLD, TOLD_LATE, NEVER_FREE, NOT_GIVEN, ORDER, FENCE, NO_REASON, REFUSED,
-    ERROR, HUNG, EARLY, LATE,
-) = (
-    "two inside", "never told", "told late", "never free again", "free but not granted",
-    "order broken", "fence went back", "lost without reason", "refused though free",
-    "error", "came back late", "gave up early", "past its lease",
+    TWO_INSIDE := "two inside", NEVER_TOLD := "never told", TOLD_LATE := "told late",
+    NEVER_FREE := "never free again", NOT_GIVEN := "free but not granted", ORDER := "order broken",
+    FENCE := "fence went back", NO_REASON := "lost without reason",
+    REFUSED := "refused though free", ERROR := "error", HUNG := "came back late",
+    EARLY := "gave up early", LATE := "past its lease",
 )  # fmt: skip
 #: Kinds of findings that a busy machine can't cause.
 PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
@@ -304,9 +303,8 @@ class Course:
         """Find waiters that were overtaken by a waiter that clearly arrived later."""
         if not self.claims.fair:
             return
-        patient = [one for one in self.visits if one.answered - one.asked > 2 * APART]
         for late in self.visits:
-            early = next((one for one in patient if self.passed(one, late)), None)
+            early = next((one for one in self.visits if self.passed(one, late)), None)
             if early is not None:
                 after = late.asked - early.asked
                 text = f"{late.who} asked {after:.2f} s after {early.who}, and passed it"
@@ -316,7 +314,8 @@ class Course:
         # The waiter's message may have been delayed while its process could not run.
         asked, got = early.asked, early.answered
         return (
-            asked + APART + self.load(asked, late.asked, early.pid) < late.asked
+            got - asked > 2 * APART
+            and asked + APART + self.load(asked, late.asked, early.pid) < late.asked
             and late.entered + APART + self.load(late.entered, got, early.pid) < got
             and not any_overlap([*early.stops, *self.harm_to(early)], asked, late.entered)
         )

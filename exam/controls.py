@@ -1,8 +1,8 @@
 """Locks that prove that the exam works: a correct one, and variants that must fail.
 
-Each fault has a control, which is a variant with a defect, here or in right.lua. The fault must
-find one of the given kinds of findings in it. `python -m exam --self` runs the controls, and puts
-the correct locks to every fault.
+Each fault has a control in faults.ini, which is a variant with defects, here or in right.lua. The
+fault must find one of the given kinds of findings in it: `stuck` and `untold` stand for several
+kinds. `python -m exam --self` runs the controls, and puts the correct locks to every fault.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .adapter import ALL, Adapter, Lost, Place
+from .checker import NEVER_FREE, NEVER_TOLD, NOT_GIVEN, TOLD_LATE, TWO_INSIDE
+from .faults import FAULTS
 
 SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
 
@@ -40,11 +43,7 @@ class Right(Adapter):
     """A fair, fenced semaphore with renewed leases. Its waiters poll every few milliseconds."""
 
     claims = replace(ALL, within=2)
-    defects: tuple[str, ...] = ()
-    #: The trials of `faults` must each find one of these kinds of findings. If there are no kinds,
-    #: no fault may find anything.
-    kinds: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
+    defects: Sequence[str] = ()
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -188,10 +187,8 @@ class Right(Adapter):
 
     async def aacquire(self, wait: float) -> Any:
         """Take a lease that is not renewed."""
-        client, script = (
-            redis.asyncio.Redis.from_url(self.place.url),
-            self.scripts["acquire"].script,
-        )
+        client = redis.asyncio.Redis.from_url(self.place.url)
+        script = self.scripts["acquire"].script
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
         while time.monotonic() < end:
             if number := await client.eval(script, 4, *self.keys, *words):
@@ -200,53 +197,19 @@ class Right(Adapter):
         return None
 
 
-#: Correct locks, and one with each defect.
-CONTROLS: dict[str, type[Right]] = {}
+#: Correct locks, in which no fault may find anything.
+RIGHT = ("right", "right-at-two")
+#: Right locks, and those with the defects that faults.ini names.
+CONTROLS = {one: type(one, (Right,), {"title": one, "limit": n + 1}) for n, one in enumerate(RIGHT)}
+#: The kinds of findings, one of which must be found, for each broken lock and its faults.
+EXPECTED: dict[tuple[str, str], set[str]] = {}
+_GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "untold": {TWO_INSIDE, NEVER_TOLD, TOLD_LATE}}
 
-
-def _control(name: str, kinds: str = "", faults: str = "", defects: str = "", **more: Any) -> None:
-    words = {"kinds": kinds, "faults": faults, "defects": defects or name}
-    lists = {key: tuple(text.split(", ")) if text else () for key, text in words.items()}
-    CONTROLS[name] = type(name, (Right,), {"title": name, **lists, **more})
-
-
-_STUCK = "never free again, free but not granted"
-_UNTOLD = "two inside, never told, told late"
-_REFUSED, _LOST = "refused though free", "lost without reason"
-
-# fmt: off
-_control("right")
-_control("right-at-two", limit=2)
-_control("newest-first", "order broken", "line")
-_control("two-steps", _UNTOLD, "storm")
-_control("hangs", "came back late", "time-up")
-_control("stays-in-line", _STUCK, "time-up", "stays-in-line, keeps-waiters")
-_control("never-renews", _UNTOLD, "long-work")
-_control("endless", _STUCK, "chaos, killed, loop-ended")
-_control("one-end", _REFUSED, "one-killed", limit=2)
-_control("revives", f"{_UNTOLD}, {_STUCK}", "stopped", "revives, never-tells")
-_control("takes-over", _LOST, "stopped")
-_control("fork-releases", _UNTOLD, "forked")
-_control("fork-renews", _STUCK, "fork-killed")
-_control("releases-any", _UNTOLD, "second-release, late-release, release-doubled")
-_control("releases-any-at-two", _UNTOLD, "release-unanswered", "releases-any", limit=2)
-_control("pid-owner", _UNTOLD, "one-process")
-_control("object-owner", _UNTOLD, "one-process", shared=True)
-_control("keeps-waiters", _STUCK, "waiter-killed, crowd-killed")
-_control("leaves-grants", _STUCK, "signal, no-thread", "leaves-grants, endless")
-_control("new-tokens", _STUCK, "reply-lost", "new-tokens, endless")
-_control("new-tokens-at-two", _REFUSED, "reply-lost", "new-tokens, endless", limit=2)
-_control("counts-from-reply", _UNTOLD, "reply-late")
-_control("takes-twice", _STUCK, "doubled", "takes-twice, endless")
-_control("forgets-release", _STUCK, "release-lost")
-_control("get-compare-del", _UNTOLD, "release-late")
-_control("subscribes-late", _STUCK, "waiter-late")
-_control("never-tells", _UNTOLD,
-         "silent, restarted-empty, server-stopped, clock-ahead, flushall, failover")
-_control("ends-at-error", _LOST, "renewal-lost")
-_control("lets-in", _UNTOLD, "server-killed, memory-full", "lets-in, endless")
-_control("fence-by-clock", "fence went back", "clock-back")
-_control("no-fallback", "error", "script-flush")
-_control("no-fallback-to-renew", _LOST, "script-flush")
-_control("client-time", _UNTOLD, "client-clock")
-# fmt: on
+for _fault, _section in FAULTS.items():
+    for _line in _section.control.strip().splitlines():
+        _defects, _kinds = (part.split(", ") for part in _line.split(": "))
+        _two = "limit 2" in _defects
+        _name = f"{_defects[0]}-at-two" if _two else _defects[0]
+        _words = {"title": _name, "defects": _defects, "shared": "shared" in _defects}
+        CONTROLS[_name] = type(_name, (Right,), {**_words, "limit": 2 if _two else 1})
+        EXPECTED[_name, _fault] = {kind for one in _kinds for kind in _GROUPS.get(one, {one})}

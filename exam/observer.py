@@ -15,9 +15,11 @@ unique text. The first line of a seat says "hello". So a worker can be written i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -32,6 +34,7 @@ LOOK, LOOK_AT_THREADS = 0.02, 0.2
 #: A delay of the observer is recorded if it is longer than this many seconds. A delay of another
 #: process is recorded if it is longer than half of this.
 BUSY = 0.1
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class _Process:
     """A process, and its state at the last check."""
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.waits = pid, _waits(pid)
+        self.pid, self.times = pid, times(pid)
         self.seats: list[tuple[str, int, str]] = []
         self.running, self.stopped = time.monotonic(), False
 
@@ -208,16 +211,15 @@ class Observer:
                 self._read()
                 if now - last > LOOK + BUSY:
                     self._add(now, ("", 0, "observer"), "busy", "", now - last - LOOK)
+                look_at_threads = now - looked_at_threads > LOOK_AT_THREADS
+                looked_at_threads = now if look_at_threads else looked_at_threads
                 for process in [*self._processes.values()]:
-                    self._look(process)
-                if now - looked_at_threads > LOOK_AT_THREADS:
-                    looked_at_threads = now
-                    for process in self._processes.values():
-                        self._look_at_threads(process)
+                    self._look(process, look_at_threads)
             last = now
 
-    def _look(self, process: _Process) -> None:
-        """Record that a process died, was stopped, or was continued."""
+    def _look(self, process: _Process, threads: bool) -> None:
+        """Record that a process died, was stopped, or was continued, and for how long one of its
+        `threads` had to wait for a processor."""
         now, state = time.monotonic(), _state(process.pid)
         if state in ("", "Z", "X"):
             del self._processes[process.pid]
@@ -231,14 +233,17 @@ class Observer:
                 self._add(now, seat, what, "", process.running - self._start)
         if not process.stopped:
             process.running = now
+        if threads:
+            spent, before = times(process.pid), process.times
+            longest = max((spent[it][1] - before.get(it, (0, 0.0))[1] for it in spent), default=0.0)
+            if longest > BUSY / 2:
+                self._add(now, ("", 0, "observer"), "busy", str(process.pid), longest)
+                process.times = spent
 
-    def _look_at_threads(self, process: _Process) -> None:
-        """Record for how long a thread of the process had to wait for a processor."""
-        waits = _waits(process.pid)
-        longest = max((waits[one] - process.waits.get(one, 0.0) for one in waits), default=0.0)
-        if longest > BUSY / 2:
-            self._add(time.monotonic(), ("", 0, "observer"), "busy", str(process.pid), longest)
-            process.waits = waits
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process if its parent dies."""
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def is_stopped(pid: int) -> bool:
@@ -253,12 +258,12 @@ def _state(pid: int) -> str:
     return ""
 
 
-def _waits(pid: int) -> dict[str, float]:
-    """Return for each thread of a process the seconds for which it had to wait for a processor."""
-    waits = {}
+def times(pid: int) -> dict[str, tuple[float, float]]:
+    """Return the seconds for which each thread of a process ran, and waited for a processor."""
+    found = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError, IndexError):
-                text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
-                waits[thread] = int(text.split()[1]) / 1e9
-    return waits
+            with contextlib.suppress(OSError, ValueError):
+                ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                found[thread] = int(ran) / 1e9, int(waited) / 1e9
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import random
 import resource
@@ -24,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from .adapter import Adapter, Lost, Place, find
-from .observer import Seat
+from .observer import Seat, die_with_parent
 
 #: Seconds between two checks of a holder.
 OFTEN = 0.02
@@ -95,7 +94,8 @@ class Worker:
                 return "kept"
             time.sleep(OFTEN)
         self.last, self.grant = self.grant, None
-        self.again()  # as a `with` block does
+        with contextlib.suppress(Exception):
+            self.lock.release(self.last)  # as a `with` block does
         return "lost"
 
     def give(self) -> str:
@@ -115,9 +115,10 @@ class Worker:
         return "released"
 
     def again(self) -> str:
-        """Release the last grant once more, and ignore errors."""
+        """Release the last grant once more, if that is possible, and ignore errors."""
         with contextlib.suppress(Exception):
-            self.lock.release(self.last)
+            if "second-release" not in self.kind.cannot:
+                self.lock.release(self.last)
         return "again"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
@@ -154,7 +155,7 @@ class Worker:
             self.waiting = [asyncio.ensure_future(lock.aacquire(wait)) for _ in range(int(count))]
             await asyncio.wait(self.waiting)
 
-        if self.kind.is_async():
+        if self.kind.aacquire is not Adapter.aacquire:
             threading.Thread(target=lambda: asyncio.run(tasks()), daemon=True).start()
         else:
             pool = ThreadPoolExecutor(int(count))
@@ -166,25 +167,13 @@ class Worker:
         """Return the number of threads or tasks of the crowd that have not acquired the lock."""
         return sum(not one.done() or one.exception() is not None for one in self.waiting)
 
-    def in_one_process(self) -> str:
-        """Let two threads acquire the lock in turn. The first thread releases it once more while
-        the second thread holds it."""
+    def beside(self, wait: float, hold: float) -> str:
+        """Let a second thread acquire, hold, and release the lock."""
         second = Worker(self.kind, self.place, f"{self.who}'s second thread", self.observer)
         if self.kind.shared:
             second.locks = self.locks
-        thread = threading.Thread(target=lambda: (second.take(8), second.keep(1.5), second.give()))
-        first = self.take(5)
-        thread.start()
-        self.keep(1.2)
-        self.give()
-        end = time.monotonic() + 8
-        while second.grant is None and thread.is_alive() and time.monotonic() < end:
-            time.sleep(0.02)
-        time.sleep(0.1)
-        if "second-release" not in self.kind.cannot:
-            self.again()
-        thread.join(12)
-        return first
+        threading.Thread(target=second.turn, args=(wait, hold), daemon=True).start()
+        return "started"
 
     def fork(self, gives: bool = False) -> str:
         """Fork a child. If `gives` is true, the child releases the lock, which the parent still
@@ -239,39 +228,22 @@ class Worker:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         return "alarmed"
 
-    def open_loop(self) -> str:
-        """Acquire the lock on a new event loop."""
+    def close_loop(self) -> str:
+        """Acquire the lock on a new event loop. Close the loop without a release, and without
+        cancelling a task that waits."""
         self.lock, self.loop = self.kind(self.place), asyncio.new_event_loop()
         self.seat.ask(self.place.name, 5)
         self.grant = self.loop.run_until_complete(asyncio.wait_for(self.lock.aacquire(5), 5))
-        return self.report()
-
-    def close_loop(self) -> str:
-        """Close the event loop without cancelling a task that waits, and forget the grant."""
+        self.report()
         other = Seat(self.observer, "waiting task")
-
-        async def wait() -> None:
-            other.ask(self.place.name, 5)
-            self.last = asyncio.ensure_future(self.lock.aacquire(5))  # so that it is not collected
-            await asyncio.sleep(0.3)
-
-        self.loop.run_until_complete(wait())
+        other.ask(self.place.name, 5)
+        self.last = self.loop.create_task(self.lock.aacquire(5))  # so that it is not collected
+        self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
         for seat in (self.seat, other):  # their tasks have ended
             seat.close()
         return "closed"
-
-    def serve(self, line: Connection) -> None:
-        """Execute commands, and answer each, until the connection ends."""
-        line.send(os.getpid())
-        while True:
-            what, *words = line.recv()
-            try:
-                answer = getattr(self, what)(*words)
-            except Exception as error:
-                answer = f"failed {type(error).__name__}: {error}"
-            line.send(answer)
 
 
 def _pack_numbers_as_text() -> None:
@@ -289,18 +261,21 @@ def _pack_numbers_as_text() -> None:
 # The process that forks them
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def _work(kind: type[Adapter], line: Connection) -> None:
-    """Run a worker, in a process group of its own."""
+    """Run a worker, in a process group of its own: execute commands, and answer each."""
     try:
         os.setpgid(0, 0)
-        _die_with_parent()
+        die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        worker = Worker(kind, *line.recv())
-        worker.serve(line)
+        worker: Any = Worker(kind, *line.recv())
+        answer: Any = os.getpid()
+        while True:
+            line.send(answer)
+            what, *words = line.recv()
+            try:
+                answer = getattr(worker, what)(*words)
+            except Exception as error:
+                answer = f"failed {type(error).__name__}: {error}"
     except Exception as error:
         with contextlib.suppress(OSError):
             line.send(f"failed {type(error).__name__}: {error}")
@@ -310,7 +285,7 @@ def _work(kind: type[Adapter], line: Connection) -> None:
 
 def main(key: str, path: str) -> None:
     """Fork a worker for each connection."""
-    _die_with_parent()
+    die_with_parent()
     kind = find(key)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that there are no zombies
     with Listener(path, "AF_UNIX", backlog=64) as door:

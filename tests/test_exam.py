@@ -16,13 +16,11 @@ import pytest
 
 from devtools.servers import find_server
 from exam import __main__ as main
-from exam import report
 from exam.adapter import find
 from exam.adapters import ADAPTERS, GROUPS
 from exam.checker import KINDS, NOT_GIVEN, TWO_INSIDE, Claims, Finding
-from exam.controls import CONTROLS
-from exam.examine import Seen, examine
-from exam.faults import FAULTS, Script
+from exam.controls import EXPECTED
+from exam.faults import FAULTS, Script, Seen, examine
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +101,7 @@ def test_trial_has_the_expected_cell(
     if why := find(lock).missing():
         pytest.skip(why)
     seen = examine(lock, fault)
-    assert re.match(expected, report.cell(seen)), seen
+    assert re.match(expected, main.cell(seen)), seen
 
 
 def test_copy_of_the_folder_examines_a_lock_of_its_own(locks: Path) -> None:
@@ -126,8 +124,8 @@ def test_copy_of_the_folder_examines_a_lock_of_its_own(locks: Path) -> None:
 
 
 def test_each_fault_has_a_control() -> None:
-    assert set(FAULTS) == {fault for one in CONTROLS.values() for fault in one.faults}
-    assert {kind for one in CONTROLS.values() for kind in one.kinds} <= set(KINDS)
+    assert {*FAULTS} == {fault for _, fault in EXPECTED}
+    assert {kind for kinds in EXPECTED.values() for kind in kinds} <= {*KINDS}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_cells_show_the_outcome_and_runs_are_ranked_from_the_worst() -> None:
         "not reached": seen("not reached", why="no"),
         "n/a": seen("not applicable", why="no"),
     }
-    assert [*runs] == [report.cell(one) for one in runs.values()]
+    assert [*runs] == [main.cell(one) for one in runs.values()]
     ranks = [one.rank for one in runs.values()]
     assert sorted({*ranks}) == ranks
 
@@ -205,7 +203,7 @@ def test_page_shows_the_worst_of_several_runs_and_reasons(
     words += [word for key in ("lock", "async", "pottery") for word in ("--only", key)]
     assert 1 == exam([one for run in runs for one in (run, none)], *words), "of a failure"
     assert [("failed", [TWO])] == [
-        (one.outcome, one.found) for one in report.read(file).values() if one.lock == "lock"
+        (one.outcome, one.found) for one in main.read(file).values() if one.lock == "lock"
     ]
     text = page.read_text()
     assert "| holder killed (`killed`) | **two inside** 1.2 s | n/a |" in text
@@ -235,13 +233,13 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
 def test_self_repeats_only_verdicts_that_load_can_explain(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
-    two = {name: CONTROLS[name] for name in ("right", "endless")}
-    monkeypatch.setattr(main, "CONTROLS", two)
+    monkeypatch.setattr(main, "RIGHT", ["right"])
+    monkeypatch.setattr(main, "EXPECTED", {("endless", "killed"): {NOT_GIVEN}})
     assert expected == exam(results, "--self")
 
 
 def test_pages_have_places_for_all_groups() -> None:
     pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("exam.md", "articles.md")]
-    named = [group for page in pages for group in report.BEGIN.findall(page)[0].split(", ")]
+    named = [group for page in pages for group in main.BEGIN.findall(page)[0].split(", ")]
     assert [*GROUPS] == named
-    assert all(report.END in page for page in pages)
+    assert all(main.END in page for page in pages)

@@ -65,10 +65,9 @@ class OurSemaphore(_OnDjango):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         options = {"timeout": place.lease, "renew": True, **self.options}
-        if place.limit == 1:
-            self.lock = self.library.Lock(place.name, **options)
-        else:
-            self.lock = self.library.Semaphore(place.name, place.limit, **options)
+        lock, semaphore, name = self.library.Lock, self.library.Semaphore, place.name
+        alone = place.limit == 1
+        self.lock = lock(name, **options) if alone else semaphore(name, place.limit, **options)
 
     def acquire(self, wait: float) -> Any:
         return self.lock.acquire(blocking_timeout=wait)

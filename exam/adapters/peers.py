@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
+import uuid
 from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +18,8 @@ from urllib.parse import urlsplit
 import redis
 import redis.asyncio
 
-from ..adapter import Adapter, Place, lost_if
+from ..adapter import LEASE, Adapter, Place, lost_if, poll
+from ..checker import Claims
 
 
 class OnRedis(Adapter):
@@ -168,3 +171,92 @@ class AsyncRedisRateLimiters(OnLoop):
 
     def release(self, grant: Any) -> None:
         self.run(grant.__aexit__(None, None, None))
+
+
+# Locks that articles about Redis recommend, in a new implementation. They retry every few
+# milliseconds, and have a lease of LEASE seconds.
+
+
+class _Polling(OnRedis):
+    """A lock that calls `once()` until it returns a grant."""
+
+    claims = Claims(lease=LEASE, punctual=True)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.name, self.limit, self.seconds = place.name, place.limit, place.lease
+
+    def acquire(self, wait: float) -> Any:
+        return poll(self.once, wait)
+
+
+class SetnxExpire(_Polling):
+    """A lock with SETNX and then EXPIRE. DEL releases it."""
+
+    def once(self) -> Any:
+        taken = self.client.setnx(self.name, "taken")
+        return self.client.expire(self.name, int(self.seconds)) if taken else None
+
+    def release(self, grant: Any) -> None:
+        self.client.delete(self.name)
+
+
+class SetNxEx(_Polling):
+    """A lock with SET NX EX and a token. A script releases it with GET, a comparison, and DEL."""
+
+    SCRIPT = 'return redis.call("get", KEYS[1]) == ARGV[1] and redis.call("del", KEYS[1]) or 0'
+
+    def once(self) -> Any:
+        token, lease = uuid.uuid4().hex, int(self.seconds * 1000)
+        return token if self.client.set(self.name, token, nx=True, px=lease) else None
+
+    def release(self, grant: Any) -> None:
+        self.client.eval(self.SCRIPT, 1, self.name, grant)
+
+
+class UnfairSortedSet(_Polling):
+    """A semaphore that is a sorted set. Members are sorted by the client's time. A member with a
+    rank below the limit holds a permit."""
+
+    def once(self) -> Any:
+        me, now = uuid.uuid4().hex, time.time()
+        with self.client.pipeline() as pipe:
+            pipe.zremrangebyscore(self.name, "-inf", now - self.seconds)
+            pipe.zadd(self.name, {me: now}).zrank(self.name, me)
+            if pipe.execute()[-1] < self.limit:
+                return me
+        return self.release(me)
+
+    def release(self, grant: Any) -> None:
+        self.client.zrem(self.name, grant)
+
+
+class FairSortedSet(_Polling):
+    """A fair semaphore. A second sorted set has the members by a counter, which gives the ranks."""
+
+    def once(self) -> Any:
+        me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"
+        with self.client.pipeline() as pipe:
+            pipe.zremrangebyscore(self.name, "-inf", now - self.seconds)
+            pipe.zinterstore(owners, {owners: 1, self.name: 0}).incr(f"{self.name}:counter")
+            counter = pipe.execute()[-1]
+            pipe.zadd(self.name, {me: now}).zadd(owners, {me: counter}).zrank(owners, me)
+            if pipe.execute()[-1] < self.limit:
+                return me
+        return self.release(me)
+
+    def release(self, grant: Any) -> None:
+        with self.client.pipeline() as pipe:
+            pipe.zrem(f"{self.name}:owner", grant).zrem(self.name, grant).execute()
+
+
+class IncrLock(_Polling):
+    """A semaphore with INCR, which takes a permit if the result is within the limit, and DECR."""
+
+    def once(self) -> Any:
+        if self.client.incr(self.name) <= self.limit:
+            return self.client.expire(self.name, int(self.seconds))
+        return self.release(None)
+
+    def release(self, grant: Any) -> None:
+        self.client.decr(self.name)
