@@ -1,5 +1,4 @@
 """The exam: put any lock or semaphore through the same faults, and observe it from outside.
 
-Run `python -m exam --help`. docs/exam-adapters.md explains how to examine another lock. Only
-exam/adapters/ours.py needs other parts of this repository.
+Run `python -m exam --help`. Only exam/adapters/ours.py needs other parts of this repository.
 """

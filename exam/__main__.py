@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
-from .adapter import find
-from .adapters import ADAPTERS, GROUPS
+from .adapter import ADAPTERS, GROUPS, find
 from .checker import PROVEN
 from .controls import EXPECTED, RIGHT
 from .faults import FAULTS, Seen
-from .lab import NoServer, find_server
+from .lab import find_server
 
 #: Max seconds of a trial.
 TRIAL_SECONDS = 240
@@ -50,10 +49,7 @@ def main() -> int:
     if options.list:
         print("locks: ", *ADAPTERS, "\nfaults:", *FAULTS)
         return 0
-    try:
-        find_server()
-    except NoServer as error:
-        sys.exit(f"{error}")
+    find_server()
     options.fault = options.fault or [*FAULTS]
     return examine_the_exam(options) if options.self else examine_locks(options)
 

@@ -3,6 +3,7 @@ write one, in Python or as a program in any language."""
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import importlib
 import importlib.metadata
@@ -10,8 +11,11 @@ import importlib.util
 import json
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from .checker import Claims
@@ -69,8 +73,7 @@ class Adapter:
         raise NotImplementedError
 
     def held(self, grant: Any) -> bool:
-        """Return True if the lock is still held, by its local knowledge. Called only if the lock
-        claims `told`."""
+        """Return True if the lock is held, by local knowledge. Called if the lock claims `told`."""
         return True
 
     def fence(self, grant: Any) -> float | None:
@@ -170,18 +173,35 @@ class Program(Adapter):
         return self._fence
 
 
-def find(key: str) -> type[Adapter]:
-    """Return an adapter by its name in the list, as "module:Class", or as "control:name"."""
-    from . import adapters
+_table = configparser.ConfigParser(interpolation=None)
+_table.read(Path(__file__).with_name("adapters") / "locks.ini", encoding="utf-8")
+ADAPTERS = _table.sections()
+#: The parts of the table, and the names of their locks.
+GROUPS: dict[str, list[str]] = defaultdict(list)
+for _key in ADAPTERS:
+    GROUPS[_table[_key]["group"]].append(_key)
 
-    module, _, name = key.partition(":")
-    if key in adapters.ADAPTERS:
-        return adapters.load(key)
+
+@cache
+def find(key: str) -> type[Adapter]:
+    """Return an adapter by its name in locks.ini, as "module:Class", or as "control:name"."""
+    words: dict[str, Any] = dict(_table[key]) if key in ADAPTERS else {}
+    module, _, name = words.get("adapter", key).partition(":")
     if module == "control":
         from .controls import CONTROLS
 
         return CONTROLS[name]
     if not name:
         raise LookupError(f"{key} is neither in the list nor module:Class")
-    found: type[Adapter] = getattr(importlib.import_module(module), name)
-    return found
+    if not words:
+        return getattr(importlib.import_module(module), name)
+    adapter = getattr(importlib.import_module(f".adapters.{module}", __package__), name)
+    words |= {claim: text.replace("\n", " ") for claim, text in words.items() if claim != "cannot"}
+    names = words.keys() & vars(Claims()).keys() - {"limit"}
+    words |= {"quotes": {name: words[name] for name in names}, "limit": int(words.get("limit", 1))}
+    words["cannot"] = dict(
+        line.split(": ") for line in words.get("cannot", "").strip().splitlines()
+    )
+    if names and adapter.claims == Claims():
+        words["claims"] = Claims(**{name: LEASE if name == "lease" else True for name in names})
+    return type(name, (adapter,), words)

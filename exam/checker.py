@@ -55,16 +55,14 @@ class Claims:
     """The promises of a lock's own documentation. All times are in seconds."""
 
     limit: int = 1  # max holders at the same time
-    #: A dead or stopped holder's permit is free after this time. 0 means at once, and None means
-    #: that there is no promise.
+    #: A dead or stopped holder's permit is free after this time. 0: at once. None: no promise.
     lease: float | None = None
     renewed: bool = False  # a running holder keeps its permit for longer than `lease`
     fair: bool = False  # permits are granted in the order of arrival
     fenced: bool = False  # the number of each grant is greater than all earlier numbers
     told: bool = False  # a holder can detect a loss before another holder gets in
     punctual: bool = False  # acquire returns at the end of its timeout, and not before
-    #: One lost or doubled message, or a server with full memory, causes no error.
-    retries: bool = False
+    retries: bool = False  # one lost or doubled message, or full memory, causes no error
     forks: bool = False  # a forked child neither releases nor keeps its parent's permit
     within: float | None = None  # max time until a waiter gets a free permit; None: no promise
 
@@ -237,28 +235,25 @@ class Course:
                 pair = inside[0], inside[-1]
                 at, took, most = found.get(pair, (start, 0.0, inside))
                 found[pair] = at, took + end - start, max(most, inside, key=len)
-        for pair, (at, took, most) in found.items():
-            yield self.crowd(*pair, most, at, took)
-
-    def crowd(
-        self, first: Visit, second: Visit, among: list[Visit], at: float, took: float
-    ) -> Finding:
-        claims, told, parts = self.claims, first.told < math.inf, list[str]()
-        for one in (first, second):
-            late = f"the report of its loss {one.told - second.entered:+.2f} s later"
-            parts.append(f"{one.who} got {late if one.told < math.inf else 'no report of a loss'}")
-        text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
-        if at > min(map(self.rightful, among)):
-            # A holder stayed longer than its lease, and its lock does not claim to report that.
-            fences = (first.fence, second.fence)
-            seen = None not in fences and fences[0] < fences[1]
-            return Finding(LATE, at, took, text, claims.fenced and not seen)
-        if "lossy" not in self.flags:
-            return Finding(TOLD_LATE if told and claims.told else TWO_INSIDE, at, took, text)
-        if not claims.told:
-            return Finding(TWO_INSIDE, at, took, text, against=False)
-        bound = (claims.lease or 0) + (claims.within or DELAY) + self.load(at, at + took)
-        return Finding(TOLD_LATE if told else NEVER_TOLD, at, took, text, took > bound)
+        for (first, second), (at, took, among) in found.items():
+            claims, told, parts = self.claims, first.told < math.inf, list[str]()
+            for one in (first, second):
+                late = f"the report of its loss {one.told - second.entered:+.2f} s later"
+                got = late if one.told < math.inf else "no report of a loss"
+                parts.append(f"{one.who} got {got}")
+            text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
+            kind, against = TOLD_LATE if told and claims.told else TWO_INSIDE, True
+            if at > min(map(self.rightful, among)):
+                # A holder stayed longer than its lease, and its lock does not claim to report that.
+                fences = (first.fence, second.fence)
+                seen = None not in fences and fences[0] < fences[1]
+                kind, against = LATE, claims.fenced and not seen
+            elif "lossy" in self.flags and claims.told:
+                bound = (claims.lease or 0) + (claims.within or DELAY) + self.load(at, at + took)
+                kind, against = TOLD_LATE if told else NEVER_TOLD, took > bound
+            elif "lossy" in self.flags:
+                against = False
+            yield Finding(kind, at, took, text, against)
 
     def rightful(self, visit: Visit) -> float:
         """Return the time until which a holder may rely on its lease without a check."""

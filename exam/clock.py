@@ -10,17 +10,14 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("clock.c")
+COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
 
 
 def reason() -> str:
     """Return why a clock can't be moved on this machine, or ""."""
     if not sys.platform.startswith("linux"):
         return "LD_PRELOAD needs Linux"
-    return "" if _compiler() else "a C compiler (cc, gcc or clang) is needed for the clock shim"
-
-
-def _compiler() -> str | None:
-    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return "" if COMPILER else "a C compiler (cc, gcc or clang) is needed for the clock shim"
 
 
 class Clock:
@@ -29,7 +26,7 @@ class Clock:
     def __init__(self, folder: Path) -> None:
         library, self._file = folder / "clock.so", folder / "offset"
         self._file.write_bytes(struct.pack("=q", 0))
-        words = [str(_compiler()), "-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
+        words = [COMPILER, "-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
         subprocess.run([*words, "-o", str(library), str(SOURCE)], check=True, timeout=60)
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(self._file)}
 

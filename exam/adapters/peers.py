@@ -109,15 +109,13 @@ class Steindamm(OnRedis):
     def acquire(self, wait: float) -> Any:
         from steindamm.exceptions import MaxSleepExceededError
 
-        semaphore = self._made(self.library.SyncSemaphore, self.client, wait)
         with contextlib.suppress(MaxSleepExceededError):
+            semaphore = self._made(self.library.SyncSemaphore, self.client, wait)
             semaphore.__enter__()
             return semaphore
-        return None
 
     async def aacquire(self, wait: float) -> Any:
-        client = self.connect(redis.asyncio.Redis)
-        semaphore = self._made(self.library.AsyncSemaphore, client, wait)
+        semaphore = self._made(self.library.AsyncSemaphore, self.connect(redis.asyncio.Redis), wait)
         await semaphore.__aenter__()
         return semaphore
 
@@ -167,7 +165,6 @@ class AsyncRedisRateLimiters(OnLoop):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(semaphore.__aenter__(), max(wait, 0.05))
             return semaphore
-        return None
 
     def release(self, grant: Any) -> None:
         self.run(grant.__aexit__(None, None, None))
@@ -182,11 +179,8 @@ class _Polling(OnRedis):
 
     claims = Claims(lease=LEASE, punctual=True)
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.name, self.limit, self.seconds = place.name, place.limit, place.lease
-
     def acquire(self, wait: float) -> Any:
+        self.name, self.limit, self.seconds = self.place.name, self.place.limit, self.place.lease
         return poll(self.once, wait)
 
 
