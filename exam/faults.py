@@ -104,8 +104,8 @@ class Script(Lab):
     def refill(self, workers: str, name: str = "") -> None:
         """After the last turns, take all permits, while there is no other caller."""
         *others, last = team = self.team(workers)
-        if "waits" in team.end(3) or "time-up" in self.lock.cannot:
-            return  # the acquire would wait for a lost permit without end
+        if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
+            return  # a permit was lost, or the acquire would wait for it without end
         time.sleep(0.1)
         for wait in (1.5, 1.5, 8):  # load excuses a short wait in vain, but not a long one
             said = [hand.do("take", wait, name) for hand in others]
@@ -211,7 +211,6 @@ class Script(Lab):
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
-            b.end(3)
             # A harmed acquire may leave a grant behind, for the time of a lease.
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
