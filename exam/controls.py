@@ -203,8 +203,7 @@ _GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "untold": {TWO_INSIDE, NEVER_TOLD, 
 for _fault, _section in FAULTS.items():
     for _line in _section.control.strip().splitlines():
         _defects, _kinds = (part.split(", ") for part in _line.split(": "))
-        _two = "limit 2" in _defects
-        _name = f"{_defects[0]}-at-two" if _two else _defects[0]
-        _words = {"title": _name, "defects": _defects, "shared": "shared" in _defects}
-        CONTROLS[_name] = type(_name, (Right,), {**_words, "limit": 2 if _two else 1})
+        _name, _limit = "-".join(_defects).replace(" ", "-"), 2 if "limit 2" in _defects else 1
+        _words = {"title": _name, "defects": _defects, "limit": _limit}
+        CONTROLS[_name] = type(_name, (Right,), {**_words, "shared": "shared" in _defects})
         EXPECTED[_name, _fault] = {kind for one in _kinds for kind in _GROUPS.get(one, {one})}
