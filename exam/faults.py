@@ -296,7 +296,7 @@ class Script(Lab):
 
     def renew_without_scripts(self) -> None:
         """Flush scripts while holders must renew their leases."""
-        script = "a hold 4.6; b wait; flush_scripts 4.2 again; a give; aftermath b"
+        script = "a take 5; a keep 4.6 &; b wait; flush_scripts 4.2 again; a give; aftermath b"
         self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
