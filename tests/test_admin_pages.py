@@ -437,9 +437,11 @@ def test_json_data_has_the_figures_of_the_pages(viewer: Client, held: Held) -> N
     def data(address: str) -> Any:
         return viewer.get(LIST + address).json()
 
-    found = eventually(lambda: (got := data("data/?q=data-"))["found"] == 2 and got)
+    read = [{"name": "data-api", "keys": 2, "read": 2}]
+    found = eventually(
+        lambda: (got := data("data/?q=data-"))["found"] == 2 and got["policies"] == read and got
+    )
     assert ("trouble", 1, 1) == (found["order"], found["page"], found["pages"])
-    assert [{"name": "data-api", "keys": 2, "read": 2}] == found["policies"]
     assert {"data-api@2", "data-api@10", "data-solo"} == {n["display"] for n in found["names"]}
     one = data("data-solo/data/")
     assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
