@@ -355,7 +355,7 @@ async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
 
 @both
 async def test_error_of_a_lost_lease_says_that_max_hold_has_passed(io, caplog) -> None:
-    lease = await io.do(Lock("n", timeout=0.3, renew=True, max_hold=0.5), "acquire")
+    lease = await io.do(Lock("n", max_hold=2), "acquire")
     await until(io, lambda: not lease.held)
     await until(io, lambda: "max_hold has passed" in caplog.text)
     with pytest.raises(LeaseLost, match="max_hold has passed"):

@@ -141,11 +141,11 @@ class LeaseState(LocalExpiry):
             self.due = math.inf
             return None
         until, wanted = self.until, self._wanted(now)
-        if now >= until:
-            return Lost("it was not renewed in time" if wanted > 0 else "it expired")
         if until - now <= self._margin:
-            at_most = until >= self._last()
-            return Lost("max_hold has passed" if at_most else "it could not be renewed")
+            if self.terms.renew and until >= self._last():
+                return Lost("max_hold has passed")
+            late = "it was not renewed in time" if wanted > 0 else "it expired"
+            return Lost("it could not be renewed" if now < until else late)
         if now + wanted <= until:
             self._schedule(now)
             return None
