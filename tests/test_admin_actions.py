@@ -135,7 +135,9 @@ def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Leas
 
 
 @pytest.mark.parametrize("action", ["release", "clear"])
-def test_old_fence_releases_no_later_holder(manager: Client, lease: Lease, action: str) -> None:
+def test_old_or_invalid_fence_releases_no_later_holder(
+    manager: Client, lease: Lease, action: str
+) -> None:
     lease.release()
     with Semaphore("exports", 2) as newcomer:
         for fence in (lease.fence, "", "x", "-1", "1e9"):
@@ -318,7 +320,7 @@ def test_wrong_settings_are_explained_without_the_password(
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_admin_answers_under_the_middleware_when_a_setting_is_misspelled(
+def test_admin_explains_a_misspelled_setting_when_the_middleware_is_installed(
     manager: Client, settings: Any, asgi: bool
 ) -> None:
     """The admin's pages of locks explain the mistake. Pages outside of the admin fail."""

@@ -126,7 +126,9 @@ def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
     assert isinstance(owner, NameAdmin), "Django's own views have this attribute too"
 
 
-def test_index_lists_the_entry_only_for_viewing(viewer: Client) -> None:
+def test_admin_index_links_the_list_for_viewers_only_and_offers_no_add_or_change(
+    viewer: Client,
+) -> None:
     index = viewer.get("/admin/").content.decode()
     assert "Locks and semaphores" in index and "viewlink" in index
     assert "addlink" not in index and "changelink" not in index
@@ -359,7 +361,9 @@ def test_charts_links_and_forms_have_unlocalized_numbers(held: Held) -> None:
         ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_bar_is_full_only_with_waiters(shown: Shown, bar: str, state: dict[str, Any]) -> None:
+def test_bar_shows_the_use_and_is_marked_full_only_with_waiters(
+    shown: Shown, bar: str, state: dict[str, Any]
+) -> None:
     found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
     assert [(*bar.split(),)] == found
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 KEY = f"{settings.PREFIX}:article"
 
 
-def test_page_names_a_test_for_each_row_of_the_articles_own_code() -> None:
+def test_each_row_about_the_code_of_the_articles_names_a_test() -> None:
     page = (Path(__file__).parents[1] / "docs" / "articles.md").read_text(encoding="utf-8")
     section = page.partition("## The articles' own code")[2].partition("\n## ")[0]
     named = re.findall(r"`(test_\w+)`", section)
@@ -31,7 +31,7 @@ def test_page_names_a_test_for_each_row_of_the_articles_own_code() -> None:
     assert {*named} <= {*globals()}
 
 
-def test_key_of_a_creator_that_died_before_expire_stays_locked(raw) -> None:
+def test_key_stays_locked_if_its_creator_dies_before_it_sends_expire(raw) -> None:
     """The articles call EXPIRE if `not ttl`. For a key without an expiry, TTL is -1, which is
     true."""
 
@@ -63,7 +63,7 @@ def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(raw) -> 
             pipe.execute()
 
 
-def test_failed_attempts_and_early_returns_leave_nothing_behind(raw) -> None:
+def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
     # With INCR, the caller that gets 1 is the owner. One DECR after three INCR leaves 2.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
     raw.decr(KEY)  # the holder releases
@@ -160,7 +160,7 @@ def test_counter_and_one_key_per_permit_have_the_faults_of_the_table(raw) -> Non
     assert [None] * 9 + [True] == tries
 
 
-def test_semaphore_reentrant_lock_and_pool_limit_different_things() -> None:
+def test_semaphore_limits_all_callers_and_reentrant_lock_only_other_callers() -> None:
     """A semaphore limits all callers, a reentrant lock other callers, and a pool one process."""
 
     def granted(*locks: Any) -> list[bool]:

@@ -98,7 +98,7 @@ async def test_extend_and_reacquire_change_only_a_held_lease(io, make, raw) -> N
 
 
 @both
-async def test_arguments_and_results_of_acquire_differ(io, raw) -> None:
+async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io, raw) -> None:
     old = cache.lock("name")
     assert old.acquire(token="mine")
     (key,) = raw.keys("*name*")
@@ -119,7 +119,7 @@ async def test_arguments_and_results_of_acquire_differ(io, raw) -> None:
 
 
 @both
-async def test_block_may_release_and_keeps_its_exception(io) -> None:
+async def test_block_may_release_its_lock_and_raises_the_exception_of_its_body(io) -> None:
     old, lock = cache.lock("redis_py", timeout=10), Lock("library")
     with pytest.raises(LockError, match="already unlocked"), old:
         old.release()

@@ -87,7 +87,7 @@ def test_bytecodes_are_counted_in_total_and_for_scripts() -> None:
     assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_ratios_are_medians_of_rounds_and_overlapping_visits_are_counted() -> None:
+def test_ratios_are_medians_of_rounds_and_simultaneous_holders_are_counted() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
     assert {"ours": 1.0, "base": 1.0} == found
     assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])

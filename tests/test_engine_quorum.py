@@ -199,7 +199,7 @@ async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
 
 @pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
 @both
-async def test_grant_after_the_vote_is_renewed_and_released_and_a_rejection_is_ignored(
+async def test_late_grant_is_renewed_and_released_and_a_late_rejection_is_ignored(
     io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -333,7 +333,7 @@ def test_quorum_lease_can_be_renewed_after_other_leases_were_forgotten(
 
 
 @both
-async def test_status_counts_the_holders_that_a_majority_may_have(io, five: Five) -> None:
+async def test_lock_is_locked_if_a_majority_of_servers_may_have_its_holder(io, five: Five) -> None:
     for number, one in enumerate(five, 1):
         assert (number > 3) == await io.do(five.lock(), "locked")
         await io.do(Lock("x", using=one.alias), "acquire", False)

@@ -93,7 +93,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # as its README shows it
     ],
 )
-def test_trial_has_the_expected_cell(
+def test_trial_gives_the_expected_cell_of_the_table(
     monkeypatch: pytest.MonkeyPatch, locks: Path, lock: str, fault: str, expected: str
 ) -> None:
     monkeypatch.syspath_prepend(locks)
@@ -103,7 +103,7 @@ def test_trial_has_the_expected_cell(
     assert re.match(expected, main.cell(seen)), seen
 
 
-def test_copy_of_the_folder_examines_a_lock_of_its_own(locks: Path) -> None:
+def test_copy_of_the_exam_folder_examines_a_lock_beside_it(locks: Path) -> None:
     """The copy can import nothing else of this repository."""
 
     env, command = {**os.environ, "PYTHONPATH": ""}, [sys.executable, "-m", "exam"]
@@ -231,7 +231,7 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # load can't cause that
     ],
 )
-def test_self_repeats_only_verdicts_that_load_can_explain(
+def test_self_option_repeats_only_verdicts_that_load_can_explain(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
     monkeypatch.setattr(main, "RIGHT", ["right"])
@@ -239,7 +239,7 @@ def test_self_repeats_only_verdicts_that_load_can_explain(
     assert expected == exam(results, "--self")
 
 
-def test_pages_have_places_for_all_groups() -> None:
+def test_pages_have_a_table_for_each_group() -> None:
     pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("exam.md", "articles.md")]
     named = [group for page in pages for group in main.BEGIN.findall(page)[0].split(", ")]
     assert [*GROUPS] == named

@@ -147,13 +147,15 @@ def history(lines: Any) -> list[Event]:
         ((RETRIES, "retried"), [*WIPED, *FAILED], "error"),
     ],
 )  # fmt: skip
-def test_checker_finds(claims: Any, lines: Any, expected: str) -> None:
+def test_checker_reports_exactly_the_expected_findings(
+    claims: Any, lines: Any, expected: str
+) -> None:
     claims, *flags = claims if isinstance(claims, tuple) else [claims]
     found = check(history(lines), claims, flags)
     assert expected == ", ".join(one.kind if one.against else f"({one.kind})" for one in found)
 
 
-def test_finding_and_gap_have_their_lengths() -> None:
+def test_finding_and_gap_have_the_right_durations() -> None:
     found, *_ = check(history([*loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)]), TELLS)
     text = "told late for 0.70 s, at 0.70 s: a got the report of its loss +0.80 s later, b got no"
     assert str(found).startswith(text)

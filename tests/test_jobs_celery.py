@@ -93,9 +93,7 @@ def test_tasks_with_on_full_retry_support_retries_chains_chords_and_options(site
 
 
 @deep
-def test_duplicates_of_a_running_task_are_deferred_and_dropped(
-    site: Site, raw: redis.Redis
-) -> None:
+def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redis.Redis) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
     site.start()
     stats = View(raw, "exports").keys.stats

@@ -193,7 +193,7 @@ def walk(seeds: range, faults: bool = True) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_job_runs_twice_at_a_time_and_no_job_or_key_is_left(part: int) -> None:
+def test_no_job_is_lost_or_runs_twice_at_a_time_and_no_key_remains(part: int) -> None:
     assert 40 == len([*walk(range(part * 40, part * 40 + 40))])
 
 

@@ -70,7 +70,7 @@ def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, messag
         synchronized("x", on_full="retry", **options)(task)
 
 
-def test_unsafe_celery_task_is_reported_and_another_function_raises_type_error() -> None:
+def test_unsafe_celery_task_is_reported_and_a_plain_function_raises_type_error() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
@@ -100,7 +100,7 @@ def test_celery_is_imported_only_for_on_full_retry() -> None:
 # Commands of operators
 
 
-def test_waiting_job_is_shown_and_dropped_by_clear(jobs: Queue) -> None:
+def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> None:
     export = export_task(jobs)
     with Semaphore("exports", 1):
         assert "later" == jobs.deliver(export, "0123456789")
@@ -130,7 +130,7 @@ def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
 
 
 @pytest.mark.parametrize("name", ["exports", "exports:{tenant}"])
-def test_deliveries_and_dropped_duplicates_are_counted(jobs: Queue, name: str) -> None:
+def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, name: str) -> None:
     export = export_task(jobs, name)
     with Semaphore(name.format(tenant="acme"), 1):
         jobs.deliver(export, "1", "acme")

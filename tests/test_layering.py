@@ -144,7 +144,7 @@ def takers_of_using(path: Path) -> set[str]:
     }
 
 
-def test_operators_pass_using_to_every_call_that_takes_it() -> None:
+def test_operator_code_passes_using_to_every_call_that_takes_it() -> None:
     paths = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
     paths.append(PACKAGE / "metrics.py")
     takers = {

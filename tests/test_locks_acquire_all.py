@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
 @both
-async def test_acquire_all_acquires_in_sorted_order_and_returns_the_order_given(io, view) -> None:
+async def test_acquire_all_sorts_names_and_returns_leases_in_the_given_order(io, view) -> None:
     one, other = (Semaphore("b", 1, key=key) for key in "xy")
     several = acquire_all([Lock("c"), Lock("a"), other, (Semaphore("b", 3), 2), one])
     async with io.entered(several) as leases:

@@ -206,7 +206,7 @@ def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any
     return weakref.ref(lease)  # type: ignore[arg-type]
 
 
-def test_lease_is_collected_when_its_object_or_thread_ends(held: Any) -> None:
+def test_lease_is_garbage_collected_when_its_object_or_thread_ends(held: Any) -> None:
     reference = reference_to(Lock("x"))
     assert reference() is None, "the lease outlives its object"
     lock = Lock("y")
@@ -233,7 +233,7 @@ def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_leases_of_tasks_of_a_closed_loop_are_not_renewed_without_gc(raw: Any) -> None:
+def test_renewal_of_a_closed_loops_leases_ends_even_with_gc_disabled(raw: Any) -> None:
     views = [View(raw, f"x{n}") for n in range(6)]
     loop = asyncio.new_event_loop()
 

@@ -120,7 +120,7 @@ async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
             await io.do(await io.result(waiting), "release")
 
 
-def test_objects_with_equal_arguments_do_not_share_name_label_or_callback() -> None:
+def test_objects_with_similar_arguments_do_not_share_name_label_or_callback() -> None:
     locks = Lock("a", label="mine", on_lost=print), Lock("a"), Lock("b"), Lock("a", key="k")
     for lock, name, label in zip(locks, ("a", "a", "b", "a@k"), ("mine", *[None] * 3), strict=True):
         with lock as lease:
@@ -286,7 +286,7 @@ async def test_downgrade_that_failed_can_be_repeated_and_gives_a_reader_lease(io
 # Handles
 
 
-def test_handle_restores_the_lease_with_the_longest_name() -> None:
+def test_handle_restores_a_lease_with_the_longest_allowed_name() -> None:
     longest = "%" * 200
     semaphore = Semaphore(
         longest, 9, key=longest, timeout=12.5, renew=True, max_hold=60, min_hold=7

@@ -194,7 +194,7 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],
     ],
 )
-def test_local_expiry_is_the_soonest_end_of_renewals_in_any_order(events: Any) -> None:
+def test_local_expiry_is_the_soonest_end_of_overlapping_renewals(events: Any) -> None:
     state, renewals = state_of(), dict[str, Renewal]()
     for name, *event, until in events:
         if len(event) == 2:
@@ -204,7 +204,7 @@ def test_local_expiry_is_the_soonest_end_of_renewals_in_any_order(events: Any) -
         assert about(until) == state.until, (name, event)
 
 
-def test_background_renewal_asks_for_the_longest_renewal_in_flight() -> None:
+def test_background_renewal_requests_the_longest_duration_in_flight() -> None:
     state = state_of(3)
     longer, _ = Renewal(state, 60, 100.5), Renewal(state, 10, 100.5)
     assert 59_500 == pytest.approx(int(background(state, 101.0).argv[3]), abs=10)

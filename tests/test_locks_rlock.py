@@ -200,7 +200,7 @@ def own_hold(io: Any) -> str:
 
 
 @both
-async def test_full_lock_error_names_only_the_caller_as_the_holder(io) -> None:
+async def test_error_of_a_full_lock_names_its_holder_only_if_it_is_the_caller(io) -> None:
     async def error_of(full: Semaphore) -> str:
         with pytest.raises(NotAcquired) as caught:
             async with io.entered(full):
@@ -218,7 +218,7 @@ async def test_full_lock_error_names_only_the_caller_as_the_holder(io) -> None:
 
 
 @both
-async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, caplog) -> None:
+async def test_endless_wait_for_a_lock_that_the_caller_holds_is_logged(io, caplog) -> None:
     message = f"'own' waits for itself: {own_hold(io)}"
     lease = await io.do(Lock("own"), "acquire")
 

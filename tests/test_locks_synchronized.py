@@ -47,7 +47,7 @@ def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
 
 
 @both
-async def test_full_call_raises_waits_or_is_skipped(io, view) -> None:
+async def test_call_without_a_free_permit_raises_waits_or_is_skipped(io, view) -> None:
     async def work() -> str:
         return "ran"
 
@@ -240,7 +240,7 @@ async def test_synchronized_decorates_every_kind_of_callable(io, view) -> None:
     assert [1, 1, 1] == [await call(method) for method in methods]
 
 
-def test_sync_function_holds_until_the_coroutine_it_returned_has_ended(view) -> None:
+def test_permit_is_held_until_the_coroutine_of_a_sync_function_has_ended(view) -> None:
     async def body() -> int:
         return view("a").holding
 

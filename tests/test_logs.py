@@ -17,7 +17,7 @@ logger = logging.getLogger("django_redis_sync")
 
 
 @pytest.mark.parametrize("arg", [HOSTILE, ValueError(HOSTILE)], ids=["str", "error"])
-def test_line_breaks_in_arguments_of_a_log_call_are_escaped(caplog, arg: object) -> None:
+def test_control_characters_in_arguments_of_a_log_call_are_escaped(caplog, arg: object) -> None:
     logger.error("got %s", arg)
     logger.error("got %(value)s", {"value": arg})
     logger.error("%s %r %d %.1f", "Grüße 汉字 \x7f", "it's", 3, 0.25)
@@ -26,7 +26,9 @@ def test_line_breaks_in_arguments_of_a_log_call_are_escaped(caplog, arg: object)
     assert [f"got {ESCAPED}", f"got {ESCAPED}", text, "\\x1b[2J"] == caplog.messages
 
 
-def test_line_breaks_in_the_path_of_a_rejected_request_are_escaped(caplog, clean_redis) -> None:
+def test_control_characters_in_the_path_of_a_rejected_request_are_escaped(
+    caplog, clean_redis
+) -> None:
     caplog.set_level(logging.DEBUG, logger.name)
     request = RequestFactory().get("/")
     request.path = HOSTILE

@@ -98,7 +98,7 @@ SHARDS = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
     ],
 )
 @both
-async def test_cache_of_another_backend_raises_an_error(
+async def test_only_a_configured_django_redis_cache_is_accepted(
     io, settings, backend: str, options: Any, words: str
 ) -> None:
     place = settings.CACHES["default"]["LOCATION"]

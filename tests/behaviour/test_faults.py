@@ -149,7 +149,9 @@ MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
 
 @pytest.mark.parametrize("mishap", MISHAPS)
 @both
-async def test_mishap_costs_no_waiter_its_place_or_grant(io, bench, figure, mishap: str) -> None:
+async def test_waiters_keep_their_order_and_grants_after_a_mishap(
+    io, bench, figure, mishap: str
+) -> None:
     """A waiter that gets no wake-up sends its request again after a heartbeat."""
 
     def happens(now: str) -> None:
@@ -396,7 +398,7 @@ def test_renewal_thread_that_died_is_replaced(bench) -> None:
 
 
 @both
-async def test_waiters_do_not_starve_releases_of_connections(io, new_server, alias) -> None:
+async def test_releases_get_connections_while_many_callers_wait(io, new_server, alias) -> None:
     pool = {"CONNECTION_POOL_KWARGS": {"max_connections": 1}}
     name = alias(new_server().url, **pool)
 
@@ -410,7 +412,9 @@ async def test_waiters_do_not_starve_releases_of_connections(io, new_server, ali
 
 @pytest.mark.parametrize("how", ["restart", "clear"])
 @both
-async def test_lost_data_calls_on_lost_and_fences_grow(io, private, alias, figure, how) -> None:
+async def test_on_lost_is_called_and_fences_grow_after_data_loss(
+    io, private, alias, figure, how
+) -> None:
     """The server restarts without persistence, or the Django cache on it is cleared."""
     name, count = alias(private.url), 10
 

@@ -71,7 +71,7 @@ async def test_waiter_waits_for_its_blocking_timeout_and_leaves_the_queue(io, vi
     "kinds", ["lock semaphore", "semaphore rlock", "rlock lock", "write read", "read write"]
 )
 @both
-async def test_each_class_excludes_others_and_accepts_blocking(io, kinds: str, options) -> None:
+async def test_locks_of_different_classes_exclude_each_other(io, kinds: str, options) -> None:
     holder, kind = kinds.split()
     lease = await io.result(io.start(io.do(KINDS[holder]("x"), "acquire")))
     assert await io.result(io.start(io.do(KINDS[kind]("x"), "acquire", **options))) is None
@@ -142,7 +142,7 @@ async def test_renew_extend_and_reacquire_change_the_expiry(io, view) -> None:
 
 @pytest.mark.parametrize("end", ["release", "detach", "clear"])
 @both
-async def test_ended_lease_changes_nothing(io, view, end: str) -> None:
+async def test_calls_of_an_ended_lease_raise_and_change_nothing(io, view, end: str) -> None:
     lease = await io.do(Lock("once"), "acquire")
     handle = view("once").clear() if end == "clear" else await io.do(lease, end)
     if handle:

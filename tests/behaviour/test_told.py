@@ -166,7 +166,7 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
     await io.do(lease, "release")
 
 
-def test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
+def test_lease_is_lost_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
     """The next renewal is due in 30 s, but the shorter lease may expire after 1 s."""
     lost: list[Any] = []
     lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()

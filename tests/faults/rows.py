@@ -13,7 +13,7 @@ ROWS = """\
 1
   behaviour/test_faults test_acquire_is_sent_again_when_its_reply_is_lost
   behaviour/test_faults test_each_call_returns_its_answer_when_a_reply_is_lost
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[reply lost]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[reply lost]
 2
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[loses replies]
   behaviour/test_faults test_acquire_that_arrives_after_its_undo_takes_no_permit
@@ -24,7 +24,7 @@ ROWS = """\
 4
   behaviour/test_faults test_acquire_raises_unavailable_when_the_port_is_closed
 5
-  behaviour/test_faults test_lost_data_calls_on_lost_and_fences_grow[restart]
+  behaviour/test_faults test_on_lost_is_called_and_fences_grow_after_data_loss[restart]
 6
   faults/test_servers test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost[nothing]
 7
@@ -43,10 +43,10 @@ ROWS = """\
 12
   topologies/test_sentinel test_waiter_keeps_its_place_through_a_failover
 13
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[no wake-up]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[no wake-up]
 14
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[subscription killed]
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[connections killed]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[subscription killed]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[connections killed]
 15
   behaviour/test_storms test_release_wakes_one_waiter_per_freed_permit
 16
@@ -58,7 +58,7 @@ ROWS = """\
   test_protocol_keys test_keys_of_a_name_are_in_one_slot
   test_protocol_keys test_braces_in_a_prefix_do_not_change_the_cluster_slot
 19
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[scripts flushed]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[scripts flushed]
 20
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[endless script]
 21
@@ -69,7 +69,7 @@ ROWS = """\
   faults/test_servers test_row_23_evicting_server_loses_leases_and_is_a_doctor_error
   test_operators_doctor test_doctor_rates_the_facts_of_a_server
 24
-  behaviour/test_faults test_lost_data_calls_on_lost_and_fences_grow[clear]
+  behaviour/test_faults test_on_lost_is_called_and_fences_grow_after_data_loss[clear]
 25
   behaviour/test_faults test_unavailable_names_the_denied_command_not_the_password
   test_requests_outage test_rejected_client_is_logged_with_its_cause_and_on_outage_applies
@@ -110,7 +110,7 @@ ROWS = """\
   topologies/test_quorum test_quorum_stays_safe_when_the_clock_of_one_server_jumps
   topologies/test_quorum test_quorum_lease_is_renewed_extended_and_expires
 38
-  behaviour/test_faults test_waiters_do_not_starve_releases_of_connections
+  behaviour/test_faults test_releases_get_connections_while_many_callers_wait
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no free connection]
 39
   test_requests_outage test_outage_under_load_neither_lifts_the_limit_nor_delays_requests
@@ -125,8 +125,8 @@ ROWS = """\
   test_requests_response test_permit_is_released_when_another_middleware_drops_the_response
 41
   behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
-  test_locks_lease_state test_background_renewal_asks_for_the_longest_renewal_in_flight
-  behaviour/test_told test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal
+  test_locks_lease_state test_background_renewal_requests_the_longest_duration_in_flight
+  behaviour/test_told test_lease_is_lost_in_time_after_an_unanswered_shorter_renewal
   behaviour/test_told test_local_expiry_is_never_later_than_the_servers_under_load
 42
   test_locks_blocks test_rlock_is_released_when_its_last_block_ends
@@ -140,7 +140,7 @@ ROWS = """\
   test_engine_threads test_callback_that_got_no_thread_runs_later
   test_engine_quorum test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one
 44
-  behaviour/test_faults test_mishap_costs_no_waiter_its_place_or_grant[memory full]
+  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[memory full]
   test_protocol_memory test_full_memory_allows_a_waiter_to_take_free_permits
   test_protocol_memory test_full_memory_allows_calls_of_holders_waiters_and_operators
   test_protocol_memory test_full_memory_allows_a_release_to_be_counted
@@ -175,7 +175,7 @@ ROWS = """\
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_busy_worker_reports_no_outage_and_keeps_the_limit
-  test_engine_async test_loop_timeout_counts_blocked_time_only_after_a_maximum
+  test_engine_async test_loop_timeout_ignores_blocked_time_up_to_a_maximum
 54
   test_locks_postgres test_plain_lock_oversells_and_logs_one_warning
   test_locks_postgres test_atomic_with_atomic_requests_raises_and_names_the_remedy
@@ -195,7 +195,7 @@ name: empty, not a str, NUL, newline, ANSI codes, lone surrogate
   faults/test_threats test_names_and_labels_cannot_inject_lines_into_the_log
   test_protocol_keys test_invalid_name_is_rejected
 path of a request, text of an error, with line breaks and ANSI codes
-  test_logs test_line_breaks_in_the_path_of_a_rejected_request_are_escaped
+  test_logs test_control_characters_in_the_path_of_a_rejected_request_are_escaped
 client that reads one byte at a time
   test_requests_servers test_slowly_read_stream_ends_with_its_lease
 name: braces, colon, spaces, Unicode; too long
@@ -228,7 +228,7 @@ another program's value under a key of the library
 token guessed, replayed, used after release
   behaviour/test_misuse test_forged_handle_cannot_be_adopted
   behaviour/test_permits test_handle_can_be_adopted_only_once
-  behaviour/test_permits test_ended_lease_changes_nothing
+  behaviour/test_permits test_calls_of_an_ended_lease_raise_and_change_nothing
   faults/test_threats test_token_is_never_shown_in_full
   faults/test_threats test_token_is_128_random_bits_of_the_system
   test_admin_pages test_name_page_shows_holders_but_not_their_tokens
