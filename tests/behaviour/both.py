@@ -1,7 +1,8 @@
 """One test body for sync and for async code.
 
-A test is a coroutine function that takes `io` and says `await io.do(sem, "acquire")`. The sync `io`
-calls the method in this thread and never suspends. The async `io` awaits the async version.
+A test is a coroutine function that takes `io`. It awaits, for example, `io.do(sem, "acquire")`. The
+sync `io` then calls `sem.acquire()` in this thread and never suspends. The async `io` awaits
+`sem.aacquire()`.
 """
 
 from __future__ import annotations

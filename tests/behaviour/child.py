@@ -115,10 +115,10 @@ def adopt() -> None:
 
 
 def fork_holding(name: str) -> None:
-    """Fork while leases are held, and while a thread holds the lock of the project's pool, as it
-    does for a moment at each command. Use the library in both processes at the same time. In the
-    child, try to use the parent's leases, and then hold a permit for longer than the duration of
-    the parent's lease."""
+    """Fork while this process holds leases, and while a thread holds the internal lock of the
+    project's pool. (Each command holds that lock for a moment.) Use the library in both processes
+    at the same time. In the child, try to use the parent's leases, and then hold a permit for
+    longer than the duration of the parent's lease."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
@@ -170,8 +170,8 @@ def fork_holding(name: str) -> None:
 
 
 def keyed(name: str, key: str) -> None:
-    """Acquire the only permit of a key, and wait for it in a thread. Release it after a line on
-    stdin."""
+    """Acquire the only permit of a key, and let a thread wait for the permit. Release the permit
+    after a line on stdin."""
     lease = Semaphore(name, 1, key=key).acquire()
 
     def wait() -> None:
@@ -190,7 +190,7 @@ def keyed(name: str, key: str) -> None:
 
 
 def crowd(name: str, tasks: int) -> None:
-    """Wait for a lock in many tasks of one event loop, and release it at once."""
+    """Wait for a lock in many tasks of one event loop. Each task releases the lock at once."""
 
     async def wait() -> None:
         async with Lock(name):

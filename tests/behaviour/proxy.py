@@ -1,4 +1,4 @@
-"""A front of a server, which loses, delays, and rejects messages."""
+"""A proxy in front of a server. The proxy loses, delays, and rejects messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.fronts import CUT, SILENCE, Command, Front
 
 #: What becomes of a request, as a function of the command and `forward` (see `Front.answer`).
 HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
-    # Forward the request, and discard the reply, or close the connection instead of sending it.
+    # Forward the request. Then send nothing (drop), or close the connection (cut).
     "drop": lambda proxy, forward: forward() and SILENCE,
     "cut": lambda proxy, forward: forward() and CUT,
     # Forward the request after `let_go()`, even if its client has disconnected.

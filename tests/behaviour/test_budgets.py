@@ -32,7 +32,7 @@ pytestmark = pytest.mark.promise(13)
 
 #: Seconds after which a call has exceeded its time limit, which is twice an attempt.
 TOO_LATE = 5 * ATTEMPT
-#: Seconds. If a call waited for the pool, it would take 20 s.
+#: Time limit in seconds for a call that must not wait for the pool. Such a wait would take 20 s.
 SOON = 9
 
 

@@ -41,7 +41,7 @@ def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
 
 
 class Stepped:
-    """Await a coroutine, and cancel its task at the k-th and the next `times` - 1 suspensions."""
+    """Await a coroutine. Cancel its task at `times` suspensions in a row, from the k-th on."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], k: int, how: Any, times: int) -> None:
         self.body, self.k, self.how, self.times = body, k, how, times
@@ -89,8 +89,8 @@ async def all_methods(lock: Lock) -> None:
 async def cancelled_at(
     k: int, scenario: Any, how: Any, times: int, view: Any, queue: bool
 ) -> bool | None:
-    """Run a scenario with a cancellation at its k-th await. Return True if it was cancelled, and
-    None if it has fewer awaits."""
+    """Run a scenario, and cancel its task at the k-th await. Return True if the task ended as
+    cancelled, and False if it ended otherwise. Return None if the scenario has fewer awaits."""
     name = f"{scenario.__name__}-{k}"
     mine, holder = view(name), Lock(name, thread_local=False)
     if queue:
@@ -108,13 +108,13 @@ async def cancelled_at(
             await asyncio.sleep(0.002)  # until the task waits in the queue
         await holder.arelease()
     await asyncio.wait([task], timeout=20)
-    assert task.done(), f"cancelled at await {k}, it never ended"
+    assert task.done(), f"the task never ended after a cancellation at await {k}"
     if not task.cancelled():
         task.result()
     await until(Async(), lambda: mine.empty, 5)
     # The next caller gets the permit at once.
     lease = await Lock(name, blocking=False).aacquire()
-    assert lease, f"left behind at await {k}"
+    assert lease, f"a cancellation at await {k} left a holder or waiter"
     await lease.arelease()
     return task.cancelled() if stepped.suspended >= k else None
 
@@ -151,5 +151,5 @@ def test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter(
         replies = [(entry.argv[0], entry.reply[0]) for entry in journal if entry.verb == "release"]
         answered = Counter(token for token, reply in replies if reply == "ok")
         again = [token for token, reply in replies if token in answered and reply != "ok"]
-        assert 0 == sum(count_of(name, "lost") for name in shown()), "nothing was lost"
+        assert 0 == sum(count_of(name, "lost") for name in shown()), "a lease was counted as lost"
         assert ([], {1}) == (again, {*answered.values()}), "an answered release was sent again"

@@ -37,7 +37,7 @@ from .watching import Losses, View
 
 pytestmark = pytest.mark.promise(5, 7, 13, 14)
 
-#: Seconds in which a lease of 30 s doesn't expire.
+#: Time limit in seconds. It ends before a lease of 30 s expires.
 SOONER = 20
 #: Seconds after which a call has exceeded its time limit, which is twice an attempt.
 TOO_LATE = 5 * ATTEMPT
@@ -453,7 +453,7 @@ class Limit(BaseException):
 
 @pytest.mark.parametrize("user, selects", [("lock", False), ("lock", True), ("cache", False)])
 def test_connection_half_set_up_by_an_interrupted_call_is_not_used(private, alias, user, selects):
-    """With `selects`, the call is interrupted before it selects the database."""
+    """With `selects`, the connection could send commands, but has not selected its database."""
     interrupted: list[Any] = []
 
     def connected(connection: Any) -> None:

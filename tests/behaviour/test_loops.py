@@ -90,7 +90,8 @@ async def grouped(semaphore: Semaphore) -> None:
 
 WAYS: list[Any] = [acquiring, entering, shielded]
 if sys.version_info >= (3, 11):
-    # asyncio has these since Python 3.11. Before, anyio mistakes the loop's end for a timeout.
+    # `hurried` and `grouped` need the asyncio of Python 3.11. `scoped` uses anyio, which mistakes
+    # the loop's end for a timeout on earlier versions.
     WAYS += [hurried, scoped, grouped]
 
 
@@ -192,7 +193,7 @@ def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed
 ) -> None:
     """The connections of the former settings serve the waiter until it is granted. Then they are
     closed."""
-    others = of_loops()  # of a loop that another test closed
+    others = of_loops()  # connections of a loop that another test closed
 
     def mine() -> int:
         return sum(connection not in others for connection in of_loops())

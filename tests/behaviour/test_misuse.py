@@ -152,7 +152,7 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
 
 
 def test_semaphore_options_match_the_table_of_options() -> None:
-    """The table has the types for Lock and other classes, the signature those for Semaphore."""
+    """Lock and other classes take their types from the table, and Semaphore from its signature."""
     takes = inspect.signature(Semaphore).parameters
     named = {name for name, parameter in takes.items() if parameter.kind is parameter.KEYWORD_ONLY}
     table = get_type_hints(SemaphoreOptions, include_extras=True)

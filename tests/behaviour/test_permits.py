@@ -85,7 +85,7 @@ async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
             options = {"blocking": False} if reason == "full" else {"blocking_timeout": 0.05}
             with pytest.raises(NotAcquired, match=r"'why'") as caught:
                 async with io.entered(Lock("why", **options)):
-                    pytest.fail("two are in")
+                    pytest.fail("two callers are in the block")
             assert (reason, "why") == (caught.value.reason, caught.value.lock_name)
             assert ("all permits are in use" in str(caught.value)) == (reason == "full")
             assert NotAcquired is type(caught.value) and isinstance(caught.value, LockError)
@@ -259,7 +259,7 @@ async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> N
 
 @both
 async def test_release_ignores_leases_of_other_threads_and_tasks(io, view) -> None:
-    """With thread_local=False, it releases them. A lease itself can be released anywhere."""
+    """An object with thread_local=False releases them. A lease itself can be released anywhere."""
     sem, free = Semaphore("theirs", 5), Semaphore("theirs", 5, thread_local=False)
 
     async def other() -> None:

@@ -35,7 +35,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
 @pytest.mark.promise(9)
 @both
 async def test_update_with_an_older_fence_changes_nothing_after_a_pause(io) -> None:
-    """The lease of a stopped process expires, and then this process gets the lock."""
+    """The test stops a process until its lease expires. Then the test acquires the lock itself."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.execute("CREATE TABLE account (owner, fence)")
     database.execute("INSERT INTO account VALUES ('nobody', 0)")

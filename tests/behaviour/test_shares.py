@@ -1,4 +1,4 @@
-"""Each share of a name has a limit. tests/test_requests_shares.py has the turns of shares."""
+"""Each share of a name has a limit. tests/test_requests_shares.py tests how shares take turns."""
 
 from __future__ import annotations
 

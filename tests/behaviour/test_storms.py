@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 
 #: Keys outlive the last lease or waiter by one to two GRACE. A tombstone outlives an undone request
 #: by TOMBSTONE_TTL. Both are shorter here, so that the test sees the keys expire.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
-#: Longer than a busy machine delays the renewal thread.
+#: A lease that is longer than any delay of the renewal thread on a busy machine.
 LEASE = {"timeout": 6, "renew": True}
 
 
@@ -104,7 +104,7 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
         pass
     with counted(raw) as seen:
         await io.gather(*[worker() for _ in range(crowd)])
-    # A waiter sends its request again after a second, which happens on a busy machine.
+    # A waiter that waits for a second, as on a busy machine, sends its request again.
     beats = 2 * crowd * max(0.0, seen.seconds - 0.8)
     connecting = 2 * crowd + 8
     assert seen.by_clients <= 3 * crowd * turns + beats + connecting

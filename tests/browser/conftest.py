@@ -17,8 +17,8 @@ import pytest
 from devtools.servers import free_port
 from tests.support.commands import accepts
 
-#: Run the site that the browser visits. The argument is the port. vera has the view permission, and
-#: manu the manage permission.
+#: Run the site that the browser visits. The argument is the port. vera and manu have the view
+#: permission, and manu also has the manage permission.
 SERVE = """
 import sys, django
 from django.core.management import call_command

@@ -1,1 +1,1 @@
-"""A Celery project in processes of its own. Its tasks record what they do in a file."""
+"""A Celery project in processes of its own. Its tasks write to a file what they do."""

@@ -1,4 +1,4 @@
-"""The record of what tasks did: a file to which all processes append, independent of Redis."""
+"""A file in which the tasks record what they did. It does not depend on Redis."""
 
 import os
 import time
@@ -19,7 +19,7 @@ def note(word: str, job: int) -> None:
 
 
 class Effects:
-    """The record, for a test to read."""
+    """The recorded effects, as a test reads them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,2 +1,2 @@
-"""Defects that are planted into the package: `python -m tests.mutants`. The tests must find
-each."""
+"""Mutants: defects that `python -m tests.mutants` plants into the package. The tests must find each
+of them."""

@@ -1,6 +1,6 @@
-"""Plant each mutant into a copy of the project, and test the copy. Report those that no test finds.
+"""Plant each mutant into a copy of the project, and test the copy. Report undetected mutants.
 
-A mutant is a defect. mutants.diff lists all.
+A mutant is a defect. mutants.diff lists all mutants.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def area(self) -> str:
-        """The folder of the package that contains `text`, or "top" for a file outside of them."""
+        """The folder of the package that contains `text`, or "top" for a file in no such folder."""
         folder = self.path().parts[1]
         return "top" if "." in folder else folder
 
@@ -86,8 +86,9 @@ class Mutant:
 
 
 def read() -> list[Mutant]:
-    """Return the mutants of mutants.diff. `##` begins a line with a file below tests/, and `#` one
-    with the name of a mutant. The lines of its texts follow, with `-` and with `+`."""
+    """Return the mutants of mutants.diff. A line with `##` has a file below tests/. A line with `#`
+    has the name of a mutant. The lines after it with `-` are the text in the package,
+    and those with `+` are its replacement."""
     found, test = list[tuple[str, str, list[str], list[str]]](), ""
     for line in Path(__file__).with_name("mutants.diff").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

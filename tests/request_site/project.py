@@ -1,4 +1,4 @@
-"""A project with limited views, requests that stay inside a view, and the figures of operators."""
+"""A project with limited views, requests that stay inside a view, and figures for operators."""
 
 from __future__ import annotations
 

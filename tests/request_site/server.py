@@ -25,7 +25,7 @@ PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
 GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} --graceful-timeout 2"
-#: The command of each server: a program for uWSGI, or else a Python module.
+#: The command of each server. It begins with a Python module, or with a program for uWSGI.
 SERVERS = {
     "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
     "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
@@ -79,8 +79,8 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # Fork only these two servers. Others change Python before the first import, or aren't in
-        # Python.
+        # Fork only these two servers. Other servers change Python before the first import, or
+        # aren't written in Python.
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)
 

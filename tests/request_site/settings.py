@@ -1,4 +1,4 @@
-"""Settings of the site on a real server; `SITE` in the environment varies them."""
+"""Settings of the site on a real server. `SITE` in the environment changes some of them."""
 
 import gc
 import json

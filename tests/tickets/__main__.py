@@ -1,6 +1,6 @@
 """Sell tickets with each way to lock. Print the results as JSON: tickets, errors, log messages.
 
-Arguments: the URL of Redis, the host of PostgreSQL, which is a folder, and its port.
+Arguments: the URL of Redis, the folder of PostgreSQL's socket, and the port of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ COUNTED: list[None] = []
 
 
 def until_another_counts() -> None:
-    """Wait, before the COMMIT of a request that released its lock, until another buyer counts."""
+    """Wait until another buyer counts the tickets, but at most a second. A request calls this after
+    it has released its lock, and before its COMMIT."""
     mine, end = len(COUNTED), time.monotonic() + 1
     while len(COUNTED) == mine and time.monotonic() < end:
         time.sleep(0.001)
@@ -69,7 +70,7 @@ def sell() -> None:
 
 
 def view(block: Callable[[], Any], rest: Callable[[], None] = pause) -> Any:
-    """Return a view that sells in a block, and then, still before the COMMIT, calls `rest`."""
+    """Return a view that sells in a block, and then calls `rest` before the COMMIT."""
 
     def respond(request: Any) -> HttpResponse:
         with block():
