@@ -287,7 +287,7 @@ def test_pages_explain_that_redis_is_down(manager: Client, lease: Lease) -> None
         assert (503, {"error", "remedy"}) == (found.status_code, {*found.json()})
         assert b"hunter2" not in found.content
         live = get(manager, "exports/live/", status=503).html
-        assert "errornote" in live and "<html" not in live, "the part that is refreshed"
+        assert "errornote" in live and "<html" not in live, "more than the part that is refreshed"
         history = get(manager, "exports/history/").html
     assert "Paused exports." in history and "errornote" in history
 
@@ -323,7 +323,7 @@ def test_wrong_settings_are_explained_without_the_password(
 def test_admin_explains_a_misspelled_setting_when_the_middleware_is_installed(
     manager: Client, settings: Any, asgi: bool
 ) -> None:
-    """The admin's pages of locks explain the mistake. Pages outside of the admin fail."""
+    """The admin's pages about locks explain the mistake. Pages outside of the admin fail."""
     limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]

@@ -123,7 +123,9 @@ def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
     assert [302, 403, 200, 200] == codes
     assert 405 == clients[2].post(LIST + address).status_code
     owner: Any = getattr(resolve(LIST + address).func, "model_admin", None)
-    assert isinstance(owner, NameAdmin), "Django's own views have this attribute too"
+    assert isinstance(owner, NameAdmin), (
+        "the view has no `model_admin`, which Django's own views have"
+    )
 
 
 def test_admin_index_links_the_list_for_viewers_only_and_offers_no_add_or_change(
@@ -153,7 +155,7 @@ def test_list_reports_unreadable_names_and_shows_the_rest(
         assert "another program's value" in page.text and ["row-good"] == [*page.cells]
 
 
-#: The rows, and the order that the heading of a column states, by query.
+#: For each query, the expected rows, and the sort order that a column's heading declares.
 SORTED = {
     "?o=use": ("beta gamma alpha", ["desc"]),
     "?o=-use": ("alpha gamma beta", ["asc"]),
@@ -233,7 +235,9 @@ def test_list_shows_the_findings_of_the_doctor_and_caches_them(
     assert "sync-level-ok" not in problems and "sync-level-warning" not in fine
     before = raw.info("commandstats")["cmdstat_info"]["calls"]
     assert re.search(r"Checked \S+ m?s ago", get(viewer).text)
-    assert 1 == raw.info("commandstats")["cmdstat_info"]["calls"] - before, "examined again"
+    assert 1 == raw.info("commandstats")["cmdstat_info"]["calls"] - before, (
+        "the second visit ran the checks again"
+    )
 
 
 # The page of a name
@@ -262,7 +266,7 @@ NAMES += [(name, None) for name in ("a/b", "a@b", ".", "..", "%2E", "live", "a_2
 @pytest.mark.parametrize(("name", "key"), NAMES)
 def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None) -> None:
     address = quote(Name.of(name, key).id)
-    assert address not in (".", ".."), "a browser would go up there"
+    assert address not in (".", ".."), "a browser would open the parent folder"
     with Semaphore(name, 2, key=key):
         (found,) = viewer.get(f"{LIST}{address}/data/").json()["names"]
         assert (name, key) == (found["name"], found["key"])
@@ -276,7 +280,9 @@ def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
         assert 404 == viewer.get(f"{LIST}{unknown}/{part}/").status_code
     if unknown not in ("unused", "%252F"):  # invalid, so it has no history either
         response = viewer.get(f"{LIST}{unknown}/history/")
-        assert (302, "/admin/") == (response.status_code, response["Location"]), "as any model"
+        assert (302, "/admin/") == (response.status_code, response["Location"]), (
+            "the redirect differs from that of other models"
+        )
 
 
 @pytest.fixture
@@ -327,7 +333,9 @@ def test_name_page_shows_overrides_and_the_members_of_a_quorum(shown: Shown) -> 
     members = tuple(SimpleNamespace(alias=name, **{**member, **one}) for name, one in given.items())
     text = shown(members=members, paused_since=ago(60)).text
     assert "q0 held by aaa bbb q1 no answer q2 free paused" in text
-    assert "Resume… Operators’ actions" in text, "its limit is 1"
+    assert "Resume… Operators’ actions" in text, (
+        "the page offers to resize a quorum, whose limit is 1"
+    )
 
 
 def test_charts_links_and_forms_have_unlocalized_numbers(held: Held) -> None:
@@ -370,7 +378,7 @@ def test_bar_shows_the_use_and_is_marked_full_only_with_waiters(
 
 @pytest.fixture
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
-    """Return a function that writes the counters of `exports`, by the number of minutes ago."""
+    """Return a function that writes counters of `exports`. It takes them by age in minutes."""
 
     def write(minutes: dict[int, dict[str, int]]) -> None:
         Semaphore("exports", 4).acquire().release()
@@ -414,7 +422,9 @@ def test_long_chart_has_at_most_60_steps(viewer: Client, used: Callable[..., Non
     used({**{ago: {"n": 1} for ago in range(0, 1440, 15)}, 300: {"p": 5, "n": 1}})
     page = get(viewer, "exports/change/?history=all")
     assert 48 == page.html.count('<rect class="sync-reject"')
-    assert 48 == page.html.count('y="0" width="10" height="100"/>'), "two quarters in each step"
+    assert 48 == page.html.count('y="0" width="10" height="100"/>'), (
+        "a step is not two quarters of an hour"
+    )
     assert "Rejected 96" in page.text and "Highest use 5" in page.text
 
 
@@ -486,11 +496,15 @@ def test_pages_extend_the_project_templates_and_have_no_dead_links(
     with unreachable_redis():
         found["down"] = get(manager, status=503)
     for address, page in found.items():
-        assert (address, sorted({*page.ids})) == (address, sorted(page.ids)), "an id twice"
+        assert (address, sorted({*page.ids})) == (address, sorted(page.ids)), (
+            "two elements have the same id"
+        )
         assert (address, set()) == (address, page.referred - {*page.ids})
         host = {"host-style", "host-head", "host-footer", "logout-form"}
         assert host <= {*page.ids} and "host-class" in page.html, address
-        assert bool(address) == (f'<li><a href="{LIST}">' in page.html), "a breadcrumb"
+        assert bool(address) == (f'<li><a href="{LIST}">' in page.html), (
+            "only the list has no breadcrumb"
+        )
     links = {link for page in found.values() for link in page.links}
     links = {link for link in links if link.startswith(LIST) and "?" not in link}
     assert {f"{plain}change/", f"{child}change/", f"{child}history/"} <= links

@@ -1,4 +1,4 @@
-"""The app in a project: the admin's model has no table, and the catalog is up to date."""
+"""The app in a project: the admin's model has no table, and the translations are up to date."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The code of the articles in docs/articles.md, shortened, fails as the page says.
+"""Shortened code of the articles in docs/articles.md fails as the page says.
 
 The tests in tests/behaviour and tests/test_locks_*.py prove what the library does instead.
 """
@@ -32,8 +32,8 @@ def test_each_row_about_the_code_of_the_articles_names_a_test() -> None:
 
 
 def test_key_stays_locked_if_its_creator_dies_before_it_sends_expire(raw) -> None:
-    """The articles call EXPIRE if `not ttl`. For a key without an expiry, TTL is -1, which is
-    true."""
+    """The articles call EXPIRE if `not ttl`. For a key without an expiry, TTL returns -1, so
+    `not ttl` is false."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -83,8 +83,8 @@ def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
 
 
 def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=False):
-    """Acquire in a sorted set. A score is the time of arrival, or the end of a lease, by the
-    client's clock."""
+    """Acquire in a sorted set. The score of a member is its time of arrival or, with `by_end`, the
+    end of its lease. Both are times of the client's clock."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -147,8 +147,8 @@ def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(raw) -> None:
 
 
 def test_counter_and_one_key_per_permit_have_the_faults_of_the_table(raw) -> None:
-    """Nothing frees the permit of a crashed holder, or one expiry frees all permits, or a caller
-    has to try all keys."""
+    """A counter without an expiry keeps the permit of a crashed holder. An expiry of the counter
+    frees all permits at once. With one key per permit, a caller may have to try all keys."""
     assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # it was released twice
     assert -1 == raw.pttl(KEY)
     raw.set(KEY, 1, px=20)
@@ -161,7 +161,7 @@ def test_counter_and_one_key_per_permit_have_the_faults_of_the_table(raw) -> Non
 
 
 def test_semaphore_limits_all_callers_and_reentrant_lock_only_other_callers() -> None:
-    """A semaphore limits all callers, a reentrant lock other callers, and a pool one process."""
+    """A semaphore also limits its own holder. A reentrant lock excludes only other callers."""
 
     def granted(*locks: Any) -> list[bool]:
         return [lock.acquire(blocking=False) is not None for lock in locks]

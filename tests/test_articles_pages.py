@@ -32,7 +32,7 @@ def test_pages_work_for_one_visitor_and_for_many(
 ) -> None:
     visit(redis_url, tmp_path, prefix, role)
     if role == "read_prices":
-        with pytest.raises(AssertionError, match="500"):  # otherwise this test can't fail
+        with pytest.raises(AssertionError, match="500"):  # without locks, the role must fail
             visit(redis_url, tmp_path, prefix, role, DEMO_WITHOUT_LOCKS="1")
 
 
@@ -147,7 +147,7 @@ def read_prices(io: Any, prefix: str) -> None:
         responses = at_once(io, f"{prefix}prices/", *crowd)
     codes = {response.status_code for response in responses}
     assert {200} == codes, codes
-    assert 1 + 3 == prices.read_one("dollar"), "of three changes"
+    assert 1 + 3 == prices.read_one("dollar"), "one of the three changes was lost"
     assert 2 <= max(most), "readers waited for each other"
 
 

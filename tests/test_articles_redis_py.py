@@ -1,6 +1,6 @@
 """Migrate code from `cache.lock(...)` to `Lock(...)`.
 
-The first part runs the same code with both. The second part asserts differences that
+The first part runs the same code with both locks. The second part asserts differences that
 docs/migrating.md lists. tests/behaviour proves what the page says of `Lock`.
 """
 
@@ -48,7 +48,7 @@ async def test_lock_excludes_others_until_it_is_released(io, make) -> None:
         assert not await io.do(make("name", timeout=10, sleep=0.01), "acquire", **options)
         with pytest.raises(LockError):
             async with io.entered(make("name", timeout=10, sleep=0.01, **options)):
-                pytest.fail("two are in")
+                pytest.fail("two callers are in the block")
     assert not await io.do(other, "owned")
     assert await io.do(lock, "release") is None
     assert not await io.do(lock, "locked")
@@ -103,7 +103,8 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
     assert old.acquire(token="mine")
     (key,) = raw.keys("*name*")
     assert -1 == raw.pttl(key)
-    # The two locks do not exclude each other. `sleep` is ignored. There is a lease, or None.
+    # The locks of the two libraries do not exclude each other. `Lock` ignores `sleep`, and its
+    # `acquire` returns a lease, or None.
     lease = await io.do(Lock("name", sleep=5, blocking=False), "acquire", sleep=5)
     assert 0 < lease.remaining <= 30
     for method, *args in (["extend", 10], ["reacquire"]):

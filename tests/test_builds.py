@@ -76,7 +76,7 @@ def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_pat
 
 
 def files(package: Path) -> set[str]:
-    """Return the files that belong in the wheel. Only the sources of catalogs don't."""
+    """Return the files that belong in the wheel. Sources of translations (.po) don't."""
     return {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")

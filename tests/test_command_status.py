@@ -63,8 +63,10 @@ def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
     notes = {"api": "paused", "clash": "callers disagree", "for ever": "permanent"}
     notes["exports"] = "resized"
     assert notes == {name: row["NOTES"] for name, row in found.items() if row["NOTES"]}
-    assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), "a full name"
-    assert "\x1b[" not in locks("status"), "color, but neither on demand nor on a terminal"
+    assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), (
+        "the use of a full name has no color"
+    )
+    assert "\x1b[" not in locks("status"), "color without a terminal or an option"
 
 
 @pytest.mark.parametrize(
@@ -171,11 +173,13 @@ def test_page_of_a_policy_shows_all_keys_or_the_key_given(busy: None) -> None:
     for words in (["api", "--key", "42"], ["api@42"]):
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
     act("pause", "api")
-    assert 1 == locks("status", "api").count("Paused for "), "the pause is that of the policy"
+    assert 1 == locks("status", "api").count("Paused for "), (
+        "one pause, that of the policy, is shown"
+    )
     with Lock("api@42"), Lock("a@b"), Semaphore("a", 3, key="b"), Lock("{x}%:y"):
         names = {("a@b", None), ("a", "b"), ("{x}%:y", None), ("api@42", None), ("api", "42")}
         eventually(lambda: names <= {(n["name"], n["key"]) for n in as_json("status")["names"]})
-        assert "1 of 1 in use" in locks("status", "a@b"), "a name precedes a key of a policy"
+        assert "1 of 1 in use" in locks("status", "a@b"), "a name takes precedence over a key"
 
 
 def test_page_of_a_key_is_found_by_the_address_of_its_requests(raw: redis.Redis) -> None:
@@ -184,7 +188,9 @@ def test_page_of_a_key_is_found_by_the_address_of_its_requests(raw: redis.Redis)
         return HttpResponse(locks("status", "visits", "--key", "10.0.0.1"))
 
     page = view(RequestFactory().get("/", REMOTE_ADDR="10.0.0.1")).content.decode()
-    assert re.match(r"visits@ip-\w{32}: 1 of 5 in use\n", page), "its key has only the digest"
+    assert re.match(r"visits@ip-\w{32}: 1 of 5 in use\n", page), (
+        "the name shows only a digest of the address"
+    )
 
 
 def test_page_of_a_policy_with_over_20_busy_keys_has_one_table_of_20_keys(raw: redis.Redis) -> None:
@@ -318,8 +324,8 @@ def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """A list of functions. Each pause of `--watch 0.1` calls the next one, and when the list is
-    empty, a pause sends Ctrl-C."""
+    """A list of functions. Each pause of `--watch 0.1` calls and removes the first function. If the
+    list is empty, the pause sends Ctrl-C."""
     calls: list[Callable[[], object]] = []
     sleep = time.sleep
 
@@ -361,7 +367,9 @@ def test_watch_redraws_in_place_and_restores_the_terminal(
     pauses += [lambda: os.kill(os.getpid(), signal.SIGTERM)] * color
     idle, one, many = frames_of("watched", force_color=color)
     assert "Unknown name: watched." in " ".join(idle)
-    assert re.fullmatch(r"[\d:]{8}, every 100 ms. Ctrl-C ends.", idle[0]), "0 is too short"
+    assert re.fullmatch(r"[\d:]{8}, every 100 ms. Ctrl-C ends.", idle[0]), (
+        "the interval of 0 s is not raised to 100 ms"
+    )
     assert ["watched: 1 of 30 in use", "watched: 30 of 30 in use"] == [one[2], many[2]]
     assert (14, "… 24 more lines: make the terminal higher") == (len(many), many[-1])
     assert signal.getsignal(signal.SIGTERM) is before

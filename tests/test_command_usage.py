@@ -26,7 +26,7 @@ def help_of(*words: str) -> str:
 
 
 def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test joins spaces and breaks of lines, because they differ between versions of Python."""
+    """The test collapses spaces and line breaks, because they differ between versions of Python."""
     monkeypatch.setenv("COLUMNS", "200")
     lines = [" ".join(line.split()) for name in ACTIONS for line in help_of(name).splitlines()]
     general = help_of()

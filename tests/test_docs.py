@@ -166,7 +166,7 @@ def test_blocks_links_and_pictures_of_a_page_are_valid(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     shown = [match["language"] for match in BLOCK.finditer(text) if match["shown"] is not None]
     assert set() == {*shown} - LANGUAGES, "unknown languages"
-    assert 2 * len(shown) == len(re.findall(r"^```", text, re.MULTILINE)), "an open block"
+    assert 2 * len(shown) == len(re.findall(r"^```", text, re.MULTILINE)), "a block is not closed"
     here = PAGES[name].parent
     links = re.findall(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#]+)", text)
     assert [] == [target for _, _, target in links if not (here / target).exists()]

@@ -42,7 +42,7 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return the `nth` name with a slot on node `owner`, while all three nodes share the
+        """Return the `nth` name whose slot is on node `owner` while the three nodes share all
         slots."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
@@ -200,7 +200,7 @@ async def test_node_that_hangs_delays_no_call_on_another_node(io, nodes: Nodes) 
             await io.do(Impatient(stuck, using=nodes.alias), "acquire", False)
         async with io.entered(Impatient(free, using=nodes.alias)) as lease:
             assert lease.held
-    assert 1 >= len(nodes[0].verbs("cluster")), "a suspect was asked for the slots again"
+    assert 1 >= len(nodes[0].verbs("cluster")), "the node that hangs was asked for the slots again"
 
 
 @both
@@ -285,7 +285,7 @@ def test_async_waiter_is_woken_while_one_node_is_silent(
 
     async def main() -> None:
         await requests_after_release()
-        assert 0 == await requests_after_release(), "its message did not wake the waiter"
+        assert 0 == await requests_after_release(), "the waiter asked again, without a message"
 
     asyncio.run(main())
 

@@ -130,7 +130,8 @@ async def test_call_works_after_the_server_closed_idle_connections(
         await io.sleep(idle)
 
 
-#: Timeouts with which a call may use the project's pool. Before redis-py 8, there were none.
+#: With these timeouts, a call may use the project's pool. Before redis-py 8, a pool has no timeouts
+#: by default.
 TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
 
 
@@ -273,6 +274,8 @@ def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
         finally:
             signal.signal(signal.SIGUSR1, before)
             left = front.verbs("release")
-    assert left and 0 == front.view().waiting, "the caller did not leave by itself"
+    assert left and 0 == front.view().waiting, (
+        "the interrupted caller did not leave the queue itself"
+    )
     first.release()
     assert front.view().empty

@@ -302,7 +302,8 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
 async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
     io, five: Five, replies: list[Any], error: Any, monkeypatch: Any
 ) -> None:
-    # A server that answers later than this after the vote is asked again: on a busy machine, any.
+    # A server that replies later than LATE after the vote gets the release again. With the usual
+    # LATE, this can happen to any server on a busy machine.
     monkeypatch.setattr("django_redis_sync.engine.quorum.voting.LATE", 5.0)
     lease = await io.do(five.lock(), "acquire")
     await until(io, lambda: [1] * 5 == five.holding)

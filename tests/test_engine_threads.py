@@ -164,7 +164,7 @@ def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
     caller = threading.Thread(target=traced, daemon=True)
     caller.start()
     caller.join(20)
-    assert not caller.is_alive(), "it hangs"
+    assert not caller.is_alive(), "the submit hangs"
     expected = sorted(["mine", *["destructor's"] * len(inside)])
     eventually(lambda: sorted(desk.done) == sorted(ran) == expected)
     assert len(inside) > 20

@@ -1,4 +1,4 @@
-"""Commands and replies as Redis's wire format, errors in words, labels, and the clock."""
+"""Errors of a wrong configuration, labels, the clock, and the warning about a missing app."""
 
 from __future__ import annotations
 

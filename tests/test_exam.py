@@ -90,7 +90,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("file_lock:FileLock", "signal", "✓"),
         ("file_lock:FileLock", "silent", "not reached"),
         ("file_lock:FileLock", "server-stopped", "not reached"),
-        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # as its README shows it
+        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # used as its README shows
     ],
 )
 def test_trial_gives_the_expected_cell_of_the_table(
@@ -145,7 +145,7 @@ def test_fault_or_instrument_that_does_nothing_is_noticed(
 
 def test_each_library_names_its_source_and_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    postgres = find("postgres")  # its claims have no quotes
+    postgres = find("postgres")  # its claims are in the class, and only quotes are in locks.ini
     assert replace(Claims(), lease=0, punctual=True) == postgres.claims
     assert {"lease", "punctual"} == {*postgres.quotes}
 
@@ -203,7 +203,9 @@ def test_page_shows_the_worst_of_several_runs_and_reasons(
     monkeypatch.setattr(find("pottery"), "missing", lambda: "it is not installed")
     words = ["--json", f"{file}", "--write", f"{page}", "--strict", "--times", "3"]
     words += ["--only", "lock", "--only", "async", "--only", "pottery"]
-    assert 1 == exam([one for run in runs for one in (run, none)], *words), "of a failure"
+    assert 1 == exam([one for run in runs for one in (run, none)], *words), (
+        "the exit code must report the failure"
+    )
     worst = main.read(file)["lock", "killed"]
     assert ("failed", [TWO]) == (worst.outcome, worst.found)
     text = page.read_text()

@@ -21,9 +21,9 @@ HARD_TELLS = replace(HARD, told=True)
 
 
 def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> Any:
-    """Return (at, who, what, number, name) of a correct visit, which checks its lock every 0.1 s.
+    """Return the events of a correct visit, which checks its lock every 0.1 s.
 
-    `more`: the fence, and the name of the lock.
+    An event is (at, who, what, number, name). `more`: the fence, and the name of the lock.
     """
     steps = [entered + 0.1 * n for n in range(1, 1000) if entered + 0.1 * n < left]
     checks = [(at + d, who, what) for at in steps for d, what in ((0, "probe"), (0.01, "held"))]
@@ -32,7 +32,7 @@ def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> An
 
 
 def loses(who: str, entered: float, told: float) -> Any:
-    """Return a visit whose lock reports a loss."""
+    """Return the events of a visit whose lock reports a loss."""
     start = visit(who, 0, entered, told)[:-2]
     return [*start, (told, who, "probe"), (told, who, "lost")]
 
@@ -107,7 +107,7 @@ def history(lines: Any) -> list[Event]:
         ((FENCED, "lossy"), [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2)],
          "(fence went back)"),
         # A permit that is free and not granted
-        (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),  # users want no other
+        (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),  # b waits, as a is inside
         (LEASED, [*DEAD, *visit("b", 0.2, 7, 8)], "free but not granted"),
         (LEASED, [*DEAD, *visit("b", 0.2, 4.5, 5)], ""),
         (PLAIN, [*DEAD, *visit("b", 0.2, 7, 8)], "(free but not granted)"),
@@ -134,7 +134,7 @@ def history(lines: Any) -> list[Event]:
         (HARD_TELLS, loses("a", 0.1, 0.5), "lost without reason"),
         (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # in the second half of its lease
         (HARD, loses("a", 0.1, 0.5), ""),
-        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # a did not run
+        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # a did not run for 1 s
         (TELLS, PAUSED, ""),
         (TELLS, [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
         ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),

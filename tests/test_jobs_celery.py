@@ -53,7 +53,8 @@ def check_order(site: Site, jobs: int, displacement: int) -> None:
     assert moved <= displacement, begun
 
 
-# Deep, so that no other test runs beside it: a job that is delivered late loses its turn.
+# This test is deep, so that no other test runs at the same time. On a busy machine, a job may be
+# delivered late and lose its turn.
 @deep
 def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")

@@ -36,8 +36,8 @@ class Message(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running job. If `message` is None, another lease. `dies`: True if its worker will be
-    killed."""
+    """A running job or, if `message` is None, a lease that is not for a job. `dies`: True if the
+    worker of the job will be killed."""
 
     until: int
     lease_ends: int
@@ -143,7 +143,7 @@ class World:
 
     def begin(self, message: Message, token: str, fence: str) -> None:
         job, hold = message.job, self.chance.choice([20, 500, 500, 3000]) * 1000
-        self.check(not self.live(job), f"{job} runs beside itself")
+        self.check(not self.live(job), f"{job} runs twice at a time")
         self.check(len(self.live()) < 3, "above every limit")
         after = self.micros - self.done.get(job, -(10**18))
         self.check(after > PLACE_LIFE, f"{job} runs again although a copy was seen")

@@ -157,7 +157,7 @@ def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redi
 
 
 def test_job_queue_of_the_docs_defers_dramatiq_tasks_while_full(raw: redis.Redis) -> None:
-    """The code is that of docs/task-queues.md."""
+    """The code is the same as in docs/task-queues.md."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker
     from dramatiq.middleware import CurrentMessage

@@ -28,8 +28,8 @@ LAYERS = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# PURE has the libraries that a package must not import. PURE_IMPORTS has the only packages that it
-# may import.
+# The keys of PURE are packages, and the values are libraries that they must not import. Of this
+# project, these packages may import only those in PURE_IMPORTS.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 

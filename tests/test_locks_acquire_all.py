@@ -61,7 +61,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
-    # "c" and "d" become free after the timeout. A timeout for each name would not have ended then.
+    # "c" and "d" become free after 6.5 s, but the wait for each single name is shorter than 4.5 s.
     for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):
         await io.sleep(pause)
         await io.do(lease, "release")

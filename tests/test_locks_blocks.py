@@ -297,7 +297,7 @@ def run_async() -> Iterator[Callable[..., None]]:
 
 
 def all_released(others: weakref.WeakSet[Lease]) -> bool:
-    """Return True if each lease that still exists has ended, except `others`, those of earlier
+    """Return True if each lease that still exists has ended. Ignore `others`, the leases of earlier
     tests. A lease that has not ended would be renewed."""
     for generation in (1, 2):  # generation 1 is faster, and mostly suffices
         gc.collect(generation)

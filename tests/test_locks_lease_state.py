@@ -44,7 +44,7 @@ def background(state: LeaseState, now: float) -> Run:
 
 
 class Renewal:
-    """A renewal by the holder, which is in flight when this object has been created."""
+    """A renewal by the holder. It is in flight as soon as this object exists."""
 
     def __init__(self, state: LeaseState, seconds: float, now: float, leaving: bool = False):
         self.plan: Any = state.renewal(seconds, now, leaving)

@@ -107,7 +107,7 @@ async def test_acquire_of_the_other_side_by_a_holder_raises_upgrade_refused(io, 
             await io.do(other.write, "acquire")
     short = ReadWriteLock("upgrade", timeout=0.1)
     await io.do(short.read, "acquire")
-    await io.sleep(0.2)  # an expired lease is no obstacle
+    await io.sleep(0.2)  # an expired read lease does not keep its holder from writing
     assert await io.do(short.write, "acquire", blocking=False)
 
 
@@ -182,5 +182,5 @@ async def test_random_writers_never_overlap_with_other_callers(io, redis_url, vi
     with journalling(redis_url) as journal:
         await io.gather(*[caller(number) for number in range(24)])
         journal.check()
-    assert seen["r"] > 40 and seen["w"] > 10, "too few of one side"
+    assert seen["r"] > 40 and seen["w"] > 10, "too few readers or writers"
     assert view("storm").empty

@@ -68,7 +68,7 @@ async def test_call_without_a_free_permit_raises_waits_or_is_skipped(io, view) -
 
 
 async def of_account(account: Any) -> None:
-    pytest.fail("it ran")
+    pytest.fail("the function ran")
 
 
 # The name
@@ -231,7 +231,7 @@ async def test_synchronized_decorates_every_kind_of_callable(io, view) -> None:
             return await later(pk)
 
     job = Job() if is_sync else AsyncJob()
-    # If a sync function returns an awaitable, synchronized treats it as async only with this mark.
+    # Without this mark, synchronized treats a function as sync, even if it returns an awaitable.
     marked = body if is_sync else markcoroutinefunction(lambda pk: later(pk))
     for function in (job, functools.partial(body), functools.partial(body, pk=4), body, marked):
         assert 1 == await call(synchronized("job:{pk}")(function), pk=4)
