@@ -180,7 +180,7 @@ ROWS = """\
   test_locks_postgres test_plain_lock_oversells_and_logs_one_warning
   test_locks_postgres test_atomic_with_atomic_requests_raises_and_names_the_remedy
   test_locks_postgres test_locks_that_are_released_after_commit_sell_each_ticket_once
-  test_checks test_check_reports_each_mistake_and_no_other
+  test_checks test_check_reports_each_mistake_and_nothing_else
 55
   test_overrides test_paused_policy_rejects_new_keys_and_leaves_nothing_behind
   test_overrides test_override_applies_in_other_processes_until_it_is_removed
