@@ -1,4 +1,4 @@
-"""The benchmarks run, and measure what they say. No test checks a time."""
+"""The benchmarks run, and measure what their tables name. No test checks a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
-def test_counted_script_calls_have_all_required_arguments(verb: str) -> None:
+def test_script_calls_of_the_instruction_count_have_all_required_arguments(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))

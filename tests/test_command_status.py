@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def busy(raw: redis.Redis) -> Iterator[None]:
-    """Names in use: some full, permanent, exclusive, of many keys, or with unusual characters."""
+    """Names in use: some full, permanent, or exclusive, some with many keys or odd characters."""
     label = "reports.views.export_everything_for_the_accountants_of_all_countries"
     held = [Semaphore("exports", 2, label=label), Semaphore("exports", 2, label=label)]
     held += [Semaphore("api", 5, key=key) for key in ("1", "42", "ann b")]

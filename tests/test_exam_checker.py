@@ -96,7 +96,7 @@ def history(lines: Any) -> list[Event]:
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 1.4)], "two inside"),
-        # A holder has the time of a lease to learn that the data was lost.
+        # A holder has one lease duration to learn that the data was lost.
         ((TELLS, "lossy"), [*WIPED, *loses("a", 0.1, 1.5), *NEXT], "(told late)"),
         ((TELLS, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "never told"),
         ((LEASED, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "(two inside)"),

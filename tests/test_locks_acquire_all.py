@@ -1,4 +1,4 @@
-"""acquire_all acquires several names in a fixed order, and either all of them or none."""
+"""`acquire_all` acquires several names in a fixed order. It acquires all of them, or none."""
 
 from __future__ import annotations
 

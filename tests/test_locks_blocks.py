@@ -129,7 +129,7 @@ def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, h
 
 
 @each_shared
-def test_block_that_ends_in_another_thread_releases_nothing_if_ambiguous(
+def test_block_ended_by_another_thread_releases_nothing_if_its_lease_is_ambiguous(
     kind: str, held: Any, caplog: Any
 ) -> None:
     manager = KINDS[kind][0]()

@@ -80,7 +80,7 @@ NAMED = {"timeout": 50, "max_hold": 500, "min_hold": 5}
     ],
     ids=str,
 )
-def test_arguments_override_the_semaphores_setting_and_it_overrides_the_defaults(
+def test_arguments_override_the_semaphores_setting_which_overrides_the_defaults(
     settings: Any, given: Any, entry: Any, expected: Any
 ) -> None:
     entry, general = {"limit": 5, **entry}, {"TIMEOUT": 40, "MAX_HOLD": 400}

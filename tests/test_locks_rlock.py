@@ -158,7 +158,7 @@ async def test_end_of_acquire_all_keeps_an_rlock_that_an_outer_block_holds(io, v
         async with io.entered(acquire_all([Lock("more"), RLock("outer")])) as (_, again):
             assert again is lease
         assert lease.held and view("more").empty
-        # A failed attempt undoes only its own level.
+        # A failed attempt releases only what it acquired itself.
         async with io.entered(Lock("zzz")):
             several = acquire_all([RLock("outer"), Lock("zzz"), Lock("more")], blocking=False)
             assert await io.do(several, "acquire") is None

@@ -1,4 +1,4 @@
-"""On a running event loop, sync calls that wait for Redis raise. A release does not raise."""
+"""On a running event loop, sync calls that wait for Redis raise an error. A release raises none."""
 
 from __future__ import annotations
 

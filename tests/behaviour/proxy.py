@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.fronts import CUT, SILENCE, Command, Front
 
-#: What becomes of a request, as a function of the command and `forward` (see `Front.answer`).
+#: What becomes of a request, as a function of the proxy and `forward` (see `Front.answer`).
 HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
     # Forward the request. Then send nothing (drop), or close the connection (cut).
     "drop": lambda proxy, forward: forward() and SILENCE,

@@ -1,6 +1,6 @@
 """Lost replies, hangs, outages, and other faults of servers and networks.
 
-In each case a call makes one grant with one fence, or raises a clear error. It ends within its time
+In each case, a call gets one grant with one fence, or raises a clear error. It ends within its time
 limit, and leaves no orphaned permit. The tests use their own server through a proxy.
 """
 

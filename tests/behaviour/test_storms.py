@@ -113,7 +113,7 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
 
 @both
 async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view, figure) -> None:
-    # With 500 threads, the test would measure the threads.
+    # 500 threads would slow down this process, and the test would measure that.
     crowd = 60 if repr(io) == "sync" else 500
     large = await io.do(Semaphore("herd", 5), "acquire", permits=5)
     got: list[Any] = []
