@@ -109,7 +109,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # The collected modules are never freed, so the garbage collector need not examine them.
+    # The collected modules are never freed, so exempt them from garbage collection.
     gc.disable()
     result = yield
     gc.freeze()

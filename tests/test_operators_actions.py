@@ -1,4 +1,4 @@
-"""Actions of operators by `manage.py locks`: their effects, their record, and whom they mean."""
+"""Actions by `manage.py locks`: their effects, their log, and which holders they end."""
 
 import getpass
 import logging
@@ -52,7 +52,7 @@ def test_clear_ends_only_the_holder_or_waiter_with_the_id(threads: Any) -> None:
     waiting = threads.submit(Semaphore("s", 2).acquire)
     eventually(lambda: status_of("s").waiting)
     assert "Cleared 1." in locks("clear", "s", "--holder", second.token[:8], "--no-input")
-    assert 0 == status_of("s").waiting, "handed off, and the waiter has not asked again yet"
+    assert 0 == status_of("s").waiting, "the permit was not handed off at once"
     assert ("cleared", True, False) == (caught.value.reason, first.owned(), second.owned())
     with waiting.result(30) as lease, pytest.raises(LeaseLost):
         assert lease.fence > second.fence
@@ -83,7 +83,7 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
     if key is not None:
         assert has_free_permit("p", 2, key="43") and not status_of("p").paused
     act("resume", "p", key=key)
-    given = semaphore.status()  # handed off, and the waiter has not asked again yet
+    given = semaphore.status()  # `resume` hands off the permit before the waiter asks again
     assert (1, 0, False) == (given.holding, given.waiting, given.paused)
     waiting.result(30).release()
 
@@ -123,7 +123,7 @@ def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -
     waiting = threads.submit(Semaphore("r", 2).acquire)
     eventually(lambda: status_of("r").waiting)
     act("resize", "r", "3")
-    given = status_of("r")  # handed off, and the waiter has not asked again yet
+    given = status_of("r")  # `resize` hands off the permit before the waiter asks again
     assert (3, 0) == (given.holding, given.waiting)
     held.append(waiting.result(30))
     act("resize", "r", "1")
@@ -174,7 +174,7 @@ def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
 
 def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
     act("pause", "idle")
-    raw.delete(NAMES)  # remove the entry, as for a name that was not used for a day
+    raw.delete(NAMES)  # as after a day without a use of the name
     assert ["idle"] == [one["name"] for one in as_json("status")["names"]]
     (info,) = raw.scan_iter("*{idle}:info")
     assert -1 == raw.ttl(info)
@@ -249,14 +249,16 @@ def test_log_lists_each_action_with_time_operator_and_reason(raw: redis.Redis) -
     act("pause", "b", "--for", "10m")
     assert " paused until " in locks("log", "--top", "1").splitlines()[1]
     assert 2 == len(locks("log", "--top", "1").splitlines())
-    assert "\n" in locks("log", "--format", "json").strip(), "indented, for people"
+    assert "\n" in locks("log", "--format", "json").strip(), "the JSON is not indented"
 
 
 def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
     assert "No operator has acted.\n" == locks("log")
     for key in ("7", "8"):
         act("pause", "api", key=key)
-    assert "Resumed api.\n" == locks("resume", "api"), "it is known by the pauses of its keys"
+    assert "Resumed api.\n" == locks("resume", "api"), (
+        "the paused keys did not make the policy known"
+    )
     assert ["7", "8", None] == [one["key"] for one in recorded("api")]
     assert ["7", None] == [one["key"] for one in recorded("api", "--key", "7")]
     assert "No operator has acted on this name.\n" == locks("log", "a")
@@ -316,7 +318,7 @@ def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) 
     assert lease.token not in caplog.text
 
 
-# Names and holders that the command means
+# Which names and holders an action applies to
 
 
 def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +351,7 @@ def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyP
     newcomers[0].release()
 
 
-def test_clear_includes_holders_beyond_the_rows_and_records_20_of_them() -> None:
+def test_clear_includes_holders_that_status_omits_and_records_20_ids() -> None:
     leases = [Semaphore("s", 300).acquire(blocking=False) for _ in range(201)]
     assert 200 == len(status_of("s").holders)
     assert locks("clear", "s", "--noinput").endswith("Cleared 201.\n")

@@ -102,7 +102,7 @@ def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_on
     for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
         monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
         assert level == examine()["clock"].level
-    # Besides the latency, the doctor warns of missing persistence, and checks names in part.
+    # Each time, the doctor also warns of missing persistence, and checks only some of the names.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -183,7 +183,9 @@ def test_doctor_reports_a_disabled_command_and_denied_info(private: Any) -> None
 
 
 @pytest.mark.parametrize("prefix", ["shop", "%{b}:", "a b", r"a*[c]\?"])
-def test_rules_of_doctor_permit_every_operation(private: Any, settings: Any, prefix: str) -> None:
+def test_acl_rules_that_doctor_advises_permit_every_operation(
+    private: Any, settings: Any, prefix: str
+) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": prefix}
     rules = ["resetchannels", *doctor.rules(prefix).split()]
     private(user=["app", "on", "nopass", *rules], login="app:x@", database=3, appendonly=True)
@@ -249,7 +251,7 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
             found = examine()
             for id, text in texts.items():
                 assert ("warning", True) == (found[id].level, bool(found[id].remedy))
-                assert text in f"{found[id].detail} ", "the policy is listed, not its keys"
+                assert text in f"{found[id].detail} ", "the detail does not name the policy alone"
             act("resume", "paused", using="private")
         act("resize", "paused", "--reset", using="private")
         act("pause", "paused", key="7", using="private")
@@ -260,7 +262,7 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
         assert "ok" == examine()["limits"].level, "the conflict is more than a day old"
 
 
-def test_doctor_examines_all_keys_of_a_policy_with_few(private: Any, settings: Any) -> None:
+def test_doctor_examines_all_keys_of_a_policy_with_few_keys(private: Any, settings: Any) -> None:
     with redis.Redis.from_url(private(appendonly=True)) as client:
         for key in "abc":
             Semaphore("keyed", 3, key=key, using="private").acquire().release()
@@ -282,7 +284,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     crowd.delete(f"{settings.PREFIX}:names", index)
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
         eventually(lambda: listed("api@7", "plain", using="private"))
-        assert "ok" == examine()["limits"].level, "a policy is examined through its keys"
+        assert "ok" == examine()["limits"].level, "the keys of the policy were not examined"
 
 
 def test_doctor_lists_names_that_cannot_be_read(crowd: redis.Redis, settings: Any) -> None:
@@ -331,7 +333,7 @@ def test_doctor_reports_each_check_of_a_working_cluster_once(
     assert {"clock", "acl", "version", "eviction", "persistence", "cluster", "shared"} <= set(ids)
     state = examine("cluster")["cluster"]
     assert ("Cluster: ok", "3 nodes; 0 slots without a node.") == (state.title, state.detail)
-    # This alias has another node and host name of the same Cluster, which is still a shared one.
+    # Two aliases share a Cluster even if they name different nodes by different host names.
     url = in_settings.urls[2].replace("127.0.0.1", "localhost")
     settings.CACHES = {**settings.CACHES, "again": {**in_settings.cache(), "LOCATION": url}}
     shared = examine("cluster")["shared"]

@@ -54,7 +54,7 @@ def test_counters_have_a_row_for_each_minute_with_events(raw: redis.Redis) -> No
     assert shown["ever"] == {key: shown["recent"][key] for key in shown["ever"]}
 
 
-def test_counts_before_the_history_appear_only_in_ever(raw: redis.Redis) -> None:
+def test_counts_before_the_history_appear_only_in_the_field_ever(raw: redis.Redis) -> None:
     write(raw, {18: {"w": 2 * PAIR + 3000, "r": 4 * PAIR + 10_000}, -200: {"g": 5}})
     raw.hset(STATS, mapping={"total:g": 100, "total:w": 7, "total:w:ms": 9500, "foreign": "x"})
     found = recent()
@@ -102,8 +102,7 @@ LEFT = {"r": PAIR + 180_000}
         ({0: ONE, 2: {"c": 1}}, [], [1]),
         ({0: {**ONE, "c": 1}, 2: LEFT}, [], [1]),
         ({0: {**ONE, **LEFT}, 2: LEFT}, [], [1]),
-        # The counters have a release without a grant, because they were switched on between the
-        # two.
+        # The counters were switched on after the grant, so they have only the release.
         ({1: LEFT}, [], []),
     ],
     ids=str,

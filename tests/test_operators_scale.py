@@ -21,12 +21,12 @@ from tests.support.operators import as_json, locks
 from tests.support.pages import get
 from tests.support.screens import by_name, rows
 
-#: Max number of commands for any number of names, without reads of a registry in chunks.
+#: Max number of commands on a site of any size. Reads of a registry in chunks don't count.
 COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
 ALL = NAMES + POLICIES + 2
 BUSIEST, REJECTED, CHUNK, TROUBLE = "15000", 5, 1000, "zz-last-by-name"
-#: Number of reads of a registry that are not in chunks.
+#: Number of ZREVRANGE commands that are not such reads.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
 
@@ -42,8 +42,8 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A large site. The test writes the registry directly, and holds permits. The busiest key was
-    last used an hour ago, so only the statistics can find it. TROUBLE has a waiter and a
+    """A large site. The fixture writes the registry directly, and holds permits. The busiest key
+    was last used an hour ago, so only the statistics can find it. TROUBLE has a waiter and a
     rejection."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
@@ -93,7 +93,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
         "status api@7", "status --format json", "doctor",
     ],
 )  # fmt: skip
-def test_commands_of_locks_do_not_grow_with_the_number_of_names(
+def test_locks_command_sends_a_bounded_number_of_redis_commands_on_a_large_site(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.exit", lambda code: None)  # `doctor` fails on a slow machine

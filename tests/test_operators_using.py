@@ -90,7 +90,7 @@ def test_actions_take_effect_only_on_their_alias(
     assert done == [one["what"] for one in as_json("log", **OTHER)]
     assert [] == as_json("log") == as_json("status")["names"]
     assert "Unknown name: nightly" in failed("status", "nightly")[1]
-    # The fixture `second` makes the prefix of keys that of the cache with ":sync".
+    # With the fixture `second`, the prefix of a cache's keys is its KEY_PREFIX and ":sync".
     assert not raw.exists(
         *(f"{settings.PREFIX}:sync:{part}" for part in ("marks", "acts", "names"))
     )

@@ -82,7 +82,7 @@ async def test_overrides_of_another_process_apply_to_its_policy_only(
 
 
 @both
-async def test_override_of_a_key_and_exemptions_last_until_the_policy_is_set_again(
+async def test_override_of_a_key_and_exemption_last_until_the_policy_is_overridden_again(
     io: Any, raw: redis.Redis
 ) -> None:
     operate("resize", "5", "--key", "vip")
@@ -94,7 +94,9 @@ async def test_override_of_a_key_and_exemptions_last_until_the_policy_is_set_aga
         await io.do(lease, "release")
     operate("pause")
     operate("resume", "--key", "half")
-    assert await can_acquire(io, "half") and (2, 2) == shown("half"), "the limit stays"
+    assert await can_acquire(io, "half") and (2, 2) == shown("half"), (
+        "the override of the limit ended, too"
+    )
     operate("resume", "--key", "vip")
     operate("resize", "--reset", "--key", "vip")
     assert await can_acquire(io, "vip") and not await can_acquire(io, "other")
@@ -134,7 +136,7 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
             time.sleep(0.2)
             assert 1 == semaphore.status().waiting, "a permit was handed off during the pause"
             operate("resume", *(("--key", "k") if action == "exemption" else ()), **options)
-        assert 0 == semaphore.status().waiting  # handed off, and the waiter has not asked again
+        assert 0 == semaphore.status().waiting  # the action hands off the permit at once
         waiter.result(MAX_WAIT).release()
 
 
@@ -176,7 +178,7 @@ def test_overrides_are_read_once_a_second_in_total_and_never_when_idle(
     eventually(lambda: (before := reads()) and not time.sleep(1.2) and before == reads(), 15)
 
 
-def test_unreadable_overrides_stay_in_force_and_are_logged_once(
+def test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged(
     front: Front, caplog: pytest.LogCaptureFixture
 ) -> None:
     operate("pause", using=front.alias)

@@ -1,4 +1,4 @@
-"""A server whose memory is full denies only requests of new callers, or it evicts keys of names.
+"""Scripts on a server whose memory is full. It denies requests of new callers, or evicts keys.
 
 `test_protocol_history` checks every script on a server whose memory is full at times, and
 `tests/faults` (rows 23 and 44) tests real servers.
@@ -106,7 +106,7 @@ def test_name_works_again_after_one_of_its_keys_was_evicted(x: Name, part: str, 
         x.lose(part)
     CALLS[then](x)
     assert not x.entries[-1].error
-    x.pass_time(1000)  # without its record, a lease can only expire
+    x.pass_time(1000)  # a lease without a record ends only by its expiry
     for token in "abcde":
         x.end(token, "undo", tombstone=1)
     assert "b" not in x.state, "a waiter without a record blocks the queue"

@@ -247,7 +247,7 @@ def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
         ("unanswered", "final", [UNDONE]),
     ],
 )
-def test_failure_is_that_of_the_first_of_two_tries_without_delay(
+def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
     client: Client, first: str, last: str, undone: Any
 ) -> None:
     run = client.acquire().fail(first, 100)
@@ -258,10 +258,10 @@ def test_failure_is_that_of_the_first_of_two_tries_without_delay(
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
-def test_cause_of_a_failure_is_not_from_a_shortened_last_try(
+def test_cause_of_a_failure_is_from_the_last_try_that_had_its_full_time(
     client: Client, since: float, cause: str
 ) -> None:
-    """The budget is 3 s, and each try has 1 s. Only a try with its full time sets the cause."""
+    """Each try may take 1 s, within a budget of 3 s. A last try with less time sets no cause."""
     run = client.acquire().fail("busy", since)
     while run.step.timeout == 1:
         run.fail("unanswered", since := since + 1)
@@ -341,7 +341,7 @@ def test_waiter_blocks_as_long_as_the_reply_and_its_own_deadline_allow(client: C
     assert steps.SHORTEST_WAIT == client.waiting(delay=1, give_up_at=100.25).step.seconds
 
 
-def test_worded_request_asks_again_after_a_wait_reply(client: Client) -> None:
+def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: Client) -> None:
     run = PlanRun(plans.acquire(plans.worded(client.ask()), 100.0))
     assert run.asks(how="wait")
     assert run.waiting(100).message(None, 101).asks(how="again")
@@ -395,7 +395,7 @@ def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
     calls: list[tuple[str, bool]] = []
     run = client.waiting(waits=lambda *args: calls.append(args) or allowed)
     assert [("t1", True)] == calls
-    if allowed is False:  # it may not wait
+    if allowed is False:  # the callback forbids the wait
         assert run.asks(how="giveup")
         assert Rejection("timeout") == run.answer("gone", sent=100).result
     else:

@@ -74,18 +74,20 @@ def test_repeated_visit_returns_the_same_reply(x: Visited) -> None:
     assert "dead" == x.visit("a", 1, token="u"), "a late copy is granted"
 
 
-def test_duplicate_of_a_job_is_postponed_while_the_job_runs_and_then_dropped(x: Visited) -> None:
+def test_copy_of_a_job_is_postponed_while_the_job_runs_and_then_dropped(x: Visited) -> None:
     x.visit("a", token="t", lease=60_000)
     ticket = x.micros
     assert f"later 1000 0 {ticket} -1" == x.visit("a")
     x.pass_time(8000)
-    assert f"later 2000 0 {ticket} -1" == x.visit("a"), "not a quarter of the time that it runs"
+    assert f"later 2000 0 {ticket} -1" == x.visit("a"), (
+        "the delay is not a quarter of the run so far"
+    )
     x.end("t", place="a")
     assert ["drop copy"] * 2 == [x.visit("a"), x.visit("a", 1)]
     assert (4, 2) == (x.counted("v") - 1, x.counted("d"))
 
 
-def test_duplicate_of_a_job_is_granted_when_the_lease_of_the_job_expired(x: Visited) -> None:
+def test_copy_of_a_job_gets_a_permit_when_the_lease_of_the_job_has_expired(x: Visited) -> None:
     x.visit("a", token="t", lease=1)
     x.pass_time(1)
     assert "ok" == x.visit("a", token="u")[:2]
@@ -95,19 +97,21 @@ def test_duplicate_of_a_job_is_granted_when_the_lease_of_the_job_expired(x: Visi
     assert "later" == x.visit("a")[:5]
 
 
-def test_older_message_of_a_job_is_dropped_only_after_a_newer_one_arrived(x: Visited) -> None:
+def test_copy_of_a_delivery_is_dropped_only_after_the_next_delivery_arrived(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
-    assert f"later {delay + C['TURN']} 0 {x.micros} -1" == x.visit("a"), "delivery 1 is not back"
+    assert f"later {delay + C['TURN']} 0 {x.micros} -1" == x.visit("a"), (
+        "delivery 1 may still arrive"
+    )
     assert "later" == x.visit("a", 1)[:5]
     assert "drop copy" == x.visit("a")
     x.end("h")
     assert "ok" == x.visit("a", 2, token="t")[:2]
     x.end("t", place="a")
-    assert "drop copy" == x.visit("a", 2), "a copy was seen before the job ran"
+    assert "drop copy" == x.visit("a", 2), "the job had a copy, but its record is gone"
 
 
-def test_older_message_of_a_job_is_accepted_when_the_newer_one_is_overdue(x: Visited) -> None:
+def test_copy_of_a_delivery_counts_as_the_job_when_the_next_delivery_is_overdue(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     x.pass_time(delay + C["TURN"] - 1)

@@ -104,7 +104,7 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
-def test_inner_limit_is_taken_after_a_decorator_between_two_limits(copy, project):
+def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
     """functools.wraps copies the attributes that declare the limits of the inner view."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
@@ -132,7 +132,7 @@ def test_limits_of_a_view_together_wait_at_most_the_longest_timeout(project):
             timer.start()
             start = time.monotonic()
             assert 503 == status_of(view), declare
-            assert 3.5 < time.monotonic() - start < 6.4, f"{declare}: not less than 2.5 + 4"
+            assert 3.5 < time.monotonic() - start < 6.4, f"{declare}: the waits share no timeout"
         timer.join()
         assert (0, 0) == (in_use(first), in_use(second)), declare
 
@@ -259,7 +259,7 @@ def test_paused_limit_answers_with_reason_paused(project, options, slots, reject
 
 
 @BOTH
-def test_callables_of_a_policy_can_be_async_and_get_the_views_request(project):
+def test_callables_of_a_policy_can_be_async_and_get_the_request_of_the_view(project):
     requests = []
 
     class Returns:

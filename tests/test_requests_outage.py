@@ -247,10 +247,12 @@ def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
     probes = (time.monotonic() - start) / breaker.PROBE_INTERVAL + 1
     assert len(link.done) - 1 <= probes, "more than one request after a probe"
     probers = [one for one in threading.enumerate() if "redis-sync-probe" in one.name]
-    assert probers and all(one.daemon for one in probers), "one would keep the process alive"
+    assert probers and all(one.daemon for one in probers), "a probe would keep the process alive"
 
 
-def test_request_from_before_an_outage_does_not_wait_for_its_release(project, server, monkeypatch):
+def test_request_from_before_an_outage_ends_without_waiting_for_a_release(
+    project, server, monkeypatch
+):
     released = []
     monkeypatch.setattr(Lease, "release", released.append)
     project.limit()
@@ -322,7 +324,7 @@ def test_outage_ends_when_its_trial_request_begins_to_wait_for_a_permit(
     assert 200 == waits.end()
 
 
-def test_success_of_a_request_from_before_an_outage_does_not_end_it(
+def test_success_of_a_request_from_before_an_outage_does_not_end_the_outage(
     project, link, changes, monkeypatch, begin_outage
 ):
     monkeypatch.setattr(breaker, "PROBE_INTERVAL", 60)
@@ -336,7 +338,7 @@ def test_success_of_a_request_from_before_an_outage_does_not_end_it(
     assert [True] == changes()
 
 
-def test_failure_of_a_request_from_before_the_end_of_an_outage_starts_none(
+def test_late_failure_of_a_request_from_before_an_outage_starts_no_new_outage(
     project, link, changes, fast_probes, begin_outage
 ):
     project.limit(limit=9)
@@ -399,8 +401,8 @@ class NoTls(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def address(new_server):
-    """Return a function that returns the address to configure for a URL: a server that requires a
-    password, and whose users lack permissions, or for rediss://, a server without TLS."""
+    """Return a function that returns the address of the server to use for a URL. For rediss://,
+    this server has no TLS. Otherwise, it requires a password, and its users lack permissions."""
     server = new_server(config={"requirepass": "right"})
     some = ["~*", "&*", "+ping"]
     users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
@@ -464,7 +466,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
 
 def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins(project):
     class Leaving(int):
-        """A limit. While the second request is compared with it, the first request leaves."""
+        """A limit. When the second request finds no free permit, the first request ends."""
 
         def __gt__(self, other):
             is_free = super().__gt__(other)

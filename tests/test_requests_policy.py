@@ -123,7 +123,7 @@ def key_of(key="ip", user=None, **meta):
 @pytest.mark.parametrize(
     ("one", "other", "options", "same"),
     [
-        # The address of each of two requests, and its X-Forwarded-For
+        # For each of two requests: its address, and its X-Forwarded-For header if it has one
         (("10.0.0.1", "6.6.6.6"), ["10.0.0.1"], {}, True),
         (["10.0.0.1"], ["10.0.0.1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", "1.1.1.1"), ["1.1.1.1"], {"trusted_proxies": 1}, True),
@@ -167,8 +167,8 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 
 @pytest.mark.promise(28)
-def test_digest_is_the_same_in_every_version_and_for_each_secret_key_in_use(clean_redis, settings):
-    """Processes of two versions then count a client together, and overrides of keys still apply."""
+def test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key(clean_redis, settings):
+    """So processes of two versions count a client as one, and overrides of its key still apply."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
 
     def digests():

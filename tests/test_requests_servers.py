@@ -117,8 +117,8 @@ def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """The client disconnects while an outer middleware sleeps. Another client left before, when no
-    limited request of the process had ended."""
+    """A first client disconnects before any limited request of the process has ended. Each later
+    client disconnects while an outer middleware sleeps."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     sync = {"ENDPOINTS": {"reports:*": ONE}}

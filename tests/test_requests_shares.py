@@ -116,7 +116,7 @@ def tier_of(request):
 @pytest.mark.parametrize(
     ("options", "admitted", "rejected", "status"),
     [
-        ({"limit": 3}, [{}, {"tenant": "a"}], {}, 429),  # all without a tenant are one share
+        ({"limit": 3}, [{}, {"tenant": "a"}], {}, 429),  # requests without a tenant are one share
         (
             {"limit": 9, "share_limit": tier_of},
             [{"tenant": "a", "tier": "2"}, {"tenant": "a", "tier": "2"}, {"tenant": "b"}],

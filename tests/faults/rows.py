@@ -66,7 +66,7 @@ ROWS = """\
 22
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[full memory]
 23
-  faults/test_servers test_row_23_evicting_server_loses_leases_and_is_a_doctor_error
+  faults/test_servers test_row_23_evicting_server_loses_leases_and_doctor_reports_an_error
   test_operators_doctor test_doctor_rates_the_facts_of_a_server
 24
   behaviour/test_faults test_on_lost_is_called_and_fences_grow_after_data_loss[clear]
@@ -115,7 +115,7 @@ ROWS = """\
 39
   test_requests_outage test_outage_under_load_neither_lifts_the_limit_nor_delays_requests
   test_requests_outage test_outage_is_logged_once_when_many_permits_are_held
-  test_requests_outage test_success_of_a_request_from_before_an_outage_does_not_end_it
+  test_requests_outage test_success_of_a_request_from_before_an_outage_does_not_end_the_outage
   test_requests_outage test_requests_do_not_ask_a_server_that_is_known_to_be_down
   test_requests_outage test_on_outage_decides_which_requests_are_admitted
 40
@@ -185,7 +185,7 @@ ROWS = """\
   test_overrides test_paused_policy_rejects_new_keys_and_leaves_nothing_behind
   test_overrides test_override_applies_in_other_processes_until_it_is_removed
   test_overrides test_many_new_keys_of_a_paused_policy_delay_no_renewal
-  test_overrides test_unreadable_overrides_stay_in_force_and_are_logged_once
+  test_overrides test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged
   test_statistics test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory
 58
   test_engine_renewal test_thousands_of_leases_are_renewed_in_time_and_in_batches
@@ -255,7 +255,7 @@ forged
 ids, addresses and free-form keys in key names
   test_command_status test_page_of_a_policy_shows_all_keys_or_the_key_given
   test_requests_policy test_key_user_is_the_primary_key_or_a_digest
-  test_requests_policy test_digest_is_the_same_in_every_version_and_for_each_secret_key_in_use
+  test_requests_policy test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key
   test_command_status test_page_of_a_key_is_found_by_the_address_of_its_requests
 body of a 503 or 429
   test_requests_rejection test_rejection_has_the_preferred_content_type_and_no_secrets

@@ -30,10 +30,10 @@ KEYS, CHANNELS = (f"{sign}{settings.PREFIX}:*" for sign in "~&")
 COMMANDS = " ".join(word for word in RULES if word.startswith("+"))
 LEAST = f"{KEYS} {CHANNELS} {COMMANDS}"
 
-#: Commands that the ACL allows and `core` doesn't use. The doctor sends INFO (without it, the
-#: doctor lists what it can't check), a health check PING, and a database other than 0 SELECT.
-#: EXISTS checks for a new holder that never claimed its permit. redis-py may send UNSUBSCRIBE. The
-#: other commands trim the list of names once a minute.
+#: Commands that the ACL allows and `core` doesn't use. The doctor sends INFO. Without INFO, it
+#: lists what it can't check. Health checks send PING. Clients of a database other than 0 send
+#: SELECT. A script sends EXISTS to detect a new holder that never claimed its permit. redis-py may
+#: send UNSUBSCRIBE. The other commands trim the list of names once a minute.
 BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE", "ZMSCORE"}
 BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
 

@@ -76,8 +76,8 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
 def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Any, figure: Any
 ) -> None:
-    # While the server loads, it replies after each 1,000 commands. A `key-load-delay` of -N makes
-    # it sleep for some 60 µs after N commands, so that it replies many times per attempt.
+    # While the server loads, it answers clients only after each 1,000 commands. A `key-load-delay`
+    # of -N makes it sleep for some 60 µs after N commands, so it answers many times per attempt.
     commands, delay = 800_000, -4
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
@@ -108,7 +108,7 @@ def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
 # Memory
 
 
-def test_row_23_evicting_server_loses_leases_and_is_a_doctor_error(new_bench, figure) -> None:
+def test_row_23_evicting_server_loses_leases_and_doctor_reports_an_error(new_bench, figure) -> None:
     bench = new_bench()
     bench.client.config_set("maxmemory-policy", "allkeys-random")
     limit = int(bench.client.info("memory")["used_memory"]) + 3_000_000

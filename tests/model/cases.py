@@ -34,8 +34,9 @@ _READER, _TASK = _plain(limit=2, kind="w"), _plain(asynchronous=True)
 _OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
-#: Name, clients, number of ticks, number of faults, kinds of faults, minimum number of states. In a
-#: case that takes long, 0 follows, or (ticks, minimum) of a shorter version. Then operator actions.
+#: Name, clients, number of ticks, number of faults, kinds of faults, minimum number of states.
+#: A case that takes long has a further item: (ticks, minimum) of a shorter version, or 0 if it has
+#: none. Operator actions come last.
 # fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     ("two clients, any one fault", (_FIRST, _NEXT), 7, 1, _ANY, 20_000),

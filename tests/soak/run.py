@@ -38,9 +38,10 @@ from tests.support.history import Replay
 SETTINGS = "tests.soak.settings"
 #: Keys and tombstones expire soon, so that even a short run can check that no key is left.
 CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
-#: Seconds; more than the longest lease, a waiter's deadline, a tombstone, and two GRACE.
+#: Seconds after which all keys must have expired. This is longer than the longest lease, a waiter's
+#: deadline, a tombstone, and two GRACE.
 SETTLE = 20.0
-#: Keys that are shared by names, or that outlive them.
+#: Ends of the keys that several names share, or that outlive a name.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
@@ -128,8 +129,8 @@ class Side:
             self.replay.forget()
 
     def lost(self) -> None:
-        """Check the entries from before the loss of the data, and add a note about the loss for the
-        checker."""
+        """Check the entries written before the server lost its data. Then add a note about the loss
+        for the checker."""
         for entry in self.journal.take():
             self.replay.take(entry)
         self.gone += sum(end > self.replay.us / 1000 for end in self.replay.leases())

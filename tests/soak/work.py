@@ -1,8 +1,9 @@
 """A process of the soak: it acquires, holds, and releases leases in threads and tasks.
 
-`python -m tests.soak.work SEED SECONDS LOG [mortal]`. Each holder of an exclusive name records when
-it treated its lease as held: all processes append lines `alias name fence first last` to one file.
-Of two holders, the one with the smaller fence must have stopped before the other began.
+`python -m tests.soak.work SEED SECONDS LOG [mortal]`. All processes append to the file LOG. Each
+holder of an exclusive name writes a line `alias name fence first last`, with the first and the last
+time at which it treated its lease as held. It must have stopped before a holder with a larger fence
+began.
 """
 
 from __future__ import annotations

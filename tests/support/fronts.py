@@ -1,7 +1,8 @@
-"""Fronts: TCP servers between clients and a real Redis, which answer some commands as a test says.
+"""Fronts: TCP servers between clients and a real Redis server.
 
-A front forwards commands to its own database of one Redis server. Several fronts stand for the
-nodes of a Cluster or the servers of a quorum, without starting a server for each.
+A front answers some commands as its test says. It forwards the others to its own database of one
+Redis server. Several fronts can stand for the nodes of a Cluster or the servers of a quorum, so no
+test has to start a server for each.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View
 
-#: These values stand in place of a reply. SILENCE keeps the client waiting, and CUT closes its
-#: connection.
+#: Special replies of a front. SILENCE keeps the client waiting, and CUT closes its connection.
 SILENCE, CUT = "(silence)", "(cut)"
 
 

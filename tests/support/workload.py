@@ -128,7 +128,7 @@ def utf8(text: str) -> str:
 
 class ModelServer:
     """The Redis in Python. Tests move its clock. `entries`: the journal of its scripts. `lua`:
-    replacements of texts of the scripts. `said`: arguments that are added to each call."""
+    replacements of texts of the scripts. `said`: arguments for each script that takes them."""
 
     store: Any = Recording
 
@@ -282,7 +282,7 @@ class Client:
     def _idle(self) -> list[Call]:
         rng, kind = self.rng, self.kind
         if self.token and rng.random() < 0.03:
-            return [self.call("acquire", **{**self.ask, "how": "again"})]  # too late
+            return [self.call("acquire", **{**self.ask, "how": "again"})]  # a late heartbeat
         self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
         self.nth, self.known, self.belief = 0, None, None
         self.ask = {

@@ -183,8 +183,8 @@ def neighbor(cluster: Cluster, slot: int) -> Any:
     return next(server for server in cluster.primaries if server is not here)
 
 
-#: While a slot is half moved, Redis 6.2 answers ASK at its old node; 7.0 answers TRYAGAIN as long
-#: as any of the script's keys is there.
+#: Replies of the old node of a half-moved slot: ASK by Redis 6.2, and TRYAGAIN by Redis 7.0 while
+#: the node still has any of the script's keys.
 HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 
