@@ -1,8 +1,8 @@
 """The cost of on_full="retry", with which Celery sends a rejected task again.
 
-`python -m benchmarks.jobs` prints a line for each duration and prefetch: 200 limited jobs and 200
-free jobs of 20 ms, 8 processes, limit 4. `--broker amqp://…` uses that broker instead of a private
-Redis.
+`python -m benchmarks.jobs` prints a line for each duration of limited jobs and each prefetch. By
+default, a run has 200 limited jobs, and 200 free jobs of 20 ms. The limit is 4, for 8 processes.
+`--broker amqp://…` uses that broker instead of a private Redis.
 """
 
 from __future__ import annotations

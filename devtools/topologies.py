@@ -101,7 +101,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
 
     def arrives() -> bool:
         with client(primary) as mine:
-            # WAIT needs a write by this client before. A message counts as one, without a key.
+            # WAIT needs an earlier write by this client. PUBLISH is one that stores no key.
             mine.publish("copied", "")
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 

@@ -2,7 +2,7 @@
 
 `python -m devtools.words` compares each tree (documentation, package, or test names) with
 `devtools/words.json`. It fails if a kind of phrase is more frequent than before, both in number and
-per 1,000 words, so that good text may be deleted. `--write` stores the current numbers if they are
+per 1,000 words. So good text may be deleted. `--write` stores the current numbers if they are
 lower. `--show TREE` lists the places.
 """
 

@@ -96,7 +96,7 @@ def examine_the_exam(options: argparse.Namespace) -> int:
 
 
 def expected(seen: Seen) -> set[str]:
-    """Return the kinds of findings, one of which must be found, or none for a correct lock."""
+    """Return the kinds of which one must be found. A correct lock has no such kinds."""
     return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
 
 

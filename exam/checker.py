@@ -29,7 +29,7 @@ APART = 0.3
 #: Max seconds until a free permit is granted, for locks that claim no time.
 DELAY = 2.0
 #: A grant passes through the process that releases, the server, and the waiter. If one of these
-#: three could not run for a second, a delay of this many seconds has its cause in the load.
+#: three could not run for N seconds, load excuses a delay of N times this number.
 LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
@@ -88,8 +88,8 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
 
     "lossy" means that the server's data was deleted. Then fences may go back, and two holders may
     be inside until the first one has detected the loss. The other flags count only if the lock
-    claims `retries`. "keeps" means that the harm may not make it lose a lease or fail a release.
-    "retried" means that the harm may not make an acquire fail.
+    claims `retries`. "keeps" means that no lease may be lost, and no release may fail, because of
+    the harm. "retried" means that no acquire may fail because of it.
     """
     course, found = replace(read(history, claims), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):

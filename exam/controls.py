@@ -1,8 +1,8 @@
 """Locks that prove that the exam works: a correct one, and variants that must fail.
 
 Each fault has a control in faults.ini, which is a variant with defects, here or in right.lua. The
-fault must find one of the given kinds of findings in it: `stuck` and `untold` stand for several
-kinds. `python -m exam --self` runs the controls, and puts the correct locks to every fault.
+trial must have a finding of one of the kinds that faults.ini gives. `stuck` and `untold` stand for
+several kinds. `python -m exam --self` runs the controls, and puts the correct locks to every fault.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Right(Adapter):
 RIGHT = ("right", "right-at-two")
 #: Right locks, and those with the defects that faults.ini names.
 CONTROLS = {one: type(one, (Right,), {"title": one, "limit": n + 1}) for n, one in enumerate(RIGHT)}
-#: The kinds of findings, one of which must be found, for each broken lock and its faults.
+#: For each broken lock and each of its faults: the kinds of which one must be found.
 EXPECTED: dict[tuple[str, str], set[str]] = {}
 _GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "untold": {TWO_INSIDE, NEVER_TOLD, TOLD_LATE}}
 

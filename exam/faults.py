@@ -1,4 +1,4 @@
-"""What the scripts of faults do. faults.ini has the scripts, and explains them.
+"""The steps of the scripts of faults. faults.ini has the scripts, and explains them.
 `python -m exam.faults LOCK FAULT` examines one lock under one fault, and prints the result.
 
 A step that does harm notes in `evidence` that it reached the lock. `evidence_of` finds more in the
@@ -102,10 +102,10 @@ class Script(Lab):
             self.until_inside(hand.who, end - time.monotonic(), name)
 
     def refill(self, workers: str, name: str = "") -> None:
-        """After the last turns, take all permits, while there is no other caller."""
+        """After the last turns, check that workers can take all permits without other callers."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
-            return  # a permit was lost, or the acquire would wait for it without end
+            return  # a worker got no permit, or an acquire might wait for ever
         time.sleep(0.1)
         for wait in (1.5, 1.5, 8):  # load excuses a short wait in vain, but not a long one
             said = [hand.do("take", wait, name) for hand in others]
@@ -139,7 +139,7 @@ class Script(Lab):
                 return
 
     def count_crowd(self, count: float) -> None:
-        size = self.team("crowd")[0].do("crowded")  # no number if polling leaves it no time
+        size = self.team("crowd")[0].do("crowded")  # no number if the crowd used all the time
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
@@ -180,7 +180,7 @@ class Script(Lab):
     # Harm to messages
 
     def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
-        """Harm each request of an acquire, or of a release, of a separate name each."""
+        """Harm each request of an acquire or of a release. Use a separate name for each request."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
         fillers = Team(self.team("filler")[1:])  # these workers hold the other permits
         way, of_release = a.ways[0], of == "release"

@@ -293,7 +293,7 @@ class Team(list[Hand]):
     def hold(self, *seconds: float) -> None:
         """Acquire the lock, and hold it in the background. Raise RuntimeError if it is not free."""
         if set(self.do("take", 5)) != {"got"}:
-            raise RuntimeError("it could not be taken when it was free")
+            raise RuntimeError("the free lock could not be acquired")
         if seconds:
             self.start("keep", *seconds)
 
@@ -303,7 +303,7 @@ class Team(list[Hand]):
         time.sleep(0.4)
 
     def ways(self, what: str, *values: Any) -> None:
-        """Let the proxies of the workers do something."""
+        """Call the method `what` of each proxy of the workers."""
         for way in (way for hand in self for way in hand.ways):
             getattr(way, what)(*values)
 

@@ -131,7 +131,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
     @contextlib.contextmanager
     def harm(self, what: str, *whom: str) -> Iterator[None]:
         """Report that this block does harm, so that the checker expects errors and waits. `whom`:
-        the harmed workers, if not all are."""
+        the harmed workers. Without `whom`, all workers are harmed."""
         for who in whom or [""]:
             self.say("harm", who, text=what)
         try:
