@@ -25,7 +25,7 @@ local function hand_off(name, me)
       end
       name.more = dead >= 2 * CHUNK -- scripts block the server, so the next script does the rest
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then -- a stale entry or a waiter above a new limit blocks the queue
+    elseif state ~= 'w' or permits > limit then -- it can get nothing: a stale entry, or more permits than a new limit
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
       redis.call('ZREM', QUEUE, t)
@@ -34,7 +34,7 @@ local function hand_off(name, me)
       store_share(name, share, share_use(name, share), '')
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
-      break -- later waiters with fewer permits must not starve the first
+      break -- later waiters for fewer permits must not starve the first
     else
       local fence, ms = grant(name, t, permits, lease, terms, came ~= '0' and came or ticket, t ~= me, false)
       if t ~= me then

@@ -19,7 +19,7 @@ local function heaviest_shares(name, max_rows, ended)
   end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
-    held = math.max(0, held - (ended[share] or 0)) -- share_use may know of fewer
+    held = math.max(0, held - (ended[share] or 0)) -- a lost count of share_use must not give a negative number
     local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
     local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end

@@ -1,5 +1,5 @@
--- Update the share of `t`, which is being removed. `ends` is set if `t` has a lease; without it, `t` is a waiter. If no
--- waiter of the share is then in the queue, the next parked waiter takes over the place of `t` (`ticket`).
+-- Update the share of `t`, which is being removed. `ends`: the end of its lease. Without `ends`, `t` is a waiter. If no
+-- waiter of the share is then in the queue, the next parked waiter gets the position of `t` there, `ticket`.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

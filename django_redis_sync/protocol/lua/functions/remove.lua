@@ -1,5 +1,5 @@
--- Remove a token from all keys, because a later script could take an entry that is left for valid. `ends`: the end of
--- the token's lease, or false if it has none.
+-- Remove a token from all keys, because a later script would treat a remaining entry as valid. `ends`: the end of the
+-- token's lease, or false if it has none.
 local function remove(name, t, state, terms, ends)
   name.dropped = true
   local ticket = name.shared and state == 'w' and redis.call('ZSCORE', QUEUE, t)

@@ -1,6 +1,6 @@
 -- Remove the dead waiters among `members` of `key` with few commands, because thousands of waiters can die with a
 -- process. If `key` is PARKED, stop at the first live waiter. `me`: the token of the waiter whose heartbeat runs this
--- script, or nil. It stays. Return the number of removed waiters.
+-- script, or nil. `me` is not removed. Return the number of removed waiters.
 local function remove_dead(name, key, members, me)
   local dead, tokens, lists = {}, {}, {}
   for _, member in ipairs(members) do
