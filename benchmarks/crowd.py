@@ -25,7 +25,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads or tasks in each process. In a visit, each holds a permit for `hold` s."""
+    """`workers` threads or tasks in each process. In a visit, a worker acquires a permit, holds it for
+    `hold` seconds, and releases it."""
 
     limit: int
     hold: float

@@ -88,8 +88,8 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
 
     "lossy" means that the server's data was deleted. Then fences may go back, and two holders may
     be inside until the first one has detected the loss. The other flags count only if the lock
-    claims `retries`. "keeps" means that no lease may be lost, and no release may fail, because of
-    the harm. "retried" means that no acquire may fail because of it.
+    claims `retries`. "keeps" means that the harm is no excuse for a lost lease or a failed release.
+    "retried" means that it is no excuse for a failed acquire.
     """
     course, found = replace(read(history, claims), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
@@ -404,8 +404,8 @@ class Course:
             excused = flag not in strict and self.in_harm(one, one.asked, one.failed)
             if one.failed < math.inf and not excused:
                 yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
-            # The holder may not lose the first half of a lease. It may not lose a renewed lease
-            # while it runs. After a long time between two of its checks, it may not have run.
+            # A holder must not lose a lease in its first half, or a renewed lease while it runs. If
+            # the time between two of its checks was long, perhaps it did not run.
             until = one.entered + lease / 2 if claims.told else -math.inf
             if claims.renewed:
                 pauses = [start for start, end in one.pauses if LOAD * (end - start) > lease / 3]

@@ -79,7 +79,7 @@ class Script(Lab):
     pause = staticmethod(time.sleep)
 
     def report(self, what: str, team: str = "") -> None:
-        """Tell the observer that harm to a team, or to all, begins, or that all is calm again."""
+        """Tell the observer that harm to a team (default: to all workers) begins or has ended."""
         for who in [hand.who for hand in self.team(team)] if team else [""]:
             self.seat.say(what, who)
 
@@ -300,7 +300,7 @@ class Script(Lab):
         self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
-        """Start a replica of the first server that does not get the next changes."""
+        """Start a replica of the first server. The replica does not get later changes."""
         link = self.way(self.redis)
         self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20

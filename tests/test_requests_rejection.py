@@ -64,7 +64,7 @@ def test_retry_after_is_the_time_until_a_permit_is_expected(
         found = int(project.get()["Retry-After"])
     expected = min(seconds * factor, 120)
     assert expected <= found < expected + 1, "not rounded up"
-    assert (1, 1.5) in bounds, "clients would return together"
+    assert (1, 1.5) in bounds, "the delay is not random, so clients would return together"
 
 
 def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
@@ -73,7 +73,7 @@ def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
         time.sleep(0.5)
     with full(waiters=9):
         found = int(project.get()["Retry-After"])
-    assert found >= 5, "a permit is free after ten holds of 0.5 s"
+    assert found >= 5, "less than the ten holds of 0.5 s until a permit is free"
 
 
 # Status and body

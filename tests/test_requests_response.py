@@ -46,7 +46,7 @@ def test_template_response_holds_its_permit_until_it_is_rendered(project):
     assert (b"1 in use", 0) == (project.get().content, in_use())
 
 
-def test_close_of_the_request_of_a_stream_releases_its_permit():
+def test_closing_the_request_of_a_stream_releases_the_permit():
     request = RequestFactory().post("/x/", {"file": io.BytesIO(b"text")})
     response = semaphore_required("one", limit=1)(stream)(request)
     assert (1, False) == (in_use(), request.FILES["file"].closed)

@@ -105,7 +105,7 @@ def test_release_on_commit_releases_at_the_end_of_the_transaction(held_at_end, u
 
 
 @in_transactions
-def test_lock_waits_only_for_the_transaction_of_its_own_thread():
+def test_release_waits_only_for_the_transaction_of_its_own_thread():
     found, taken, ended = [], threading.Event(), []
 
     def work():

@@ -152,7 +152,7 @@ def test_gauge_of_a_killed_process_counts_until_it_expires(raw: redis.Redis) -> 
         assert process not in raw.hkeys(SHARES)
 
 
-def test_gauge_of_a_long_hold_is_written_again_before_it_ends(
+def test_gauge_of_a_long_hold_is_written_again_before_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(statistics, "LIFE", 4.0)

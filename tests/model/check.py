@@ -77,14 +77,14 @@ _NAMING = ("release", "share")
 
 
 def _check_error(world: World, ran: Ran) -> None:
-    """Check that only a script that acquires for a new token fails, that it fails only because the
-    memory is full, and that it has then written nothing."""
+    """Check that a script fails only if it acquires for a new token while the memory is full, and
+    that it has then written nothing."""
     if ran.reply[0] == "ERROR":
         denied = f"{ran.verb} of {ran.token} was denied for want of memory"
         assert "OOM" in ran.reply[1], f"the script {ran.verb} stopped: {ran.reply[1]}"
         assert ran.verb == "acquire", denied
         assert ran.token not in world.facts(ran.before).records, denied
-        assert ran.before == ran.after, f"{ran.token}, a newcomer that was denied, left something"
+        assert ran.before == ran.after, f"{ran.token} was denied as a newcomer, but left data"
 
 
 def _check_shares(facts: Facts) -> None:
@@ -96,13 +96,15 @@ def _check_shares(facts: Facts) -> None:
         first.setdefault(facts.records[token].share, token)
     for share, token in first.items():
         idle = share not in shares and within(facts, token, -1)
-        assert not idle, f"{token} is first of its share, which has permits left, and is parked"
+        assert not idle, f"{token} is parked, but is first of a share that has permits left"
     for share, text in ((f[1:], text) for f, text in facts.fields.items() if f[0] == "/"):
         since, stored, head = text.split(" ")
         use = used(facts, -1, share)
         if facts.leases and since == facts.fields["#shares"]:
             assert int(stored) == use, f"the use of share {share} is {stored}, the leases say {use}"
-        assert not head or head in facts.queue, f"{head} is noted as first, and not in the queue"
+        assert not head or head in facts.queue, (
+            f"{head} is stored as the first of its share, but is not in the queue"
+        )
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
@@ -170,9 +172,9 @@ class Checker:
         if word == ("gone",) and ran.verb == "acquire":
             waited = ran.token in old.queue or ran.token in old.parked
             small = record and record.permits <= int(old.fields.get("#limit", record.limit))
-            lost = f"{ran.token} asked again and lost its place by that"
+            lost = f"{ran.token} lost its position by asking again"
             assert not (waited and small), lost
-            assert not self._undisturbed, f"{ran.token} asked in time and had lost its place"
+            assert not self._undisturbed, f"{ran.token} lost its position although it asked in time"
         elif word == ("ok",) and (ran.verb == "renew" or said.get("how") in _NAMING):
             ended = f"{ran.verb} confirmed the expired lease of {ran.token}"
             assert record is not None and old.leases.get(ran.token, 0) > now, ended
@@ -283,7 +285,7 @@ class Checker:
         assert same, f"#extra is {stored}, the leases say {extra}"
         for token in facts.wakes:
             granted = token in facts.records and facts.records[token].state == "g"
-            assert granted, f"{token} left an element to wake it"
+            assert granted, f"{token} left a wake-up message"
         latest = max((*facts.leases.values(), *facts.waiters.values()), default=0)
         lasting = latest == math.inf or "#paused" in facts.fields or "#limit" in facts.fields
         for key, expiry in facts.expiries.items():
@@ -292,7 +294,7 @@ class Checker:
                 early = f"{key} expires before a lease or a waiter ends"
                 assert expiry >= latest or key.startswith(KEYS.wake), early
             else:
-                assert expiry is None, f"{key} expires, and with it what was to last"
+                assert expiry is None, f"{key} expires, although its contents must last"
         if "#shares" in facts.fields:
             _check_shares(facts)
 

@@ -65,7 +65,7 @@ class Protocol(NamedTuple):
 def protocol(
     micros: int = 1_000_000, lua: Mapping[str, str] = {}, ticks: Mapping[str, int] = {}
 ) -> Protocol:
-    """Return the protocol, with the keys of `lua` replaced by their values."""
+    """Return the protocol. In its scripts, each key of `lua` is replaced by its value."""
     times = {**MILLISECONDS, **ticks}
     constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
     return Protocol(planted(lua, constants), constants, micros)

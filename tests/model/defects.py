@@ -36,8 +36,8 @@ _CLEARED = (("clear", ""),)
 
 # fmt: off
 DEFECTS = {
-    "a waiter loses its place although its event loop sent heartbeats in time": Defect(
-        "asked in time and had lost its place", (_NOW, _TASK, _TASK),
+    "a waiter loses its position although its event loop sent heartbeats in time": Defect(
+        "lost its position although it asked in time", (_NOW, _TASK, _TASK),
         {f"{whose}, name.now + ALIVE": f"{whose}, name.now + 1" for whose in ("channel", "asker")}),
     "a full memory denies a renewal": Defect(
         "renew of a1 was denied for want of memory", (Spec(begins=0, renew=(4,)), _SOON),
@@ -75,10 +75,10 @@ DEFECTS = {
         "was cleared and came back", (_NOW, _SOON),
         {"\nwrite_tombstone(name, token)\n": "\n"}, "delay", _CLEARED),
     "a waiter that asks again is removed first": Defect(
-        "asked again and lost its place|stopped", (_NOW, _SOON),
+        "lost its position by asking again|stopped", (_NOW, _SOON),
         {"if t == me then": "if false then"}, "pause"),
     "the wake-up element of a token outlives its lease": Defect(
-        "left an element to wake it", (_NOW, _NOW, Spec(wait=False, begins=3)),
+        "left a wake-up message", (_NOW, _NOW, Spec(wait=False, begins=3)),
         {"    redis.call('DEL', wake_key(t))\n": ""}, "crash"),
     "the permits of a lease are counted as one": Defect(
         "#extra is|over the limit|than the limit", (Spec(permits=2, limit=2, begins=0), _TWO),
@@ -87,7 +87,7 @@ DEFECTS = {
         "expires before a lease or a waiter ends", (_TWO, Spec(lease=1, limit=2, begins=0)),
         {" and latest + GRACE > expiry": ""}),
     "the keys of a permanent lease expire": Defect(
-        "expires, and with it what was to last", (Spec(lease=FOREVER, begins=0), _SOON),
+        "expires, although its contents must last", (Spec(lease=FOREVER, begins=0), _SOON),
         {"redis.call('PERSIST', keys[i])": ""}),
     "the ticket of a waiter counts as a time at which the keys may expire": Defect(
         "left behind", (_NOW, _SOON),
@@ -107,13 +107,13 @@ DEFECTS = {
         "granted over the limit of its share", (_OF_A, _OF_A),
         {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"}),
     "a release of a share doesn't queue its next waiter": Defect(
-        "is first of its share, which has permits left, and is parked", (_OF_A, _OF_A, _OF_B),
+        "is parked, but is first of a share that has permits left", (_OF_A, _OF_A, _OF_B),
         {"first = call_up(name, share, held, ticket)": "first = ''"}, horizon=4),
     "a lease that ends still counts for its share": Defect(
         "the use of share a is 1, the leases say 0|rejected while its share had permits",
         (_OF_A, _OF_A, _OF_B),
         {"held - weight(tonumber(string.match(terms, '^%d+')))": "held"}, horizon=4),
-    "two of one share are in the queue": Defect(
+    "two waiters of one share enter the queue": Defect(
         "two waiters of one share are in the queue", (_TURN_A, _TURN_A, _TURN_A),
         {"if fitting and first == '' and not last then": "if fitting then"}, horizon=4),
 }

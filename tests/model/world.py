@@ -41,10 +41,9 @@ class Setting:
 class Client(NamedTuple):
     """The state of a client. `mode`: live, paused, or dead.
 
-    `lanes`: two actions that are going on now. The first is an action of the plan, and the second
-    an action of the renewal thread. Each is ("sent", at, slow), ("reply", at, reply), ("wait", at,
-    due), ("sleep", at, due), or None. `early`: messages that arrived before the client waited for
-    them. `debts`: pending undos.
+    `lanes`: the current action of the plan, and that of the renewal thread. Each is ("sent", at,
+    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None. `early`: messages
+    that arrived before the client waited for them. `debts`: pending undos.
     """
 
     node: int = 0

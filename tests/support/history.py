@@ -584,7 +584,7 @@ class Replay:
             if handed:
                 fence, when, lease = self.elements[token].split(" ")
                 if (int(when), float(lease)) != (now, end - now):
-                    self.bad("term", f"the element says {when} {lease}, not {now} {end - now}")
+                    self.bad("term", f"the message says {when} {lease}, not {now} {end - now}")
                 if self.wakes.get(token, 0) < end:
                     self.bad("expiry", f"the wake list of {token[:8]} expires before its lease")
                 mine.unclaimed = True
@@ -598,7 +598,7 @@ class Replay:
             if mine.known and end != now + min(mine.lease, most):
                 self.bad("term", f"{end - now} ms were granted, {mine.lease} asked for")
             if int(fence) <= at.fence:
-                self.bad("fence", f"{fence} follows {at.fence}")
+                self.bad("fence", f"fence {fence} was granted after fence {at.fence}")
             mine.fence = at.fence = int(fence)
         if self.granted and self.fences[-1:] != [str(at.fence)]:
             self.bad("fence", f"the last fence is {at.fence}, stored was {self.fences[-1:]}")
@@ -606,19 +606,19 @@ class Replay:
     def ends(self, why: str) -> None:
         self.mine.ended, self.mine.ended_in = why, self.history.epochs
         if self.me in self.at.queue or self.me in self.at.parked:
-            self.bad("answer", f"{why}, and still waits")
+            self.bad("answer", f"the token was {why}, and still waits")
         if self.me in self.at.held:
-            self.bad("answer", f"{why}, and still holds")
+            self.bad("answer", f"the token was {why}, and still holds")
 
     def claimed(self, fence: Any, lease: Any) -> None:
         """Check a reply that grants or confirms a lease."""
         mine, end = self.mine, self.at.leases.get(self.me, 0)
         if self.me not in self.at.held:
-            self.bad("answer", "ok, but it holds nothing")
+            self.bad("answer", "ok, but the token holds no lease")
         elif float(lease) > end - self.now:
             self.bad("term", f"{lease} ms are promised, {end - self.now} are left")
         if mine.fence and int(fence) != mine.fence:
-            self.bad("fence", f"the token had {mine.fence}, now {fence}")
+            self.bad("fence", f"the fence of the token was {mine.fence}, now {fence}")
         mine.fence = mine.fence or int(fence)
         mine.unclaimed = False
 
@@ -628,26 +628,26 @@ class Replay:
             self.claimed(*rest[:2])
             return
         if self.me in at.held and not mine.ended:
-            self.bad("answer", f"{word}, but it holds a lease")
+            self.bad("answer", f"{word}, but the token holds a lease")
         waits = self.me in at.queue or self.me in at.parked
         if (word == "wait") != waits:
-            self.bad("answer", f"{word}, but {'' if waits else 'not '}in the queue")
+            self.bad("answer", f"{word}, but the token {'waits' if waits else 'does not wait'}")
         if word == "wait":
             deadlines, constants = at.deadlines, self.constants
             due = self.now + int(rest[1]) + constants["PATIENCE"]
             beat = self.now + constants["ALIVE"] if mine.channel != "-" else 0
             if deadlines.get(self.me, 0) < due or deadlines.get(mine.channel, 0) < beat:
-                self.bad("place", "it counts as dead before it has to ask again")
+                self.bad("place", "the waiter counts as dead before its next heartbeat is due")
         nobody, within = not at.queue and not at.parked, self.within(mine)
         idle = (nobody and self.fits(mine)) or (mine.permits <= mine.bound and not within)
         wrong = {
-            "no paused": (not at.paused, "it is not paused"),
+            "no paused": (not at.paused, "the name is not paused"),
             "no share": (within, f"{mine.share} has less than {mine.bound}"),
             "no full": (idle, f"{at.used} of {self.limit_of(mine)} are in use"),
             "large": (mine.permits <= self.limit_of(mine), f"{self.limit_of(mine)} are enough"),
             "kind": (not at.held and nobody, "there is no holder and no waiter"),
             "more": (len(self.entry.writes) < self.constants["BOUND"], "nothing was left"),
-            "dead": (not mine.ended, "it was not ended"),
+            "dead": (not mine.ended, "the token had not ended"),
         }
         is_wrong, why = wrong.get(f"no {rest[0]}" if word == "no" else word, (False, ""))
         if is_wrong:
@@ -663,7 +663,10 @@ class Replay:
                 self.bad("answer", f"{word}, and the script did more than count")
         elif how in ("release", "share"):
             if (word == "ok") != self.by_owner:
-                self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
+                self.bad(
+                    "answer",
+                    f"{word}, but the lease {'was' if self.by_owner else 'was not'} its caller's",
+                )
             counts[f"{how}d" if word == "ok" else f"{how}d, but lost"] += 1
             if word == "ok" and how == "release":
                 self.ends("released")
@@ -672,11 +675,11 @@ class Replay:
         elif word != "lost":
             counts["given up" if how == "giveup" else "undone"] += 1
             if how == "giveup" and self.owned:
-                self.bad("answer", "a lease was given up")
+                self.bad("answer", "giveup removed a lease")
             if tombstone == "1" or self.was_held or self.was_queued:
                 self.ends("undone")
         elif self.owned:
-            self.bad("answer", "lost, but it holds a lease")
+            self.bad("answer", "lost, but the token held its lease")
 
     def after_renew(self, word: str, *rest: Any) -> None:
         done = {"ok": "renewed", "adopted": "refused to a second owner"}
@@ -685,7 +688,10 @@ class Replay:
             if not (self.by_owner and self.too_late):
                 self.bad("answer", f"{word}, but there was no other adoption")
         elif (word == "ok") != self.by_owner:
-            self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
+            self.bad(
+                "answer",
+                f"{word}, but the lease {'was' if self.by_owner else 'was not'} its caller's",
+            )
         if word == "ok":
             self.claimed(self.entry.said["fence"], rest[0])
 
@@ -694,7 +700,7 @@ class Replay:
         if word == "ok":
             self.ends("cleared")
         elif self.was_held or self.was_queued:
-            self.bad("answer", f"{word}, but it was there")
+            self.bad("answer", f"{word}, but the token held or waited")
 
     def after_operate(self, word: str) -> None:
         self.history.counts[self.how] += 1
