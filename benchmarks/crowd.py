@@ -25,8 +25,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads or tasks in each process. In a visit, a worker acquires a permit, holds it for
-    `hold` seconds, and releases it."""
+    """`workers` threads or tasks in each process. In a visit, a worker acquires a permit, holds it
+    for `hold` seconds, and releases it."""
 
     limit: int
     hold: float

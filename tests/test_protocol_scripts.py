@@ -146,7 +146,9 @@ def test_repeated_acquire_gets_the_same_fence_until_its_lease_expires(x: Name) -
     assert f"ok {x.micros - 4_000_000} 6000" == x.ask("a", lease=10_000)
     x.pass_time(6000)
     assert "gone" == x.ask("a", lease=10_000), "an expired token is granted again"
-    assert f"ok {x.micros} 5000" == x.ask("b", lease="inf"), "not limited before it is renewed"
+    assert f"ok {x.micros} 5000" == x.ask("b", lease="inf"), (
+        "the permanent lease is not limited before its first renewal"
+    )
 
 
 @pytest.mark.promise(9)
@@ -364,7 +366,9 @@ def test_only_the_first_of_two_processes_adopts_a_lease(compact: int) -> None:
     first = {"ms": 30_000, "nth": 1000, "known": 4}
     assert ["ok 30000"] * 2 == [x.renew("a", "adopt", **first) for _ in range(2)]  # repeated
     assert "adopted" == x.renew("a", "adopt", **{**first, "nth": 2000, "ms": 90_000})
-    assert "ok 30000" == x.renew("a", ms=90_000, nth=5), "a renewal of the former owner counts"
+    assert "ok 30000" == x.renew("a", ms=90_000, nth=5), (
+        "a renewal by the former owner had an effect"
+    )
 
 
 # Overrides of a policy, which the caller sends for one of its keys

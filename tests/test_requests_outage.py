@@ -167,7 +167,7 @@ def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(p
     finally:
         signal.signal(signal.SIGALRM, before)
     assert 200 == holder.end()
-    assert 200 == project.status(), "the waiter that is gone was admitted"
+    assert 200 == project.status(), "the interrupted waiter was admitted"
     assert reference
 
 

@@ -258,7 +258,7 @@ def test_decorator_on_anything_but_a_view_raises_type_error(call, error, message
     assert 0 == in_use()
 
 
-# Which requests count
+# The requests to which a limit applies
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,7 @@ def test_decorator_on_anything_but_a_view_raises_type_error(call, error, message
     ],
 )
 @EVERYWHERE
-def test_limit_applies_to_the_requests_that_its_options_count(
-    project, options, method, query, counts
-):
+def test_options_decide_to_which_requests_a_limit_applies(project, options, method, query, counts):
     project.limit(**options)
     assert 200 == project.status(method=method, **query)
     with Semaphore("one", 1):

@@ -49,7 +49,7 @@ COUNTS = st.sampled_from([b"1:g", b"total:g", b"total:w:ms", b"tidied", "²:g".e
 def shown() -> tuple[dict[str, Any], list[str]]:
     """Return what `locks status` shows of each name, and the names that it could not read."""
     out = StringIO()
-    with contextlib.suppress(CommandError):  # it names them, too
+    with contextlib.suppress(CommandError):  # the error repeats the unreadable names
         call_command("locks", "status", "--format", "json", stdout=out)
     table = json.loads(out.getvalue())
     return {one["name"]: one for one in table["names"]}, [one["name"] for one in table["unread"]]

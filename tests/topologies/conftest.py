@@ -54,7 +54,7 @@ def _is_left_out(item: Any) -> bool:
 
 
 def start_servers(kind: Any, **options: Any) -> Any:
-    """Return a context manager of servers. Skip the test if there is only REDIS_URL."""
+    """Return a context manager of servers. Skip the test if no server can be started."""
     if find_server() is None:
         pytest.skip("this test starts its own servers, but there is only REDIS_URL")
     return kind(**options)

@@ -18,9 +18,9 @@ from tests.behaviour.both import Async, Sync
 class Crowd:
     """Workers that run during the `with` block. Each acquire waits without limit.
 
-    `over` counts the grants after which this process treated more leases of a name as held than
-    its limit. `lease`: lease duration in seconds, long if no lease may be lost. `shares`: shares
-    for which workers acquire permits, each with a limit of 1.
+    `over`: number of grants after which this process treated too many leases of a name as held.
+    `lease`: lease duration in seconds, long if no lease may be lost. `shares`: shares for which
+    workers acquire permits, each with a limit of 1.
     """
 
     def __init__(
