@@ -12,7 +12,7 @@ import pytest
 from .report import PAGE, ROOT, Case, cells, columns, filled, read, span
 from .rows import PROOFS
 
-#: The number of faults and of bad inputs in the specification. Greater numbers may be missing.
+#: Number of faults and of bad inputs in the specification. Later rows may skip numbers.
 FAULT_ROWS, INPUT_ROWS = 40, 21
 
 XML = """<testsuites><testsuite>
@@ -36,7 +36,7 @@ def test_page_has_all_rows_of_the_specification_with_tests() -> None:
     assert all(tests and len(set(tests)) == len(tests) for tests in PROOFS.values())
 
 
-def test_test_named_after_a_row_is_listed_in_it() -> None:
+def test_each_test_named_after_a_row_is_listed_in_that_row() -> None:
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         text = path.read_text(encoding="utf-8")
         for name, row in re.findall(r"^(?:async )?def (test_row_(\d\d)_\w+)", text, re.MULTILINE):
