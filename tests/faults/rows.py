@@ -72,9 +72,8 @@ ROWS = """\
   behaviour/test_faults test_on_lost_is_called_and_fences_grow_after_data_loss[clear]
 25
   behaviour/test_faults test_unavailable_names_the_denied_command_not_the_password
-  test_requests_outage test_rejected_client_is_logged_with_its_cause_and_on_outage_applies
+  test_requests_outage test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies
   test_requests_outage test_rejected_client_is_logged_until_the_settings_are_corrected
-  test_requests_outage test_doctor_names_the_cause_when_redis_rejects_the_client
   test_operators_doctor test_doctor_lists_denied_commands_keys_and_channels
 26
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no replicas]
@@ -113,7 +112,7 @@ ROWS = """\
   behaviour/test_faults test_releases_get_connections_while_many_callers_wait
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no free connection]
 39
-  test_requests_outage test_outage_under_load_neither_lifts_the_limit_nor_delays_requests
+  test_requests_outage test_requests_from_before_and_during_an_outage_share_the_limit
   test_requests_outage test_outage_is_logged_once_when_many_permits_are_held
   test_requests_outage test_success_of_a_request_from_before_an_outage_does_not_end_the_outage
   test_requests_outage test_requests_do_not_ask_a_server_that_is_known_to_be_down
@@ -141,11 +140,10 @@ ROWS = """\
   test_engine_quorum test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one
 44
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[memory full]
-  test_protocol_memory test_full_memory_allows_a_waiter_to_take_free_permits
-  test_protocol_memory test_full_memory_allows_calls_of_holders_waiters_and_operators
+  test_protocol_history test_scripts_break_no_rule_when_random_clients_call_them[full memory]
+  test_protocol_memory test_full_memory_allows_calls_on_a_compact_name
   test_protocol_memory test_full_memory_allows_a_release_to_be_counted
   test_protocol_memory test_full_memory_denies_a_new_name_and_stores_nothing
-  test_protocol_memory test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted
 45
   faults/test_servers test_row_45_waiters_of_a_killed_process_are_skipped_together
   faults/test_servers test_row_45_waiters_of_a_live_process_keep_their_places
@@ -178,7 +176,7 @@ ROWS = """\
   test_engine_async test_loop_timeout_ignores_blocked_time_up_to_a_maximum
 54
   test_locks_postgres test_plain_lock_oversells_and_logs_one_warning
-  test_locks_postgres test_atomic_with_atomic_requests_raises_and_names_the_remedy
+  test_requests_transactions test_atomic_inside_a_transaction_raises_before_redis_is_asked
   test_locks_postgres test_locks_that_are_released_after_commit_sell_each_ticket_once
   test_checks test_check_reports_each_mistake_and_nothing_else
 55
@@ -223,7 +221,7 @@ limit lowered while permits are in use; callers with different limits
   test_operators_actions test_resize_replaces_the_callers_limit_and_keeps_the_holders
 another program's value under a key of the library
   behaviour/test_faults test_foreign_value_is_named_in_the_error_and_kept
-  test_protocol_scripts test_foreign_value_is_neither_used_nor_deleted
+  test_protocol_scripts test_foreign_value_or_unknown_format_is_neither_used_nor_deleted
   fuzz/test_garbage test_status_of_damaged_data_shows_what_is_readable
 token guessed, replayed, used after release
   behaviour/test_misuse test_forged_handle_cannot_be_adopted
