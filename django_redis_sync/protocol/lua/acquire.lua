@@ -1,15 +1,27 @@
--- acquire: grant permits of a name, or add the caller to the queue. Waiters repeat the call as their heartbeat.
--- If the token already holds a lease, the reply repeats it. A token with a tombstone gets no permits.
+-- acquire: grant permits of a name, or add the caller to the queue. A waiter repeats the call as its heartbeat.
+-- If the token already holds a lease, the reply is that lease again. A token with a tombstone never gets permits.
 -- KEYS leases never
 -- ARGV token lease how wants terms keep mark max_waiters fair compact
 --   lease: ms, or inf
---   how: try | wait | again (a waiter's heartbeat) | shadow (grants in any case, and counts what it would reject)
---   wants: the kind, p (plain) or w (read/write), and the limit
---   terms: permits (0: the whole name), limit, channel (-: none), maybe a share as /LIMIT/SHARE, label
+--   how: try, wait, again (the heartbeat of a waiter), or shadow (grants in any case, and counts what it would reject)
+--   wants: the kind (p: plain; w: read/write), followed by the limit
+--   terms: permits (0: the whole name), limit, channel ("-" in sync code), maybe the share as /LIMIT/SHARE, label
 --   keep: minutes of history
---   Optional, with the default in parentheses: mark: override of the policy, see apply_override (-); max_waiters (any
---   number); fair (1); compact: 0 keeps the name expanded (1)
--- Returns ok fence lease [used: permits in use, if there are other holders; reason: why shadow mode would reject] | wait now delay rank (delay: ms until the next heartbeat) | no reason waiting mean_hold limit (a rejection with four fields; for reason share, limit is that of the share) | more (expired leases are left, so repeat the call at once) | large limit | kind other | gone | dead
+--   The other arguments may be left out:
+--   mark: the override of the policy, see apply_override. Without it, or with "-", there is none.
+--   max_waiters: the most waiters of the name. Without it, there may be any number.
+--   fair: 0 lets a newcomer pass a first waiter that needs more permits than are free
+--   compact: 0 keeps the name expanded
+-- Returns one of these texts:
+--   ok fence lease [used] [reason]. used: permits in use, if there are other holders. reason: why shadow mode would
+--     have rejected the caller.
+--   wait now delay rank. delay: ms until the next heartbeat.
+--   no reason waiting mean_hold limit. A rejection with four fields. For reason share, limit is that of the share.
+--   more. Expired leases are left, so the caller repeats the call at once.
+--   large limit. The caller wants more permits than the limit in force.
+--   kind other. The name is in use as the other kind.
+--   gone. The lease or the place of the token has ended.
+--   dead. The token has a tombstone.
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)

@@ -1,13 +1,20 @@
 -- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
 -- ARGV token fence keep how tombstone hold mark place
---   how: release (the lease with this fence) | undo (any lease or waiter of the token) | giveup (removes a waiter; if
---   it was granted a lease meanwhile, claims the lease) | share (a writer becomes a reader, with the same lease) |
---   lost (counts a lease that was lost)
+--   how: one of these words:
+--     release: release the lease with this fence
+--     undo: remove any lease or waiter of the token
+--     giveup: remove a waiter. If it was granted a lease meanwhile, claim the lease.
+--     share: a writer becomes a reader, with the same lease
+--     lost: count a lease that was lost
 --   tombstone: 1 if an acquire of this token was not answered
---   hold: ms after the grant for which the permits stay taken; 0: none
---   place: ID of the job that the holder has finished
--- Returns ok [fence lease, if giveup found a lease] | no reason waiting mean_hold limit (the waiter was removed; the fields are those of a rejection in acquire) | lost (nothing changed, because the token holds no lease with this fence) | gone
+--   hold: the permits stay taken for these ms after the grant; 0: not at all
+--   place: the ID of the job that the holder has finished
+-- Returns one of these texts:
+--   ok [fence lease]. The two words follow if giveup found a lease.
+--   no reason waiting mean_hold limit. The waiter was removed; the fields are those of a rejection in acquire.
+--   lost. Nothing changed, because the token holds no lease with this fence.
+--   gone. The lease or the waiter had ended before.
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then

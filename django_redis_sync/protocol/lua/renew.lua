@@ -1,11 +1,14 @@
 -- renew: change the end of a lease, or confirm a handoff.
 -- KEYS leases never
 -- ARGV token fence how ms nth known keep
---   how: set (the lease ends in `ms`; inf: never) | adopt (set, by the new owner of a detached lease) |
---   confirm (the end stays)
+--   how: set (the lease ends in `ms`; inf: never), adopt (set, by the new owner of a detached lease), or confirm (the
+--   end stays)
 --   nth: number of this renewal of the lease. If it is lower than that of an earlier request, nothing changes.
 --   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
--- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
+-- Returns one of these texts:
+--   ok lease. lease: ms left, or inf.
+--   lost. The lease has expired, or has another fence. Nothing changed.
+--   adopted. Another owner has adopted the lease.
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
 local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then

@@ -1,11 +1,21 @@
--- visit: one delivery of a job by its task queue asks for a permit. The reply is a lease, or says when to send the
--- job again; until then the job is "away" and keeps its place. Live waiters come before jobs. Each delivery has its
--- own token, which becomes the token of the lease. If a call is repeated with its token, the reply is the same.
+-- visit: ask for a permit for a job that its task queue has delivered. The reply is a lease, or the time after which
+-- the job has to be sent again. Until then, the job is "away" and keeps its place. Live waiters come before jobs.
+-- Each delivery has a token of its own. If it is granted a lease, this is the token of the lease. If a call is repeated
+-- with the same token, the reply is the same.
 -- KEYS leases never
 -- ARGV token lease place nth ticket wants terms keep mark max_waiters job
---   place: ID of the job, a digest; nth: how many times it was sent again; ticket: time of its first delivery, from
---   a reply, or 0; wants, terms, keep, mark, max_waiters: as in acquire; job: a text for operators
--- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next delivery; rank: -1 for a copy, see answer_copy) | drop why (copy: the job has ended, or a later delivery replaced this one; cleared: by an operator) | no reason waiting mean_hold limit (as in acquire) | kind other | large limit | gone | dead
+--   place: the ID of the job, a digest
+--   nth: how many times the job was sent again
+--   ticket: the time of the first delivery, which an earlier reply gave; 0 for the first delivery
+--   job: a text for operators
+--   lease, wants, terms, keep, mark, max_waiters: as in acquire
+-- Returns one of these texts:
+--   ok fence lease [used]
+--   later ms nth ticket rank. The job is sent again after ms. nth: number of the next delivery. rank: -1 for a copy,
+--     see answer_copy.
+--   drop copy. The job has ended, or a later delivery replaced this one.
+--   drop cleared. An operator cleared the job.
+--   no reason waiting mean_hold limit, kind other, large limit, gone, dead: as in acquire
 local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7)
 local packed, us = compact_state(base)
