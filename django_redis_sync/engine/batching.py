@@ -108,7 +108,7 @@ class Batcher:
             batch = ahead
 
     def _fail_all(self, reason: str) -> None:
-        """Fail the commands that are left because the flusher was ended."""
+        """Fail the commands that still wait for an answer, because the flusher has ended."""
         for commands in (*(batch.commands for batch in self._in_flight), self._queue):
             _fail(commands, Failure(errors.ConnectionError(reason), clock(), "unanswered"))
         self._in_flight, self._queue = [], []
@@ -149,8 +149,9 @@ class Batcher:
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
-        """Return a reply for each command, or an exception for an error of the server. If reading
-        fails, fail each command and return an empty list."""
+        """Return a list with a reply for each command. If the server answered a command with an
+        error, the list has the exception. If reading fails, fail each command and return an empty
+        list."""
         replies: list[Any] = []
         try:
             with batch.limit:
@@ -167,8 +168,9 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply, or an exception for an error of the server. `buffered`: what the
-        connection has read: an exception, a push, or another value if it has read no reply yet."""
+        """Return the next reply, or an exception for an error of the server. `buffered`: a result
+        of `buffered_replies` that is not a reply. It is an exception, a push, or another value if
+        the connection has read nothing yet."""
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):

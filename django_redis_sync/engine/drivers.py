@@ -34,8 +34,8 @@ def attempt(
 ) -> Any:
     """Return the result of `plan(*of)`, which begins with `step`.
 
-    `known(answer, *of)` returns the result if the first answer is enough, else None. In most cases
-    it is enough, and no plan has to be made.
+    `known(answer, *of)` returns the result if the first answer is enough, else None. In most cases,
+    the first answer is enough, and no plan has to be made.
     """
     try:
         answer = server.run(step)
@@ -146,7 +146,7 @@ def command(alias: str, *args: Any) -> Any:
 
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Send several commands that only read, in one round trip, and return the replies. Raise
-    Unavailable or ForeignValue if Redis gave no usable answer to any of them."""
+    Unavailable or ForeignValue if Redis gave no usable answer to one of them."""
     try:
         replies = server_of(alias).commands(commands)
     except Failure as failure:
@@ -159,7 +159,7 @@ def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 def _key(words: Sequence[Any]) -> str:
-    """Return the key of a command that has one."""
+    """Return the key of a command, or "" if the command has no arguments."""
     return str(words[1]) if len(words) > 1 else ""
 
 

@@ -86,8 +86,8 @@ class Housekeeper:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Record that `token` waits in this process for the name `named`, or, if that is None, that
-        it no longer waits."""
+        """Record that `token` waits in this process for the name `named`. If `named` is None,
+        record that the token no longer waits."""
         if named is None:
             self.waiting.pop(token, None)
         else:
@@ -141,7 +141,7 @@ class Housekeeper:
         return self._earliest()
 
     def _run(self, job: Job, now: float, leaving: bool) -> None:
-        """Run a job. After an error it runs again later, and no other job is delayed."""
+        """Run a job. After an error, the job runs again later. The error delays no other job."""
         try:
             job.tend(server_of(self._alias), now, leaving)
         except ImproperlyConfigured:
@@ -177,7 +177,8 @@ class StepQueue:
         self._worker = Worker(f"redis-sync-{what}-{alias}", self._turn, self._earliest)
 
     def enqueue(self, entries: Iterable[Entry]) -> bool:
-        """Send these steps. Return False if there is no thread and none can be started."""
+        """Queue these steps for the thread. Return False if there is no thread and none can be
+        started."""
         self._pending.extend(entries)
         return self._worker.rouse()
 

@@ -1,4 +1,5 @@
-"""Async waiters. One Pub/Sub connection per event loop receives the wake-up messages of all."""
+"""Async waiters. One Pub/Sub connection per event loop receives the messages for all its
+waiters."""
 
 from __future__ import annotations
 
@@ -153,8 +154,8 @@ class Hub:
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
-                # Don't use listen(). It is an asynchronous generator, and a loop that ends closes
-                # those while this task still runs.
+                # Don't use listen(). It is an asynchronous generator. An event loop that ends
+                # closes its asynchronous generators while this task still runs.
                 while pubsub.subscribed:
                     for kind, data in await _received(pubsub):
                         if kind == "message":

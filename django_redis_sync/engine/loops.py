@@ -16,7 +16,8 @@ from ..protocol.plans import UNDO_BUDGET
 TICK = 0.05
 #: If a timer fires later than planned by more seconds than this, the loop counts as busy.
 LATE = 0.01
-#: Seconds from the end of a time limit to a last check. If there is no answer then, it is late.
+#: Seconds from the end of a time limit to a last check. If no answer has arrived by then, the
+#: answer is late.
 LAST_LOOK = 0.002
 #: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
@@ -67,7 +68,8 @@ class LoopTimeout:
 
     If a timer fires late, the loop was busy, and the answer may have arrived meanwhile. So the
     delay of a timer does not count. Only the time for which the timer was set counts. At the end, a
-    last timer gives the loop the time to read the answer. If it is late too, it is set again.
+    last timer gives the loop the time to read the answer. If the last timer fires late too, it is
+    set again.
 
     The time starts when this object is created, and ends with `stop`. A `with` block on this
     object raises asyncio.TimeoutError if the limit is exceeded.
@@ -154,7 +156,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # to the yield, so that the loop knows it
+            self._closing.asend(None).send(None)  # run to the yield: then the loop knows it
 
     def retire(self, servers: Iterable[Any]) -> None:
         """Close these servers now, or when the last plan that uses them has ended."""

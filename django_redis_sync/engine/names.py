@@ -1,5 +1,6 @@
-"""Who uses which names. Two indexes, from which lists are made, have the names in use, and since
-when a lease of each name is held. The label of a lease describes its holder."""
+"""The indexes for operators' lists of names, and the labels of leases. The registry has the names
+that were used lately. The index of holders has the time of each name's oldest lease. The label of a
+lease describes its holder."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ MOST_NOTED = 100_000
 #: Seconds between two writes of the index of holders. A lease that has been held for twice this
 #: time is in the index.
 HOLDERS_INTERVAL = 30.0
-#: Number of entries that a write checks: as many of the oldest, and as many from a random position.
+#: Each write checks this many of the oldest entries, and as many entries from a random position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
@@ -111,7 +112,8 @@ class Names:
             self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
 
     def _enter_quorum(self, quorum: Any, names: list[str], ms: int, now: float) -> None:
-        """List names on a quorum in the default cache, where operators look, and on each server."""
+        """Write the names of locks on a quorum into the cache of REDIS_SYNC, where operators look,
+        and into each server of the quorum."""
         config = conf.current()
         entries = [json.dumps([name, quorum.aliases]) for name in names]
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
@@ -174,12 +176,13 @@ def holders_key(prefix: str) -> str:
 
 
 class HolderIndex:
-    """The housekeeping job for the index of holders. Operators' lists read the index, to show the
-    names first that are held longest. `held`: returns the leases of this process.
+    """The housekeeping job for the index of holders. Operators' lists read the index, so that the
+    names with the oldest leases come first. `held`: returns the leases of this process.
 
     Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, each process enters
-    its permanent leases and those that it has held since the last write. It also corrects its
-    entries for leases that ended, and a few of other processes, which may have been killed.
+    its permanent leases and those that it has held since the last write. It also corrects its own
+    entries whose leases have ended, and a few entries of other processes, which may have been
+    killed.
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
@@ -243,7 +246,8 @@ def _inspecting(prefix: str, quoted: str) -> Run:
     return Run("inspect", (base + "leases", base + "never"), ("", 200), ROUND)
 
 
-# Labels: who holds, for people. A label is JSON of bounded size, and not trusted.
+# Labels, by which people recognize a holder. A label is JSON of bounded size. Its content is not
+# trusted, because other programs may write into Redis.
 
 #: Max characters of a field of a label.
 MAX_LABEL = 200

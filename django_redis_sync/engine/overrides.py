@@ -46,7 +46,7 @@ def reading(registry: str) -> Run:
     return Run("marks", (registry,), (), ROUND)
 
 
-#: The overrides as they were last read, and the time of the read. The key is their key in Redis.
+#: By the Redis key of the overrides: the overrides as last read, and the time of the read.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
@@ -112,7 +112,7 @@ class OverridePoller:
         """Keep the last known overrides in force, and log that once."""
         now = clock()
         for policy in _of(registry):
-            # Without this pause, every acquire would read again and wait for the read's timeout.
+            # Without this delay, every acquire would read again and wait for the read's timeout.
             policy.due = now + STALE
         if self._readable:
             self._readable = False

@@ -137,13 +137,13 @@ class CachedConnections:
     """Connections of the project's pool that stay checked out between two commands. This saves the
     time to get and release a connection, which is a quarter of the time of a command.
 
-    Few connections are cached. A small pool has none, and neither has Sentinel's pool, which checks
-    each connection that it gets back. A connection that was cached for longer than FRESH is
-    returned to the pool, which checks it. If a cached connection is broken, the plan repeats its
-    step.
+    At most MAX_CACHED connections are cached, and fewer of a small pool. Connections of Sentinel's
+    pool are not cached, because this pool has to check each connection that it gets back. A
+    connection that was cached for longer than FRESH is returned to the pool, which checks it. If a
+    cached connection is broken, the plan repeats its step.
 
     Private connections are used instead if the pool may not return a connection in time. Such a
-    pool waits for a free connection (redis-py's BlockingConnectionPool), has a class of the
+    pool waits for a free connection (redis-py's BlockingConnectionPool), is of a class of the
     project, or has a timeout for making a connection that is longer than the time left.
     """
 
@@ -281,8 +281,8 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        # The waiting threads. A thread that was interrupted may leave its entry here, and uses this
-        # entry again in its next wait. A semaphore instead of this dict would stay acquired.
+        # The waiting threads. An interrupted thread may leave its entry here. The next wait of the
+        # thread uses the same entry. If this were a semaphore, the thread would leave it acquired.
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
@@ -343,7 +343,7 @@ class PrivatePool:
 
 
 def _is_open(connection: Any) -> bool:
-    """Return True if an idle connection is open: it has received neither a reply nor its end."""
+    """Return True if an idle connection is still open and has no unread reply."""
     try:
         return not connection.can_read()
     except REDIS_ERRORS:

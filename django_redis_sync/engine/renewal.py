@@ -32,8 +32,8 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: If another renewal is sent, a renewal may be sent together with it before it is due. It may be
-#: earlier by this part of the time until it is due.
+#: When a renewal is sent, renewals that are nearly due are sent with it. A renewal may be early by
+#: this part of the time until it is due.
 EARLY = 1 / 8
 #: Seconds between two checks whether a lease without renewals is still referenced.
 POLL_INTERVAL = 60.0

@@ -19,7 +19,8 @@ class Schedule:
     skipped when its time comes.
     """
 
-    # Invariant: unless a token of _when was taken, the heap has an entry with its pair of times.
+    # Invariant: for each token of _when that was not taken, the heap has an entry with its pair of
+    # times.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
         self._heap: list[tuple[tuple[float, float], str]] = []

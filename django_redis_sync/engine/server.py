@@ -124,9 +124,9 @@ class Server:
         return replies
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send another Redis command, which may be sent twice, over a private connection. Return
-        the reply with str for bytes. Raise Failure if there was no usable answer within `timeout`
-        seconds. `asking`: send ASKING first."""
+        """Send a Redis command other than a script over a private connection. The command may be
+        sent twice. Return the reply with str for bytes. Raise Failure if there was no usable answer
+        within `timeout` seconds. `asking`: send ASKING first."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
@@ -243,7 +243,7 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: The functions that `replaced` got, by kind ("sync" or "async"). Empty if no block of it is open.
+#: The functions that `replaced` got, by kind ("sync" or "async"). Empty outside of its block.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 

@@ -2,7 +2,8 @@
 
 A page can't read ten thousand names, so each process counts events. An acquire only appends an
 event to a deque. Every two seconds, the housekeeping thread adds the events up and writes one small
-entry per group (a policy, a template, or the site). Its size doesn't depend on the number of names.
+entry per group (a policy, a template, or the site). The size of an entry doesn't depend on the
+number of names.
 
 The process also writes its permits in use and its waiters as a gauge. A gauge is valid for LIFE
 seconds, unless the process writes the next one before. So if a process dies, or if a lease is
@@ -37,7 +38,7 @@ LIFE = 30.0
 MOST_EVENTS = 200_000
 #: Max groups of a process.
 MOST_GROUPS = 500
-#: Rejections are written for at most this many keys of a group. They are the most rejected keys.
+#: Max keys of a group whose rejections are written: the keys with the most rejections.
 MOST_KEYS = 200
 #: The gauge of a group has this many keys with the most permits in use, and as many keys with the
 #: most waiters.
@@ -47,7 +48,8 @@ SITE = ""
 
 #: The kind of an event. For an acquire: g: granted at once; w: granted after a wait (ms); n:
 #: rejected; t: timed out; s: granted only because of shadow mode; b: its share was full, which is
-#: counted in addition to n or s. For a lease: r: released after a hold (ms); l: lost.
+#: counted in addition to n or s. For a lease: r: released after a hold (ms); l: lost. For a job: v:
+#: delivered; d: delivered twice, so that this copy was dropped.
 Kind = str
 
 
@@ -65,7 +67,7 @@ class Named(Protocol):
     def template(self) -> str: ...
 
 
-#: The permits of a name that a lease of this process holds, and the number of its waiters.
+#: A use of a name by this process: the name, the permits of a lease or 0, and 1 for a waiter or 0.
 Use = tuple[Named, int, int]
 
 
@@ -102,8 +104,8 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Reset the gauge. Keep the counts, but of the rejections only those of the most rejected
-        keys."""
+        """Reset the gauge, and keep the counts. Of the rejections, keep only those of the most
+        rejected keys."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))

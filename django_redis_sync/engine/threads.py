@@ -108,7 +108,8 @@ class Worker:
     def expect(self, due: float) -> bool:
         """Run `turn` at `due` or earlier. Wake the thread only if it would sleep longer.
 
-        Return False if there is no thread and none can be started. The next call tries again.
+        Return False if there is no thread and none can be started. In that case, the next call
+        tries again.
         """
         if due < self._looks_at or self._thread is None:
             self._looks_at = min(due, self._looks_at)
@@ -124,8 +125,8 @@ class Worker:
     def finish(self, is_pending: Callable[[], object], until: float) -> None:
         """At exit, run `turn` until nothing is pending, or until the time `until`.
 
-        If there is no thread, run it on the calling thread: from Python 3.12 on, no thread can be
-        started at exit.
+        If there is no thread, run `turn` on the calling thread, because from Python 3.12 on, no
+        thread can be started at exit.
         """
         while is_pending() and clock() < until:
             self._bell.ring()

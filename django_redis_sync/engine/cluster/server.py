@@ -176,8 +176,8 @@ class ClusterServer(Server):
 class AsyncClusterServer(AsyncServer):
     """The server of a cache alias that is a Cluster, on an event loop.
 
-    It sends a step to the node that has the name. In any other case, such as a redirection, the
-    sync server of the process carries the step out, in a thread. These cases are rare.
+    It sends a step to the node that has the name. If the slots are not known yet, or the node
+    redirects the step, the process's sync server carries the step out, in a thread. That is rare.
     """
 
     def __init__(self, alias: str) -> None:

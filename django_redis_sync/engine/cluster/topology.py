@@ -150,9 +150,9 @@ def is_silence(answer: Any) -> bool:
 
 
 def partly(answer: Any) -> Any:
-    """Return `answer`, or an "unanswered" Failure if the script stopped halfway, so that the step
-    is repeated. While a slot moves to another node, a script stops at a key that has moved, and
-    the script's earlier writes stay."""
+    """If the script stopped halfway, return an "unanswered" Failure, so that the plan repeats the
+    step. Otherwise return `answer`. While a slot moves to another node, a script stops at a key
+    that has moved, and the script's earlier writes stay."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer

@@ -6,9 +6,9 @@ acquire that gets no majority releases its grants, and tries again after a rando
 sends the steps and makes these pauses; `voting` counts the answers.
 
 Two callers can't both have a majority, because any two majorities have a server in common, and a
-server grants to one token at a time. The holder has a lease on each server of its majority. Its
-local expiry is the time until which a majority of the servers has its lease, minus a margin, DRIFT,
-because the servers' clocks may run at other rates.
+server grants to one token at a time. The holder has a lease on each server of its majority. The
+holder's local expiry is the time until which a majority of the servers has the lease, minus the
+margin DRIFT. The margin is needed because the servers' clocks may run at different rates.
 """
 
 from __future__ import annotations

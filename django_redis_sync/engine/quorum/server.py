@@ -1,5 +1,5 @@
-"""The servers of a quorum: AsyncQuorumServer on an event loop, where each step is a vote, and
-QuorumServer in sync code, which runs the votes on an event loop in a thread."""
+"""A quorum as a server: each step is a vote of the servers of the quorum. AsyncQuorumServer holds
+the votes on an event loop. QuorumServer, for sync code, holds them on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
-        # The queues of the servers are not used. So the heartbeat of a waiter is another try.
+        # The queues of the servers are not used. So a waiter's heartbeat is sent as another try.
         step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
@@ -248,7 +248,7 @@ class AsyncQuorumServer(AsyncServer):
         step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
-        held.abandoned = True  # for an answer to an acquire that may still arrive
+        held.abandoned = True  # an acquire whose answer is late must not return a grant
         await self._undo(step, held, voting.NOBODY)
         voting.forget(self.quorum, token)
         return ["gone"]
@@ -275,8 +275,8 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply of one server. A majority of the servers has at least as many holders as
-        this reply, and no reply with more holders has this property."""
+        """Return the reply of one server. At least a majority of the servers have as many holders
+        as this reply, or more. Of the replies for which this is true, it has the most holders."""
         replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return views[-self.quorum.need]

@@ -163,8 +163,8 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: The records by quorum and token. Threads and event loops share them, because another thread
-#: renews a lease.
+#: The records by quorum and token. Threads and event loops share them, because a lease may be
+#: renewed on another thread than the one that acquired it.
 _known: dict[tuple[Members, str], Held] = {}
 
 
@@ -201,7 +201,8 @@ def undo(step: Run, tombstone: int) -> Run:
 
 
 def check(members: Members) -> None:
-    """Raise ImproperlyConfigured if an alias can't be used, or two aliases have one LOCATION."""
+    """Raise ImproperlyConfigured if an alias can't be used, or if two aliases have the same
+    LOCATION."""
     # Two aliases of the same server would have two votes.
     places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
