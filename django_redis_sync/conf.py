@@ -29,7 +29,7 @@ _NOT_INSTALLED = (
 
 _PLACES = dict.fromkeys(defaults.ENTRY, "an entry of SEMAPHORES or ENDPOINTS")
 _PLACES |= dict.fromkeys(defaults.REQUESTS, "REQUESTS")
-_TABLE = "Their table is django_redis_sync/defaults.py, and the page Settings of the documentation."
+_TABLE = "For all options, see django_redis_sync/defaults.py, or Settings in the documentation."
 
 
 @dataclass(frozen=True, slots=True)

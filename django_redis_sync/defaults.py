@@ -1,7 +1,7 @@
 """The table of all options: type, check, default, and purpose.
 
-Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. If an
-option has no check, a bool must be a bool, and another type may have any value. The class
+Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. Without a
+check, an option of type bool must be a bool, and any other option may have any value. The class
 determines where the option may be given:
 
 - `Settings`: in REDIS_SYNC, in upper case.

@@ -1,4 +1,4 @@
-"""Replacement of Redis for tests: counters of permits in this process.
+"""A replacement for Redis in tests: counters of permits in this process.
 
 Limits, the order of waiters, and growing fences work for the threads and event loops of the
 process. Other features of the scripts are missing:
@@ -123,7 +123,7 @@ class _Counter:
 
 
 class MemoryServer:
-    """Replacement of a Server. `asynchronous`: the replacement of an AsyncServer."""
+    """A replacement for a Server. `asynchronous`: the replacement for an AsyncServer."""
 
     def __init__(self, alias: str = "default") -> None:
         self.alias, self.asynchronous = alias, _AsyncMemoryServer(self)
@@ -166,7 +166,7 @@ class MemoryServer:
 
 
 class _AsyncMemoryServer:
-    """Replacement of an AsyncServer."""
+    """A replacement for an AsyncServer."""
 
     plans = 0
 

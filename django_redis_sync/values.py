@@ -161,8 +161,8 @@ function = _callable("a callable or its path")
 
 # Names of options
 
-#: Options of this library, by the names that other libraries give them. A name may have several
-#: options. Only one of them can be given in the same place.
+#: Options of this library, by the names that other libraries give them. A name may mean several
+#: options. Each call takes at most one of these.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),

@@ -169,7 +169,8 @@ def check_endpoint(pattern: str) -> None:
 
 
 def policy_of(pattern: str | None) -> Policy | None:
-    """Return the policy of an entry of ENDPOINTS, or None if there is none or it is wrong."""
+    """Return the policy of the entry `pattern` of ENDPOINTS. Return None if `pattern` is None, or
+    if the entry is wrong."""
     if pattern is None or mistake(check_endpoint, pattern):
         return None
     return Endpoint(endpoints().entries[pattern]).policy

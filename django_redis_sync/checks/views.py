@@ -120,7 +120,7 @@ def _of_endpoint(route: Route) -> Iterator[Problem]:
 
 
 def _of_transaction(view: Any) -> Iterator[Problem]:
-    """Yield permits and locks that are released before COMMIT."""
+    """Yield a problem if permits or locks of the view are released before COMMIT."""
     if not is_atomic(view):
         return
     if any(marks_of(view)) and not has_middleware(_LIMITS):
@@ -140,7 +140,7 @@ def _of_transaction(view: Any) -> Iterator[Problem]:
 
 
 def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
-    """Yield options that can't work."""
+    """Yield a problem for each option that can't work."""
     for option, count in _CALLABLES.items():
         if problem := _misfit(getattr(policy, option), count):
             yield (
@@ -180,7 +180,8 @@ def _misfit(function: Any, count: int) -> str:
 
 
 def _of_mixin(owner: type) -> Iterator[Problem]:
-    """Yield base classes that keep the mixin from being called, or that should come before it."""
+    """Yield a problem for each base class that keeps the mixin from being called, and for a login
+    mixin that comes after it."""
     place = owner.__mro__.index(SemaphoreRequiredMixin)
     for base in owner.__mro__[:place]:
         code = getattr(inspect.unwrap(vars(base).get("dispatch", base)), "__code__", None)
@@ -213,7 +214,8 @@ def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_limits() -> Iterator[CheckMessage]:
-    """Yield names with different limits in ENDPOINTS, of which only the largest takes effect."""
+    """Yield a warning for each name with different limits in ENDPOINTS. Only its largest limit
+    takes effect."""
     limits: dict[str, dict[int, str]] = defaultdict(dict)
     for pattern in endpoints().entries:
         policy = policy_of(pattern)
@@ -231,8 +233,8 @@ def _check_limits() -> Iterator[CheckMessage]:
 
 
 def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield names whose share_limit has no effect, because no share is given or the limit is
-    lower."""
+    """Yield a warning for each name whose share_limit has no effect, because no share is given or
+    the limit is lower."""
     policies = [policy for route in reached for policy in policies_of(route)]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}
@@ -255,8 +257,8 @@ def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield pairs of limits that two views take in opposite orders. Requests of these views could
-    wait for each other."""
+    """Yield a warning for each pair of limits that two views take in opposite orders. Requests of
+    these views could wait for each other."""
     first: dict[tuple[str, str], str] = {}
     for route in reached:
         for way in admissions_of(route, has_middleware(_LIMITS) and is_atomic(route.view)):

@@ -62,10 +62,11 @@ def number(value: float) -> str:
 
 
 def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = False) -> Bar:
-    """Return a bar with a max width of 100. Without a limit, one holder makes the bar full.
+    """Return a bar with a max width of 100. Without a limit, the width is 100 if there is a holder.
 
-    The level is "full" only if there are waiters, because it is normal that a lock is held. A lock
-    that is held is "busy" if its lease is `permanent`.
+    The level is "full" if all permits are in use and there are waiters. It is "busy" if at least
+    three quarters of the permits are in use. A lock is "busy" only if its lease is `permanent`,
+    because it is normal that a lock is held.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)
     if share >= 1 and waiting:

@@ -21,9 +21,9 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
 class Action(forms.Form):
-    """An operator action. The class has the name of a method of `actions.Change`, and the form's
-    fields are its arguments and the reason. The confirm page shows `title` and `effect`. `done` is
-    the message after the action."""
+    """An operator action. By default, `run` calls the method of `actions.Change` that has the name
+    of the class. The form has a field for each argument of the method, and one for the reason. The
+    confirm page shows `title` and `effect`. `done` is the message after the action."""
 
     title: Promise
     effect: Promise
@@ -108,7 +108,7 @@ class Clear(Action):
         fence = int(text) if text.isdecimal() else -1
         return [holder for holder in status.holders if self.evicts(holder.fence, fence)]
 
-    #: Whether to evict a holder, by its fence and the fence in the form.
+    #: Compare a holder's fence with the fence in the form. Return True to evict the holder.
     evicts = staticmethod(operator.le)
 
     def run(self, status: Status, by: str) -> Outcome:

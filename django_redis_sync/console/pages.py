@@ -29,7 +29,8 @@ PER_PAGE, KEYS_PER_PAGE = 25, 20
 MAX_COMPARED = 60
 #: Max keys, of all policies together, in the result of a search.
 MAX_FOUND_KEYS = 20
-#: Max rows that the page of an action reads. It is so large that the page finds every holder.
+#: Max holders, and max waiters, that the confirm page of an action reads. This number is so large
+#: that the page finds every holder.
 ALL_ROWS = 100_000
 #: Minutes of history on the page of a name, by default.
 SHORT = 60
@@ -153,7 +154,8 @@ def _row(group: Group, past: Past) -> Context:
 
 
 def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
-    """Return the links of the headers and of the page numbers, with the rest of the query."""
+    """Return the links of the headers and of the page numbers. Each link keeps the search and the
+    history of the current query."""
     kept = {"history": wanted.history} if wanted.history else {}
     kept |= {"q": wanted.query} if wanted.query else {}
 

@@ -202,8 +202,9 @@ def confirm_url(request: HttpRequest) -> str:
 
 
 def actions_log(object_id: str) -> dict[str, Any]:
-    """Return the actions on a name, as Redis has them, for the history page of the name. If they
-    can't be read, return the error, because the page also has entries from the site's database."""
+    """Return the actions on a name, as Redis has them, for the history page of the name. If Redis
+    can't be read, return the error instead of raising it, so that the page still shows the entries
+    from the site's database."""
     name, key = _entry(object_id).parts
     try:
         with page_errors():

@@ -124,7 +124,7 @@ class Server:
         return replies
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a Redis command other than a script over a private connection. The command may be
+        """Send a Redis command that is not a step over a private connection. The command may be
         sent twice. Return the reply with str for bytes. Raise Failure if there was no usable answer
         within `timeout` seconds. `asking`: send ASKING first."""
 

@@ -76,8 +76,8 @@ async def aadmit(
 
 
 class _Admission:
-    """The admission of a request to the limits of one place. A place is the middleware, decorators
-    that directly wrap each other, or a mixin."""
+    """The admission of a request to the limits that are applied together: those of the middleware,
+    of a mixin, or of decorators that directly wrap each other."""
 
     __slots__ = ("hold", "request", "seen", "slots", "state")
 
@@ -187,7 +187,7 @@ class _Admission:
             seconds = self._seconds_left(policy)
             if seconds > 0 and not self.slots.full(self.request):
                 # When a wait begins, Redis has answered. The wait reports this to the breaker at
-                # once, so that other requests need not wait for its end.
+                # once, so that other requests need not wait for the end of this wait.
                 take.wait = Wait(self.request, self.slots, seconds)
                 take.wait.succeeded = partial(redis.succeeded, generation)
         try:

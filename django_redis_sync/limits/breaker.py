@@ -95,7 +95,8 @@ class Breaker:
             self.generation += self.down
 
     def _log(self, error: BaseException, changed: bool) -> None:
-        """Log an error once per outage. Repeat an error of the configuration."""
+        """Log an error once per outage. Log an error of the configuration again every
+        REMINDER_INTERVAL seconds."""
         why = configuration_error(error)
         if why and (why != self._logged or clock() >= self._remind_at):
             self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL

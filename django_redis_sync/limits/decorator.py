@@ -250,7 +250,8 @@ def _may_reference_request(view: Any, option: str, value: Any) -> bool:
     return not isfunction(value) or any(getattr(value, part) for part in parts)
 
 
-# With this mark, a decorator directly on `dispatch` acquires the mixin's permits with its own.
+# With this mark, a decorator directly on `dispatch` acquires the mixin's permits together with its
+# own.
 setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
 
 
@@ -268,8 +269,8 @@ class _Mark:
         self._view_class, self._initkwargs = view_class, initkwargs
 
     def declared(self) -> Declared | None:
-        """Return the options that the view's attributes give. Return None if a method is
-        overridden, because the method may need the request."""
+        """Return the options that the view's attributes give. Return None if a method
+        `get_semaphore_<option>` is overridden, because that method may need the request."""
         for option in ("name", *ENTRY):
             getter = f"get_semaphore_{option}"
             if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):

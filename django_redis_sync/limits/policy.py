@@ -134,8 +134,8 @@ class Entry(NamedTuple):
 
 
 def entry_of(pattern: str, given: Any) -> Entry:
-    """Return an entry of ENDPOINTS. The name is `given` if that is a str. If it is a dict, the name
-    is its "name", or else the pattern.
+    """Return an entry of ENDPOINTS. If `given` is a str, it is the name. If `given` is a dict, the
+    name is its item "name", or else the pattern.
 
     Raise ImproperlyConfigured if `given` is neither a str nor a dict, or if the pattern is not a
     str.
@@ -211,9 +211,10 @@ class Endpoint:
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
         """Return the policy of a decorator or mixin on this view.
 
-        The name is that of the decorator. If it has none, it is the name of the view's entry in
-        ENDPOINTS, or else `fallback`. If the entry has the same name, it gives the options that the
-        decorator leaves out. Raise ImproperlyConfigured for a wrong option, or if no limit is set.
+        The policy has the name of the decorator or mixin. If that is None, the policy has the name
+        of the view's entry in ENDPOINTS, or else `fallback`. If the entry has the same name as the
+        policy, the entry gives the options that the decorator or mixin leaves out. Raise
+        ImproperlyConfigured for a wrong option, or if no limit is set.
         """
         found = self._declared.get((declared, fallback))
         if found is None:

@@ -3,14 +3,15 @@
 If a view returns a complete response, its permits are released at once. The permits of a stream are
 released after its last byte. If Django still has to render the response, they are released after
 that. Such a response may also be discarded: a template or a middleware raises an exception, or the
-client leaves. So the permits are released at the end of the request if that is earlier.
+client leaves. So the permits are released at the end of the request at the latest.
 
 Django reports the end of a request in two ways. It calls `request.close()` when it closes the
 response that it sent, which may be another one than the view's. Under ASGI, if the client left
-before there was a response, Django only sends `request_finished`. It does so in the thread of the
-request's sync code, so after that code. If a server cancels the request, Django 6.1 does neither.
-Then the permits are released when the context in which Django handles the request is deleted. The
-context exists as long as a task or a thread runs code of the request.
+before there was a response, Django only sends the signal `request_finished`. It sends the signal in
+the thread that runs the request's sync code, so the signal comes after that code. If a server
+cancels the request, Django 6.1 does neither. Then the permits are released when the context in
+which Django handles the request is deleted. The context exists as long as a task or a thread runs
+code of the request.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from .policy import Policy, SemaphoreId
 #: The attribute of a request with its State.
 _STATE = "_redis_sync"
 
-#: A stream is ended LEAD seconds before its lease expires, so that it has stopped when the next
-#: request is admitted. If max_hold is short, this time is the part MAX_PART of max_hold.
+#: A stream is ended shortly before its lease expires, so that it has stopped when the next request
+#: is admitted. This is LEAD seconds before, or the part MAX_PART of max_hold if that is shorter.
 LEAD, MAX_PART = 0.5, 0.1
 
 
@@ -183,7 +184,7 @@ class Hold:
             run_callbacks(self.release)
 
     def goes_with(self, request: HttpRequest, response: Any) -> bool:
-        """If `response` is not complete, arrange that its end releases the permits. Return True.
+        """If `response` is not complete, let its end release the permits, and return True.
 
         Return False if the caller has to release the permits now, because the response is complete
         or the request has ended.
@@ -257,7 +258,7 @@ class Hold:
 
     def _leave(self) -> Permit | None:
         """Return a permit with a lease to release now, or None. No other caller gets this permit.
-        If Redis is down, release its leases in the background instead."""
+        While Redis is down, release the leases in the background instead."""
         self._hang_up = None  # the connection may already serve another request
         while self._permits:
             try:

@@ -128,9 +128,10 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method, in the form of `marks_of`. Each place that declares
-    limits has a list, and the outermost place comes first. A request takes the permits of a place
-    together."""
+    """Return the limits of a view for a method, in the form of `marks_of`. A list has the limits of
+    decorators that directly wrap each other, or of a mixin, or of both if the decorators directly
+    wrap the mixin. A request takes the permits of a list together. The outermost list comes
+    first."""
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
     handler = getattr(owner, method.lower(), None)
@@ -182,7 +183,7 @@ class Route(NamedTuple):
 
 
 def routes() -> list[Route]:
-    """Return the views of ROOT_URLCONF. Return none if it can't be loaded."""
+    """Return the views of ROOT_URLCONF, or an empty list if it can't be loaded."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:
@@ -205,7 +206,7 @@ def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]
     """Return the limits that the requests of a view take together, for each way through the view.
 
     A view has one way per HTTP method. A way is a list of admissions in order: first the admission
-    by the middleware, then one for each place, outermost first. `atomic`: True if ATOMIC_REQUESTS
+    by the middleware, then one for each list of `places_of`. `atomic`: True if ATOMIC_REQUESTS
     wraps the view, so that the middleware takes all limits in one admission.
     """
     endpoint = _endpoint_of(route)

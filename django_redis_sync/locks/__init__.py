@@ -13,7 +13,7 @@ top to bottom:
   and when to renew it. The lease renewer (`engine.renewal`) renews it in the background.
 - `callers`: the leases that each thread or task acquired, for `release()` and blocks.
 
-Beside that:
+Other files:
 
 - `acquire_all`: several semaphores, all or none of them.
 - `synchronized`: a decorator that limits the calls of a function.

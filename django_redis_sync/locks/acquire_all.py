@@ -138,7 +138,8 @@ class acquire_all:
         return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
-        """Return a function that returns the rest of the seconds to wait. They begin now."""
+        """Return a function that returns the seconds left to wait, counted from now. It returns
+        None if this object has no blocking_timeout."""
         if self._seconds is None:
             return lambda: None
         deadline = clock() + self._seconds

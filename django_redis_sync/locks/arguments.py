@@ -23,7 +23,8 @@ _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
 )
-#: The check of each argument. None is not checked. A flag may be any value, as in redis-py.
+#: The check of each argument. An argument that is None is not checked. A flag may have any value,
+#: as in redis-py.
 _CHECKS: dict[str, values.Check] = {
     "limit": values.whole,
     **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
@@ -34,7 +35,8 @@ _CHECKS: dict[str, values.Check] = {
 
 @lru_cache(maxsize=512, typed=True)
 def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Check the arguments of the class `kind`, and return the attributes of an object of it.
+    """Check the arguments of the class `kind`, and return the attributes of an object with these
+    arguments.
 
     Raise TypeError or ValueError if an argument is wrong. The cache distinguishes types, because
     True equals 1, but is not a valid limit.
@@ -72,8 +74,8 @@ def text_of_share(value: Any) -> str | None:
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
     """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
 
-    `method`: the method's name; "" for the class. `more`: positional arguments that are too many.
-    `options`: the keywords.
+    `method`: the method's name; "" for the class. `more`: surplus positional arguments. `options`:
+    the keywords.
     """
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:

@@ -96,8 +96,8 @@ class ByCaller(dict[Caller, T]):
     # There is no threading.local per object, because it is expensive to make, and many objects are
     # used only once.
     def at(self, caller: Caller, make: Callable[[], T]) -> T:
-        """Return the T of a caller. If there is none, return `make()`, and store it for as long as
-        the caller exists."""
+        """Return the value of a caller. If there is none, return `make()`, and store it for as long
+        as the caller exists."""
         found = self.get(caller)
         if found is None:
             found = make()

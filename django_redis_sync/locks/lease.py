@@ -217,9 +217,9 @@ class Lease:
 
         This process no longer renews or releases it. The lease expires after `timeout` seconds
         (default: its own timeout) unless it is adopted first. The time held so far counts toward
-        `max_hold` of the adopter. Keep the handle secret, as a session key. Raise LeaseLost if the
-        lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError for
-        a lease of several servers.
+        `max_hold` of the adopter. Keep the handle as secret as a session key. Raise LeaseLost if
+        the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
+        for a lease of several servers.
         """
         return self._detached(self._run(self._renewal(timeout, leaving=True)))
 
@@ -346,7 +346,8 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # `release` and `detach` don't check it: other tasks of this loop may be waiting for the lease.
+    # `release` and `detach` don't call this, because other tasks of this loop may wait for the
+    # lease.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

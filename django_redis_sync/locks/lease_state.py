@@ -1,4 +1,5 @@
-"""The state of a lease by the clock of this process, and when to renew it. This has no I/O."""
+"""The state of a lease by the clock of this process, and when to renew it. This module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -182,8 +183,8 @@ class LeaseState(LocalExpiry):
         left, aim = self._last() - now, self._aim() - now
         if self._leaving:
             return aim
-        # Not shorter than the holder's own renewal in flight, which this one would override: it has
-        # a higher number.
+        # This renewal has a higher number than the holder's own renewals in flight. It overrides
+        # them, so it must not be shorter.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
@@ -213,7 +214,8 @@ class LeaseState(LocalExpiry):
         nth = next(self._nth)
         self._aims[nth] = end = now + wanted - TICK
         self._leaving |= leaving
-        # Redis may shorten the lease before its answer arrives, or the answer may be lost.
+        # Record the renewal before it is sent, because Redis may shorten the lease before its
+        # answer arrives, or the answer may be lost.
         self.asked(nth, wanted, now)
         if not self.terms.renew:
             self._last_end = min(self._last_end, end)
@@ -300,13 +302,15 @@ class LeaseState(LocalExpiry):
             self.over, self.due = "released", math.inf
 
     def detached(self) -> int:
-        """Mark the lease as detached. Return a number that is higher than that of each renewal."""
+        """Mark the lease as detached. Return a number that is higher than the number of any renewal
+        so far."""
         self.over = self.closed = "detached"
         self.due = math.inf
         return next(self._nth)
 
     def not_done(self) -> None:
-        """Let the release not mark the job as done, because the task queue delivers it again."""
+        """Keep the release from marking the job as done, because the task queue delivers the job
+        again."""
         self.grant = self.grant._replace(place="")
 
     def giving_back(self) -> Run:

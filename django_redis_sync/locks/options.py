@@ -95,7 +95,8 @@ class Acquirer:
     #: The template of the name, for statistics; "" if it is unknown.
     _template = ""
     # A cache of requests for one permit with the object's own blocking_timeout. The key is
-    # `blocking`, label, and template. Objects with equal arguments share it until one is changed.
+    # `blocking`, label, and template. Objects with equal arguments share the cache. An object whose
+    # attribute is changed gets its own cache.
     _usual: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
@@ -150,8 +151,8 @@ class Acquirer:
         return self._completed(*found[1:])
 
     def _completed(self, terms: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
-        """Return the request with two values that differ for each call. These are the share, and
-        the time when the wait ends."""
+        """Return the settings and the request. Add the two values that are not cached: the share,
+        and the time when the wait ends."""
         if self.share:  # not cached: there may be many shares
             ask = ask._replace(share=self.share, words=None)
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
@@ -201,7 +202,7 @@ class Acquirer:
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         """Return two numbers: the limit for this caller, and the permits to request. Raise
-        ValueError if the permits exceed a limit. Raise ImproperlyConfigured if none is set."""
+        ValueError if the permits exceed a limit. Raise ImproperlyConfigured if no limit is set."""
         limit = self.limit if self.limit is not None else named.get("limit")
         if limit is None or callable(limit):  # a callable in the settings is for requests
             raise ImproperlyConfigured(
@@ -347,7 +348,7 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases don't check this, because other callers may wait for the permit, even on this loop.
+    # Releases don't call this, because other callers may wait for the permit, even on this loop.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:

@@ -50,7 +50,8 @@ class Semaphore(Acquirer):
     - `max_hold`: seconds after which a renewed lease ends.
     - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
     - `blocking`: False to never wait for a permit.
-    - `blocking_timeout`: seconds to wait, 0 or more. None (default) or `math.inf`: without a limit.
+    - `blocking_timeout`: seconds to wait, 0 or more. None (default):
+      `REDIS_SYNC["BLOCKING_TIMEOUT"]`. `math.inf`: without a limit.
     - `fair`: True (default) to serve waiters in order of arrival.
     - `using`: alias of the cache with the Redis server. For a `Lock` also a list of aliases, a
       quorum: a majority of these servers has to grant the lock, and waiters have no order.
@@ -221,9 +222,9 @@ class Semaphore(Acquirer):
         """Return a context manager that acquires, runs a database transaction, and then releases.
 
         The transaction is `transaction.atomic(using, durable=True)`, and the release follows its
-        COMMIT or rollback. `using`: alias of a database. Besides what a `with` block of the
-        semaphore raises, raise RuntimeError inside another transaction on that database, and
-        LeaseLost, after a rollback, if the lease was lost before the COMMIT.
+        COMMIT or rollback. `using`: alias of a database. Raise what a `with` block of the semaphore
+        raises. Raise RuntimeError inside another transaction on that database. Roll back and raise
+        LeaseLost if the lease was lost before the COMMIT.
         """
         return transactions.locked_atomic(self, using)
 
@@ -353,8 +354,8 @@ class Semaphore(Acquirer):
         warn if a transaction is open."""
         if not self.release_on_commit:
             remedy = (
-                "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "
-                "with @transaction.non_atomic_requests."
+                "Use release_on_commit=True, or its atomic(). On a view that ATOMIC_REQUESTS "
+                "wraps, atomic() also needs @transaction.non_atomic_requests."
             )
             transactions.warn_if_racing(f"The lease of {self.name!r}", remedy)
             return False

@@ -83,7 +83,7 @@ class _Connected(threading.local):
     """The database connections of this thread. Each release needs them, and Django's own list is
     slow. `leases`: the leases that the thread's open transactions will release."""
 
-    _known: list[weakref.ref[Any]] | None = None  # None until first use, because of the settings
+    _known: list[weakref.ref[Any]] | None = None  # None until first use, which needs the settings
 
     def __init__(self) -> None:
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -172,7 +172,7 @@ def warn_if_racing(what: str, remedy: str) -> None:
         return
     text = (
         f"{what} is released before the transaction on {aliases[0]!r} commits: the next holder may "
-        f"still read the data from before. {remedy}"
+        f"still read the old data. {remedy}"
     )
     if settings.DEBUG:
         warnings.warn(text, TransactionRace, stacklevel=_level_outside())

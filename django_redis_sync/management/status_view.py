@@ -22,9 +22,11 @@ from .arguments import find
 from .history_view import events, exactness
 from .terminal import Cell, Column, Output, flexible, number, printable
 
-#: Max keys of a policy without statistics that are summed up. These are the keys used last.
+#: Max keys that are read and summed up for a policy that has no statistics. These are the keys used
+#: last.
 MAX_SUMMED = 200
-#: Max busy keys of a policy for which the page of the policy shows the holders of each key.
+#: If a policy has more busy keys than this, its page shows one line each for this many keys,
+#: without their holders.
 MAX_DETAILED = 20
 
 

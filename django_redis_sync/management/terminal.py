@@ -17,7 +17,8 @@ from django.utils.translation import ngettext
 from ..logs import printable as printable
 
 GAP = "  "
-#: Min width to which a column is narrowed. If a table is still too wide, its lines are too long.
+#: Min width to which a column is narrowed. If the table is still too wide, its lines exceed the
+#: width of the terminal.
 NARROWEST = 8
 
 # The alternate screen, without a cursor, and with long lines cut at the right.

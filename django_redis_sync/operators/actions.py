@@ -41,7 +41,8 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The outcome of `clear` for a holder or waiter. `done`: False if that had ended before."""
+    """The outcome of `clear` for a holder or waiter. `done`: False if the lease or the wait had
+    ended before."""
 
     id: str
     done: bool
@@ -215,8 +216,8 @@ class Change:
         return self._done(action, names)
 
     def _operate(self, action: str, names: Sequence[Keys], value: str = "") -> None:
-        """Run the script for each name, or twice if a connection was lost. Raise Unavailable if it
-        failed."""
+        """Run the script for each name. If a connection was lost, repeat the step once. Raise
+        Unavailable if a step failed."""
         for start in range(0, len(names), _BATCH):
             steps = [operating(one, action, value) for one in names[start : start + _BATCH]]
             answers: list[Answer | Failure]

@@ -25,7 +25,7 @@ from .reads import server_time, where
 
 #: Max recorded actions, of all names together. Older actions are removed.
 MAX_KEPT = 1000
-#: Days after the last action for which the record is stored.
+#: Days for which the record is stored after the last action.
 KEPT_DAYS = 365
 #: Max characters of a reason and of an operator's name.
 MAX_TEXT = 200

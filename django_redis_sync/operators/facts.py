@@ -18,7 +18,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
-#: Number of holders, waiters, and shares that the server reads to find the heaviest shares.
+#: Approximate max number of holders, waiters, and shares, all together, that the server reads to
+#: find the heaviest shares.
 MAX_RECORDS = 10_000
 # The last whole second of the year 9999, in ms. Python has no later datetime.
 _LAST_MS = 253_402_300_799_000

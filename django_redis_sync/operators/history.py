@@ -100,8 +100,8 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
 
     Redis stores a peak only for minutes with a grant. `holders`: for each current lease, the time
     of its grant and its number of permits. The number of leases that have ended follows from the
-    counts of grants and releases. Each of them counts as one permit. A lease that expired or was
-    cleared counts only in the minute of its grant. So a peak is never too high.
+    counts of grants and releases. Each ended lease counts as one permit. A lease that expired or
+    was cleared counts only in the minute of its grant. So a peak is never too high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:

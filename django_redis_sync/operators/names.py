@@ -224,9 +224,9 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
     return [(name, None), *((name, key) for key in keys)]
 
 
-# Locks on a quorum. A process that holds such a lock writes its name and the aliases of the quorum
-# into the default cache and on each server. So a list of the names on any of these aliases shows
-# the lock once.
+# Locks on a quorum. A process that holds such a lock writes the lock's name and the aliases of the
+# quorum into the cache of REDIS_SYNC and into each server of the quorum. So a list of the names on
+# any of these aliases shows the lock once.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:

@@ -192,7 +192,7 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Return the keys of a group's statistics: gauges per process, counts by key, and counts.
+    """Return the keys of a group's statistics: gauges per process, counts by key, and total counts.
 
     `prefix`: quoted. `group`: a quoted policy or template, or "" for all names.
     """

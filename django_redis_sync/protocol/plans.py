@@ -238,8 +238,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # The server may have removed the message, and its reply was lost. Then the reply to
-                # the next request has the lease.
+                # The server may have removed the message from the list, although its reply was
+                # lost. In that case, the reply to the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:

@@ -74,8 +74,8 @@ CONSTANTS = MappingProxyType(
         "LATEST": 60_000,  # longest time until a job comes back
         "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
         "STARVED": 3,  # after this many deliveries without a permit, one is kept for the job
-        "TURN": 2000,  # how long a permit is kept for a job, or its next delivery is waited for
-        "REST": 30_000,  # how long no permit is kept after a job did not come for one
+        "TURN": 2000,  # how long a permit is kept for a job, and how long a job may be overdue
+        "REST": 30_000,  # how long no permit is kept for any job after the end of TURN
         "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms
     }
 )
@@ -120,7 +120,7 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: The max number of waiters that means no limit, because so many waiters never wait.
+#: The value of `max_waiters` that means no limit. There are always fewer waiters.
 ANY = 10**9
 
 #: The defaults of the arguments that a caller may leave out.
@@ -167,7 +167,8 @@ def with_functions(text: str) -> str:
 
 
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
-    """Replace constants (`values`), the script's KEYS in capitals, and fields of a name.
+    """Replace constants by their `values`, the script's KEYS in capitals by `KEYS[n]`, and fields
+    of a name by their positions.
 
     If these were local variables instead, each function would have to capture them, which takes
     time. Also remove indentation. Raise KeyError for an unknown field.

@@ -108,7 +108,8 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
     of the monotonic clock, raise Failure.
 
     A `patient` request has a place in the queue that it could lose. If the server is unreachable,
-    only a patient request is repeated until then.
+    only a patient request is repeated until the time `until`. Any other request is repeated at most
+    once.
     """
     tries, whole = 0, step.timeout
     while True:

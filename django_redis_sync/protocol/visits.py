@@ -22,8 +22,8 @@ class Job(NamedTuple):
 
 class Later(NamedTuple):
     """The job must be sent again in `seconds`, with `nth` and `ticket` (see `Job`). `rank`: number
-    of jobs before it in the queue. It is -1 if that is unknown, for example because the task
-    queue has delivered the job twice."""
+    of jobs before this job in the queue. It is -1 if the number is unknown, for example because the
+    task queue has delivered the job twice."""
 
     seconds: float
     nth: int

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parser of the command line."""
+    """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m example_project.demo",
         description="Drives real HTTP traffic at the example site and shows that its limits hold.",

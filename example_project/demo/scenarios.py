@@ -40,7 +40,7 @@ EXPORT_SPREAD = 0.015  # seconds between two requests, less than an export takes
 
 LEASE = settings.LEASE_SECONDS
 HOLD_SECONDS = 20  # long enough to find and kill the holder
-HOLD_BEFORE_KILL = 0.7  # seconds after which the lease has been renewed
+HOLD_BEFORE_KILL = 0.7  # seconds from the rejection of the second request to the kill
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 

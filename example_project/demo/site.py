@@ -48,7 +48,7 @@ class Server:
 
     @property
     def prefix(self) -> str:
-        """The pages to request: the async ones under uvicorn."""
+        """The prefix of the pages to request. Under uvicorn, these are the async pages."""
         return "/async" if self.name == "uvicorn" else ""
 
     @property

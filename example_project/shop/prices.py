@@ -1,5 +1,5 @@
-"""The price list: two files that belong together. Only the read/write lock prevents that a reader
-gets one new and one old file."""
+"""The price list: two files that belong together. Only the read/write lock keeps a reader from
+getting one new and one old file."""
 
 import asyncio
 import time

@@ -22,7 +22,8 @@ STREAMS = Witness("streams")
 @require_GET
 @semaphore_required("streams", limit=STREAM_LIMIT, blocking_timeout=0)
 def stream(request: HttpRequest) -> StreamingHttpResponse:
-    """Send lines, for 30 seconds with `?seconds=30`. A third stream at the same time gets a 503."""
+    """Send lines for STREAM_SECONDS. A query such as `?seconds=30` sets another time. A third
+    stream at the same time gets a 503."""
     pause = seconds_of(request.GET, STREAM_SECONDS) / LINES
     return _response(_lines(request, pause))
 

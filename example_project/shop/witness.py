@@ -22,7 +22,7 @@ from django.conf import settings
 class Visit:
     """An admitted request: its page, its times, and the number of requests inside at its entry."""
 
-    who: str  # the page's path
+    who: str  # the page's path, or the name of a customer
     pid: int  # the worker
     parent: int  # the server of the worker
     arrived: float  # monotonic seconds, the same clock in every process of a machine
@@ -85,7 +85,8 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let one thread at a time in, of all processes. It stays for less than a millisecond."""
+        """Let in one thread at a time, across all processes. Each stays for less than a
+        millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)

@@ -316,7 +316,7 @@ class AsyncQuorumServer(AsyncServer):
 
 
 class NoHub:
-    """A replacement of Hub, because a quorum sends no wake-up messages."""
+    """Used instead of a Hub, because a quorum sends no wake-up messages."""
 
     async def ready(self, timeout: float) -> str:
         """Return "-", which means that there is no channel."""

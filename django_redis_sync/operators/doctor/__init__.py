@@ -37,7 +37,8 @@ from .servers import Finding, Level, allowed
 
 __all__ = ["Finding", "Level", "examine", "rules"]
 
-#: Max names that are checked, those used last. Besides, of all policies together, as many keys.
+#: Max names that are checked: those used last. At most this many keys are checked too, of all
+#: policies together.
 MAX_NAMES = 30
 #: Max entries of the index of holders that are checked. They have the oldest holders.
 MAX_HELD = 30
