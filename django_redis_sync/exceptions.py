@@ -50,8 +50,8 @@ class LeaseLost(SyncError, LockNotOwnedError):
 class Unavailable(SyncError, RedisError):
     """Redis gave no usable reply in time.
 
-    `maybe_executed`: True if Redis may have executed the command. The library then undoes the
-    command in the background.
+    `maybe_executed`: True if Redis may have executed the command. If the command was an acquire,
+    the library undoes the acquire in the background.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:

@@ -98,7 +98,7 @@ CACHES = {
     },
 }
 
-# Disables all limits and the lock of the sales, to show what happens without them.
+# Disables all limits and locks, to show what happens without them.
 WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
 
 # Short, because the demo kills a worker and then waits until its lease expires.

@@ -56,9 +56,9 @@ class Hub:
         self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Subscribe to the channel and return its name. If the subscription fails, or takes longer
-        than `timeout` seconds, return the name too. A waiter that misses its message then sends its
-        request again later."""
+        """Subscribe to the channel and return its name. Also return the name if the subscription
+        fails or takes longer than `timeout` seconds. In that case, a waiter may miss its message,
+        and sends its request again later."""
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]

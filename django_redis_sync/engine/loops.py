@@ -32,10 +32,10 @@ T = TypeVar("T")
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` does not cancel when the main coroutine is done.
 
-    `asyncio.run()` cancels the project's tasks. These then undo their steps, and need tasks of this
-    package that still run. The new task's context is empty, because otherwise the caller's context
-    would live as long as the task. The task is not made by `create_task()`, because a task factory
-    of the project might run it at once.
+    `asyncio.run()` cancels the project's tasks. These tasks then undo their steps. For that, the
+    tasks of this package must still run. The new task's context is empty, because otherwise the
+    caller's context would live as long as the task. The task is not made by `create_task()`,
+    because a task factory of the project might run it at once.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))

@@ -92,8 +92,8 @@ class Worker:
     """Runs a function, `turn`, on a thread of its own whenever work is due.
 
     `turn()` does the work that is due, and returns the time at which it must run next. Before the
-    thread sleeps, it calls `earliest()`, which returns that time including work that was added
-    meanwhile. Two threads never call these functions at the same time.
+    thread sleeps, it calls `earliest()`, which returns the time at which work is due, including
+    work that was added meanwhile. Two threads never call these functions at the same time.
     """
 
     # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` holds

@@ -136,8 +136,8 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # This code was interrupted between two steps. Let the plan release its permits. A plan that
-        # has ended raises the error here.
+        # If the plan has ended with this error, throw() raises it again. Otherwise this code was
+        # interrupted between two steps, and throw() returns the step that releases the permits.
         plan.throw(error).do()
         raise
 

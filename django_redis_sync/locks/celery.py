@@ -110,8 +110,8 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of tasks that are lost if a worker dies after it got a task, but before it
-    has sent the task again."""
+    """Return the names of the tasks with on_full="retry" that can be lost. Such a task is lost if
+    its worker dies after it got the task and before it has sent the task again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

@@ -69,9 +69,10 @@ class LeaseState(LocalExpiry):
     # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
     # the lease next, at the latest at `deadline`. Only the renewer and renewals change `due`. The
     # first thread that finds the lease lost empties _not_lost_yet, in one atomic step.
-    # _nth: numbers of renewals. _aims: by number, the ends that the holder's own renewals in flight
-    # request. _last_end: the end of a lease that is not renewed in the background. _leaving: True
-    # while the lease is being detached. _scheduled: when `due` was computed.
+    # _nth: counts the renewals. _aims: by number of the renewal, the ends that the holder's own
+    # renewals in flight have requested. _last_end: the end of a lease that is not renewed in the
+    # background. _leaving: True while the lease is being detached. _scheduled: when `due` was
+    # computed.
     __slots__ = (
         *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
         *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
@@ -175,7 +176,7 @@ class LeaseState(LocalExpiry):
         return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
 
     def _aim(self) -> float:
-        """Return the latest end that the holder's own renewals in flight request."""
+        """Return the latest end that the holder's own renewals in flight have requested."""
         return max(list(self._aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:

@@ -86,8 +86,9 @@ def clear(
 
 
 def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
-    """Return a result for each `clear` step. It is True if the step ended a lease or removed a
-    waiter, False if the lease or waiter had ended before, or the error of the step."""
+    """Return a result for each `clear` step: True if the step ended a lease or removed a waiter,
+    and False if the lease or the wait had ended before. If a step failed, its result is the
+    error."""
     members = alias.aliases if isinstance(alias, Quorum) else [alias]
     needed = alias.need if isinstance(alias, Quorum) else 1
     by_member = [server_of(member).many(steps) for member in members]

@@ -1,5 +1,5 @@
-"""Format the state of names as text, for the terminal and the pages, and as JSON, with times in ISO
-8601 and durations in seconds."""
+"""Format the state of names: as text for the terminal and the pages, or as JSON. In JSON, times are
+in ISO 8601, and durations are in seconds."""
 
 from __future__ import annotations
 

@@ -207,8 +207,8 @@ def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = No
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
-    """Return True if the name or one of its keys was used within the last day or has an override,
-    or if it is configured."""
+    """Return True if the name is configured, or if the name or one of its keys was used within the
+    last day or has an override. With `key`, check only this key."""
     if is_listed([(name, key)], using=using)[0]:
         return True
     overridden = marked(using=using)

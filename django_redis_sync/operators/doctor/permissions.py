@@ -1,5 +1,5 @@
 """The permissions that a Redis user needs. They are found in the Lua sources, and tried with
-harmless commands on a key of the doctor."""
+harmless commands on a key that only the doctor uses."""
 
 from __future__ import annotations
 
