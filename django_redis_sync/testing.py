@@ -59,9 +59,9 @@ class Helper(Generic[T]):
         return self._open.pop().__exit__(*error)
 
     def __call__(self, decorated: F) -> F:
-        """Return a function that runs `decorated` inside a block, at each call. Each test of a
-        decorated test case runs inside a block. Raise TypeError for generators and other
-        classes."""
+        """Return a function that runs `decorated` inside a block of this helper, at each call. If
+        `decorated` is a test case, return it, and run each of its tests inside a block. Raise
+        TypeError for generators and other classes."""
         function: Any = decorated
         if isinstance(function, type) and issubclass(function, unittest.TestCase):
             function.setUp = self._before(function.setUp)  # type: ignore[assignment, method-assign]

@@ -25,7 +25,8 @@ from ..values import unknown
 
 
 class _NotGiven:
-    """The value of an option that was left out. None is not used, because it is a valid value."""
+    """The value of an option that was left out. This value is not None, because None is a valid
+    value of options."""
 
     def __repr__(self) -> str:
         return "NOT_GIVEN"

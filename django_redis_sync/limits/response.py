@@ -45,7 +45,8 @@ from .policy import Policy, SemaphoreId
 _STATE = "_redis_sync"
 
 #: A stream is ended shortly before its lease expires, so that it has stopped when the next request
-#: is admitted. This is LEAD seconds before, or the part MAX_PART of max_hold if that is shorter.
+#: is admitted. The end is LEAD seconds before the expiry, or the part MAX_PART of max_hold if that
+#: is shorter.
 LEAD, MAX_PART = 0.5, 0.1
 
 

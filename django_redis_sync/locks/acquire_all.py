@@ -147,8 +147,8 @@ class acquire_all:
 
 
 class _Group:
-    """The leases of one call of `acquire`, in the order of the grants. Each has its semaphore and
-    the index of the semaphore."""
+    """The leases of one call of `acquire`, in the order of the grants. Each lease is stored with
+    its semaphore and the semaphore's index."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[int, Semaphore, Lease]] = []

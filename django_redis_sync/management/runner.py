@@ -88,7 +88,8 @@ class _Job:
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        #: The signals that arrived while the command was being started. None before the start.
+        #: The signals that arrived while the command was being started. This is None until the
+        #: start begins.
         self._early: list[int] | None = None
 
     @contextlib.contextmanager

@@ -9,8 +9,8 @@ The plans are safe for these reasons:
   the server time of the grant, converted with the latest "wait" answer. So the local expiry is
   never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
-- If an acquire of a token was not answered, the script that ends the token writes a tombstone. It
-  blocks late copies of the acquire.
+- If an acquire of a token was not answered, the script that ends the token writes a tombstone. The
+  tombstone blocks late copies of the acquire.
 """
 
 from __future__ import annotations

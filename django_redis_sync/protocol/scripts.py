@@ -13,7 +13,8 @@ misread. The rules are:
 
 - Each statement begins on a line of its own, two spaces deeper than the line that opens its block.
 - A line that ends with `then`, `do` or `else` opens a block. An `if` may be a single line if no
-  function is called after its `then`. Such a function would be created even if the test fails.
+  function is called after its `then`. Such a function would be created even if the condition is
+  false.
 - Further lines of a statement are indented more than its first line.
 - `for` is the only loop. A function is called by its name, and never stored, passed or nested.
 """

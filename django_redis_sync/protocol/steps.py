@@ -1,7 +1,7 @@
 """Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
 `persist` repeats a step until the server answers. `LocalExpiry` is the earliest possible end of a
-lease. It is computed from the answers to the renewals.
+lease. It is computed from the renewals that were sent, and from their answers.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ def quorum_of(using: Any) -> Quorum:
     if not isinstance(using, (list, tuple)) or not all(isinstance(one, str) for one in using):
         raise TypeError(f"using must be a cache alias or a list of them, not {using!r}")
     if len(set(using)) != len(using):
-        raise ImproperlyConfigured(f"using={using!r} names a server twice: it has one vote.")
+        raise ImproperlyConfigured(f"using={using!r} names a server twice: a server has one vote.")
     if len(using) < 3:
         raise ImproperlyConfigured(
-            f"using={using!r}: a quorum of fewer than three servers survives the loss of none."
+            f"using={using!r}: with fewer than three servers, a quorum can't lose any of them."
         )
     return Quorum(using)
