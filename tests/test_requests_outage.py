@@ -5,6 +5,7 @@ database number. Only new settings end such an outage, so the log names and repe
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -25,9 +26,11 @@ from django_redis_sync.limits import breaker
 from django_redis_sync.signals import outage_changed
 from tests.behaviour.both import eventually
 from tests.behaviour.proxy import proxied
+from tests.request_site import gate
 from tests.request_site.project import (
     BOTH,
     EVERYWHERE,
+    MIDDLEWARE,
     arespond_ok,
     in_use,
     reasons,
@@ -36,6 +39,7 @@ from tests.request_site.project import (
     status_of,
     waiting,
 )
+from tests.request_site.server import Site
 from tests.support.commands import locks
 from tests.support.interrupting import Interrupted
 
@@ -376,6 +380,51 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(project, begin_
             os._exit(0 if admitted else 1)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert 200 == visit.end()
+
+
+def test_limit_holds_and_requests_are_fast_while_redis_hangs_under_load(
+    new_server, tmp_path, clean_redis
+):
+    server = new_server()
+    endpoints = {"quick": {"limit": 3}, "reports:list": {"limit": 1, "on_outage": "closed"}}
+    options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
+
+    def ask(client, number):
+        """Send requests. Return the duration of each request in seconds, also of rejected
+        requests."""
+        took = []
+        for _ in range(number):
+            start = time.monotonic()
+            assert client.get("/quick/").status_code in (200, 503)
+            took.append(time.monotonic() - start)
+        return took
+
+    with (
+        Site("gunicorn", tmp_path / "log", **options) as site,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        # Each thread has its own client, because in a shared one, a thread may close the connection
+        # of another thread.
+        clients = [stack.enter_context(site.client()) for _ in range(6)]
+
+        def load(number):
+            return [*itertools.chain(*threads.map(ask, clients, [number] * 6))]
+
+        load(60)
+        server.pause()
+        load(4)  # some of these requests notice the outage
+        in_outage = load(100)
+        assert 503 == site.get("/reports/list/").status_code
+        server.resume()
+        eventually(lambda: site.get("/reports/list/").status_code == 200)
+        load(20)
+        assert 3 >= gate.peak("quick")
+    # A request that takes over 0.5 s sent a command to the hung server. Fewer than a tenth may do
+    # so.
+    assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
+    log = site.log.read_text()
+    assert 1 == log.count("is down") == log.count("is available again")
 
 
 # A Redis that rejects the client

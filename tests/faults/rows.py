@@ -112,6 +112,7 @@ ROWS = """\
   behaviour/test_faults test_releases_get_connections_while_many_callers_wait
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no free connection]
 39
+  test_requests_outage test_limit_holds_and_requests_are_fast_while_redis_hangs_under_load
   test_requests_outage test_requests_from_before_and_during_an_outage_share_the_limit
   test_requests_outage test_outage_is_logged_once_when_many_permits_are_held
   test_requests_outage test_success_of_a_request_from_before_an_outage_does_not_end_the_outage

@@ -5,7 +5,7 @@ import json
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import MIDDLEWARE, REDIS_SYNC
+from tests.settings import CACHES, MIDDLEWARE, REDIS_SYNC
 
 SITE = json.loads(os.environ.get("SITE", "{}"))
 
@@ -15,7 +15,10 @@ if SITE.get("without_gc"):
 ROOT_URLCONF = "tests.request_site.views"
 WSGI_APPLICATION = "tests.request_site.wsgi.application"
 
-REDIS_SYNC = {**REDIS_SYNC, **SITE.get("sync", {})}
+CACHES = {**CACHES, "limits": {**CACHES["default"]}}
+if "redis" in SITE:
+    CACHES["limits"]["LOCATION"] = SITE["redis"]
+REDIS_SYNC = {**REDIS_SYNC, "CACHE": "limits", **SITE.get("sync", {})}
 MIDDLEWARE = [*MIDDLEWARE, *SITE.get("middleware", [])]
 LOGGING = {
     "version": 1,
