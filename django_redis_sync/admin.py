@@ -92,8 +92,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
-                # The session has ended. After the login, the confirm page opens with the fields
-                # that were sent.
+                # The session has ended. After the login, the confirmation page opens with the
+                # fields that were sent.
                 login = reverse("admin:login", current_app=self.admin_site.name)
                 return redirect_to_login(views.confirm_url(request), login)
             return guarded(request, **kwargs)

@@ -112,7 +112,7 @@ def test_worker_retries_a_failed_thread_start_with_the_next_work(
     eventually(lambda: desk.done == list(range(6)))
 
 
-# Callers that are interrupted at any bytecode, and destructors
+# Submits that are interrupted, or that a destructor makes, at any bytecode of another submit
 
 
 @pytest.mark.parametrize("what", ["worker", "callbacks"])

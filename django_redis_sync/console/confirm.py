@@ -1,4 +1,5 @@
-"""The operator actions of the admin pages. Each action is the form of a confirm page."""
+"""The operator actions of the admin pages. Each action is a form, which the confirmation page of
+the action shows."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 class Action(forms.Form):
     """An operator action. By default, `run` calls the method of `actions.Change` that has the name
     of the class. The form has a field for each argument of the method, and one for the reason. The
-    confirm page shows `title` and `effect`. `done` is the message after the action."""
+    confirmation page shows `title` and `effect`. `done` is the message after the action."""
 
     title: Promise
     effect: Promise

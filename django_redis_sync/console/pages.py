@@ -29,8 +29,8 @@ PER_PAGE, KEYS_PER_PAGE = 25, 20
 MAX_COMPARED = 60
 #: Max keys, of all policies together, in the result of a search.
 MAX_FOUND_KEYS = 20
-#: Max holders, and max waiters, that the confirm page of an action reads. This number is so large
-#: that the page finds every holder.
+#: Max holders, and max waiters, that the confirmation page of an action reads. This number is so
+#: large that the page finds every holder.
 ALL_ROWS = 100_000
 #: Minutes of history on the page of a name, by default.
 SHORT = 60

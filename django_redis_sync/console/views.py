@@ -195,7 +195,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
 
 
 def confirm_url(request: HttpRequest) -> str:
-    """Return the address of the confirm page with the fields of this request."""
+    """Return the address of the confirmation page with the fields of this request."""
     fields = request.POST.copy()
     fields.pop("csrfmiddlewaretoken", None)
     return f"{request.path}?{fields.urlencode()}"

@@ -318,7 +318,7 @@ class PrivatePool:
         its first use."""
 
     def close_idle(self) -> None:
-        """Close the idle connections now, and each other connection when it is released."""
+        """Close the idle connections now. Close each connection that is in use on its release."""
         self._most = 0
         with contextlib.suppress(IndexError):
             while True:

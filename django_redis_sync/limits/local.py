@@ -23,8 +23,8 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: A dict with an item for each request. Its key is a reference to the request's hold. Its value has
-#: the semaphores that the request uses, each with the request's share.
+#: A dict with an item for each request. The key is a weak reference to the object that stands for
+#: the request: its `Hold`. The value has the request's share of each semaphore that it uses.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 

@@ -159,7 +159,8 @@ class Change:
         """Undo `resize()`, so that the callers' limit applies again."""
         return self._undo("reset", "l")
 
-    # Inside. `field`: "p" for a pause, "l" for a limit, as in the registry of overrides.
+    # Inside. An argument `field` is the prefix of an override in the registry: "p" for a pause, "l"
+    # for a limit.
 
     @cached_property
     def _alias(self) -> str:

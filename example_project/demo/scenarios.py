@@ -136,7 +136,8 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Return the visit inside. Its worker will be killed, so it must be a worker of this server."""
+    """Wait for a visit that a worker of this server serves, and return it. The caller kills this
+    worker."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():

@@ -335,7 +335,9 @@ async def test_unavailable_names_the_denied_command_not_the_password(io, new_ser
 
 
 @both
-async def test_foreign_value_is_named_in_the_error_and_kept(io, private, alias) -> None:
+async def test_error_names_the_key_that_another_program_uses_and_its_value_is_kept(
+    io, private, alias
+) -> None:
     with redis.Redis.from_url(private.url) as client:
         key = View(client, "x").keys.leases
         client.set(key, "precious")

@@ -221,7 +221,7 @@ limit lowered while permits are in use; callers with different limits
   test_protocol_scripts test_acquire_stores_the_limit_of_a_conflicting_caller
   test_operators_actions test_resize_replaces_the_callers_limit_and_keeps_the_holders
 another program's value under a key of the library
-  behaviour/test_faults test_foreign_value_is_named_in_the_error_and_kept
+  behaviour/test_faults test_error_names_the_key_that_another_program_uses_and_its_value_is_kept
   test_protocol_scripts test_foreign_value_or_unknown_format_is_neither_used_nor_deleted
   fuzz/test_garbage test_status_of_damaged_data_shows_what_is_readable
 token guessed, replayed, used after release

@@ -86,9 +86,9 @@ class Mutant:
 
 
 def read() -> list[Mutant]:
-    """Return the mutants of mutants.diff. A line with `##` has a file below tests/. A line with `#`
-    has the name of a mutant. The lines after it with `-` are the text in the package,
-    and those with `+` are its replacement."""
+    """Return the mutants of mutants.diff. A line `## FILE` names the file below tests/ that finds
+    the mutants after it. A line `# NAME` begins a mutant: its lines with `-` are the text in the
+    package, and those with `+` replace it."""
     found, test = list[tuple[str, str, list[str], list[str]]](), ""
     for line in Path(__file__).with_name("mutants.diff").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

@@ -48,7 +48,7 @@ def inside(name, client=""):
 
 
 def record_arrival(name, client):
-    """Record an arrival without counting a request."""
+    """Record that a request of `client` arrived, without counting it as inside."""
     ask("RPUSH", "arrived", name, client)
 
 

@@ -106,7 +106,7 @@ def _words(error: Failure | Unavailable) -> str:
 def _denied(error: Failure | Unavailable, rules: str) -> Finding:
     """Return the finding of a server that denies access. `rules`: the ACL that the user needs."""
     remedy = _(
-        "Correct user, password, TLS or database number in LOCATION and OPTIONS of the cache."
+        "Correct the user, password, TLS, or database number in LOCATION and OPTIONS of the cache."
     )
     if rules:
         remedy = _("To grant the required permissions, run: ACL SETUSER <user> %s") % rules
