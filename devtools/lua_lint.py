@@ -72,7 +72,8 @@ _ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
 
 
 def _layout(text: str) -> Iterator[str]:
-    """Yield a mistake for each line that the composer would not read as Lua does."""
+    """Yield a mistake for each line that the composer would misread. It goes by the layout of the
+    text."""
     blocks, within = list[str](), False  # open blocks; True after the first line of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)

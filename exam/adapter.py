@@ -77,7 +77,7 @@ class Adapter:
         return True
 
     def fence(self, grant: Any) -> float | None:
-        """Return the number of the grant. Called only if the lock claims `fenced`."""
+        """Return the fencing token of the grant. Called only if the lock claims `fenced`."""
         return None
 
     async def aacquire(self, wait: float) -> Any:

@@ -26,7 +26,7 @@ Span = tuple[float, float]
 
 #: The order of two requests is known if they are at least this many seconds apart.
 APART = 0.3
-#: Max seconds until a free permit is granted, for locks that claim no time.
+#: Max seconds until a waiter is granted a free permit, for locks that don't claim `within`.
 DELAY = 2.0
 #: A grant passes through the process that releases, the server, and the waiter. If one of these
 #: three could not run for N seconds, load excuses a delay of N times this number.

@@ -133,7 +133,7 @@ def test_each_fault_has_a_control() -> None:
 @pytest.mark.parametrize(
     ("emptied", "faults"), [((Script, "play"), [*FAULTS]), ((Team, "kill"), ["waiter-killed"])]
 )
-def test_fault_or_instrument_that_does_nothing_is_noticed(
+def test_exam_is_not_passed_if_its_faults_do_no_harm(
     monkeypatch: pytest.MonkeyPatch, emptied: tuple[type, str], faults: list[str]
 ) -> None:
     monkeypatch.setattr(*emptied, lambda *_: None)

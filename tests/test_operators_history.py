@@ -181,7 +181,7 @@ def test_suggested_limit_counts_permits_held_since_an_earlier_minute(raw: redis.
     assert "a limit of at least 8 was needed.\n" in locks("status", "h"), "its limit is unknown"
 
 
-def test_durations_have_the_two_largest_units(raw: redis.Redis) -> None:
+def test_durations_from_a_minute_up_have_two_units(raw: redis.Redis) -> None:
     texts = {0.0154: "15 ms", 1.0: "1.0 s", 9.94: "9.9 s", 10.0: "10 s", 59.9: "59 s"}
     texts |= {60.0: "1 min 0 s", 3600.0: "1 h 0 min", 86399.0: "23 h 59 min", 180000: "2 d 2 h"}
     for seconds, text in texts.items():

@@ -124,7 +124,7 @@ def test_waiters_that_ask_again_repair_a_lost_key(x: Shared, part: str) -> None:
 
 
 @pytest.mark.promise(14)
-def test_full_memory_allows_the_heartbeat_that_repairs_a_share(x: Shared) -> None:
+def test_heartbeat_repairs_a_share_when_memory_is_full(x: Shared) -> None:
     assert ("ok", "ok") == (x.end("t1"), x.end("t2"))
     assert "t3 t5 | t6 / t4" == x.state.partition("|")[0] + "| " + x.places
     x.lose("queue")

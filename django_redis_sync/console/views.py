@@ -140,7 +140,7 @@ def name_page(
 
 @page("GET", "HEAD", as_json=True)
 def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    """Return the list as JSON. It takes the same query as the page."""
+    """Return the list of names as JSON. The view has the query parameters of the page."""
     return JsonResponse(pages.data(_wanted(request)))
 
 

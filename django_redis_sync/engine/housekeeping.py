@@ -75,7 +75,8 @@ class Housekeeper:
             self._worker.expect(min(self.names.due, self.holders.due))
 
     def heed(self, policy: Policy) -> Plan:
-        """Load the overrides of `policy` before a key of it is acquired."""
+        """Read the overrides of `policy` if that is due. An acquire of one of its keys calls this
+        before."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)

@@ -20,7 +20,7 @@ from .wire import clock
 _MAX_EARLY = 10_000
 #: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: The kinds of messages that are used, by the first word of a message.
+#: The kind of a message, by its first word. Messages of other kinds are not stored.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
 #: Max seconds between two requests of the waiters of a name. A request of one waiter shows that
 #: all waiters of the name in this event loop are alive.

@@ -170,8 +170,9 @@ Place = tuple[str, str]
 
 
 def holders_key(prefix: str) -> str:
-    """Return the key of the index of holders: a sorted set of quoted names by the time of their
-    oldest lease, in server ms. The key never expires, because permanent leases don't."""
+    """Return the key of the index of holders: a sorted set of quoted names. The score of a name is
+    the server time in ms at which its oldest lease was granted. The key never expires, because
+    permanent leases never expire."""
     return f"{quote(prefix)}:holders"
 
 

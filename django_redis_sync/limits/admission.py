@@ -168,7 +168,9 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            raise  # don't call `left`: the garbage collector may run while the limiter is locked
+            # The garbage collector may raise this on a thread that has locked the limiter. `left`
+            # needs the lock, too.
+            raise
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)
             raise

@@ -66,8 +66,8 @@ class LocalLimiter:
         """
         semaphore = newcomer.semaphore
         with self._lock:
-            # Make the queue before requests are counted. A request that ends meanwhile then finds
-            # the queue, and admits its waiters.
+            # Make the queue before requests are counted. `left` looks for the queue without the
+            # lock. So a request that ends meanwhile finds the queue, and can admit the newcomer.
             self._queues.setdefault(semaphore, [])
             waiters = self._waiters(semaphore)
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer
@@ -163,8 +163,8 @@ def _remove(inside: _Inside, semaphore: SemaphoreId, hold: Any) -> None:
 
 @dataclass(eq=False)
 class LocalWait:
-    """The wait of a request in a local queue. `turn`: a number. The share with the lowest number
-    has the next turn. All waiters of a share have the same number."""
+    """A request that waits in a local queue. `turn`: the number of its share. All waiters of a
+    share have the same number. The share with the lowest number is served next."""
 
     # `left` admits a waiter, under the limiter's lock. After that, the bell wakes the waiter.
     semaphore: SemaphoreId

@@ -344,7 +344,7 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
 
 
 def _words(one: Status) -> str:
-    """Return the arguments of a command for this name."""
+    """Return the name, and its key if it has one, as arguments for a shell."""
     name = shlex.quote(one.name)
     return name if one.key is None else f"{name} --key {shlex.quote(one.key)}"
 

@@ -53,10 +53,11 @@ MAX_BY_NAME = 1000
 class Group:
     """A policy with its keys, or a single name.
 
-    `own`: the status of the plain name, or None if it was never used. `children`: the status of
-    some keys. `keys`: the number of known keys. `statistics`: the statistics of all keys, some
-    seconds old, or None. `in_use` and `waiting`: the larger of the counts in `statistics` and in
-    `children`. `limit`: the limit of each key, so `in_use` may be higher.
+    `own`: the status of the name without a key, or None if it was never used. `children`: the
+    status of some keys. `keys`: the number of known keys. `statistics`: the statistics of all keys,
+    some seconds old, or None. `in_use`: the count in `statistics`, or the sum over `own` and
+    `children` if that is larger; `waiting` likewise. `limit`: the largest limit of a key. `in_use`
+    counts all keys, so it may be higher.
     """
 
     name: str

@@ -56,10 +56,10 @@ CONSTANTS = MappingProxyType(
         "CLAIM": 2500,  # a new holder that has not answered by then loses the lease
         "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
         "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
-        "ASLEEP": 5000,  # latest deadline of a waiter, from now
+        "ASLEEP": 5000,  # a waiter's next heartbeat is due at most this much later
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
-        "NEAR": 32,  # the first ranks, with the interval HEARTBEAT; each further rank adds 10 ms
-        "GRACE": 5000,  # keys expire once to twice this time after the last lease or waiter ends
+        "NEAR": 32,  # so many first waiters have the interval HEARTBEAT; each rank after adds 10 ms
+        "GRACE": 5000,  # the keys outlive the last lease and waiter by this time to twice this time
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
         "CHUNK": 500,  # dead waiters that are removed from the queue at once
@@ -74,7 +74,7 @@ CONSTANTS = MappingProxyType(
         "SOONEST": 50,  # shortest time until a job comes back
         "LATEST": 60_000,  # longest time until a job comes back
         "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
-        "STARVED": 3,  # after this many deliveries without a permit, one is kept for the job
+        "STARVED": 3,  # after so many deliveries of a job without a permit, a permit is kept for it
         "TURN": 2000,  # how long a permit is kept for a job, and how long a job may be overdue
         "REST": 30_000,  # how long no permit is kept for any job after the end of TURN
         "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms

@@ -258,7 +258,7 @@ async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> N
 
 
 @both
-async def test_release_ignores_leases_of_other_threads_and_tasks(io, view) -> None:
+async def test_release_raises_if_only_another_thread_or_task_has_a_lease(io, view) -> None:
     """An object with thread_local=False releases them. A lease itself can be released anywhere."""
     sem, free = Semaphore("theirs", 5), Semaphore("theirs", 5, thread_local=False)
 

@@ -44,7 +44,7 @@ async def why(io: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("share_limit", "limit", "tries"),
-    [  # each word: a share, its permits if not 1, the reason if rejected
+    [  # each word is a request: SHARE, or SHARE*PERMITS; `:REASON` follows if it is rejected
         (2, 3, "a a a:share b c:full"),
         (2, 3, "- - -:share a"),  # callers without a share
         (3, 5, "a*2 a*2:share a a:share"),

@@ -95,8 +95,8 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
 
 
 def test_callback_that_raises_system_exit_stops_no_other_callback(raw, caplog, monkeypatch) -> None:
-    """The receivers and the callback of a loss run on one thread, which then closes its database
-    connections."""
+    """When a lease is lost, one thread calls `on_lost` and the receivers of `lease_lost`. Then the
+    thread closes its database connections."""
     ran = list[tuple[str, Any, int]]()
 
     def raising(what: str, error: BaseException | None) -> Any:

@@ -40,7 +40,7 @@ def _script(text: str) -> str:
 
 
 class Impatient(Lock):
-    """A lock that waits at most a second for a front."""
+    """A lock that waits at most 0.5 s for each answer of its server."""
 
     _attempt = 0.5
 

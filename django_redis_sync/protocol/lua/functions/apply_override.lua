@@ -1,6 +1,6 @@
--- Apply the override of a policy to the name of one of its keys. The caller sends `mark`, which is "<paused> <limit>".
--- A part is 0 if it is not overridden. pause_ends describes the format of <paused>. An override of the name itself
--- comes first.
+-- Apply the override of a policy to the name of one of its keys. `mark`: "<paused> <limit>", as the caller sends it; 0
+-- stands for a part that is not overridden. For the format of <paused>, see pause_ends. If the name has an override of
+-- its own, that one applies.
 local function apply_override(name, mark)
   local paused, limit = string.match(mark, '^(.+) (%d+)$')
   if paused ~= '0' and not name.paused then

@@ -1,5 +1,6 @@
--- Update the share of `t`, which is being removed. `ends`: the end of its lease. Without `ends`, `t` is a waiter. If no
--- waiter of the share is then in the queue, the next parked waiter gets the position of `t` there, `ticket`.
+-- Update the share of the token `t`; the caller is removing `t`. `ends`: the end of the lease of `t`, or false if `t`
+-- is a waiter. `ticket`: the ticket of `t` in the queue, or false. If the share then has no waiter in the queue, its
+-- first parked waiter enters the queue with this ticket (without one, at the end).
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

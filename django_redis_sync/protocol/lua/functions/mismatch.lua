@@ -1,6 +1,6 @@
--- Return the reply to a newcomer whose permits or kind don't match the name, else nil. '#seen' is the kind and the
--- limit of the last caller. While a name is in use, a newcomer of another kind is rejected. If a newcomer has another
--- limit, store the time and the former '#seen' in '#clash', for operators.
+-- Return a rejection if a newcomer wants more permits than the limit, or if the name is in use as the other kind.
+-- Otherwise return nil, and store the kind and the limit of the newcomer in '#seen'. If the name is in use with another
+-- limit, first store the time and the former '#seen' in '#clash', for operators.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)
