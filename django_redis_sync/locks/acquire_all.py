@@ -57,17 +57,11 @@ class acquire_all:
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases, or None if any of them was not available in time."""
-        try:
-            return self._hold(self._held.add)
-        except NotAcquired:
-            return None
+        return self._hold(self._held.add, or_none=True)
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """Async version of `acquire()`."""
-        try:
-            return await self._ahold(self._held.add)
-        except NotAcquired:
-            return None
+        return await self._ahold(self._held.add, or_none=True)
 
     def release(self) -> None:
         """Release the leases that this thread or task acquired last.
@@ -81,10 +75,10 @@ class acquire_all:
         await self._held.take().aleave(None)
 
     def __enter__(self) -> tuple[Lease, ...]:
-        return self._hold(self._held.enter)
+        return self._hold(self._held.enter)  # type: ignore[return-value]
 
     async def __aenter__(self) -> tuple[Lease, ...]:
-        return await self._ahold(self._held.enter)
+        return await self._ahold(self._held.enter)  # type: ignore[return-value]
 
     def __exit__(self, *error: Any) -> None:
         if (group := self._held.leave()) is not None:
@@ -96,9 +90,13 @@ class acquire_all:
 
     # Inside
 
-    def _hold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
+    # `or_none` is handled here and not in `acquire`. On Python 3.10, a `try` around the call could
+    # be interrupted after the leases were registered.
+    def _hold(
+        self, register: Callable[[_Group], None], or_none: bool = False
+    ) -> tuple[Lease, ...] | None:
         """Acquire all, register them as a group, and return the leases. After any exception,
-        release what was acquired."""
+        release what was acquired. `or_none`: return None instead of raising NotAcquired."""
         group, left = _Group(), self._time_left()
         try:
             for i in self._order():
@@ -110,9 +108,13 @@ class acquire_all:
         except BaseException as error:
             self._held.undo(group)
             group.leave(type(error), undo=True)
-            raise
+            if not (or_none and isinstance(error, NotAcquired)):
+                raise
+        return None
 
-    async def _ahold(self, register: Callable[[_Group], None]) -> tuple[Lease, ...]:
+    async def _ahold(
+        self, register: Callable[[_Group], None], or_none: bool = False
+    ) -> tuple[Lease, ...] | None:
         """Async version of `_hold()`."""
         group, left = _Group(), self._time_left()
         try:
@@ -125,7 +127,9 @@ class acquire_all:
         except BaseException as error:
             self._held.undo(group)
             await group.aleave(type(error))
-            raise
+            if not (or_none and isinstance(error, NotAcquired)):
+                raise
+        return None
 
     def _order(self) -> list[int]:
         """Return the indices of the semaphores in the order in which to acquire them. Raise
