@@ -2,7 +2,9 @@
 -- KEYS leases never
 -- ARGV token mark keep
 --   token: the token of the lease or waiter, or the ID of the job
--- Returns ok | gone (nothing to remove: the lease, waiter or job has ended before)
+-- Returns one of these texts:
+--   ok
+--   gone. The lease, the waiter, or the job had ended before.
 local token, mark, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then

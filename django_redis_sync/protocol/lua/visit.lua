@@ -15,7 +15,11 @@
 --     see answer_copy.
 --   drop copy. The job has ended, or a later delivery replaced this one.
 --   drop cleared. An operator cleared the job.
---   no reason waiting mean_hold limit, kind other, large limit, gone, dead: as in acquire
+--   no reason waiting mean_hold limit. This reply and those below are as in acquire.
+--   kind other
+--   large limit
+--   gone
+--   dead
 local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7)
 local packed, us = compact_state(base)
