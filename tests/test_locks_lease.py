@@ -360,3 +360,18 @@ async def test_error_of_a_lost_lease_says_that_max_hold_has_passed(io, caplog) -
     await until(io, lambda: "max_hold has passed" in caplog.text)
     with pytest.raises(LeaseLost, match="max_hold has passed"):
         lease.check()
+
+
+@both
+async def test_extension_right_after_a_wait_adds_to_the_whole_duration(
+    io, raw: redis.Redis
+) -> None:
+    """After a handoff, the lease first lasts some seconds, until the new holder has answered."""
+    first = await io.do(Lock("n"), "acquire")
+    waiting = io.start(io.do(Lock("n", timeout=60), "acquire"))
+    await until(io, lambda: View(raw, "n").waiting)
+    await io.do(first, "release")
+    lease = await io.result(waiting)
+    await io.do(lease, "extend", 30)
+    assert 70 < lease.remaining <= 90
+    assert 70 < View(raw, "n").ends_in <= 91

@@ -256,7 +256,8 @@ class LeaseState(LocalExpiry):
         """Return the new duration in seconds. It is `additional_time` plus the time left, or only
         `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
-        return extra if replace_ttl else self.remaining(now) + extra
+        # After a handoff, the local expiry is earlier than the end until the first renewal.
+        return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra
 
     def sharing(self, now: float) -> Plan:
         """Return a plan that turns a writer's lease into a reader's."""
