@@ -219,6 +219,7 @@ def test_each_request_is_counted_with_one_outcome(project, rejections):
     assert ["full", *["timeout"] * 3] == reasons(rejections)
     patient = project.visit("patient")  # waits
     eventually(lambda: waiting() == 1)
+    time.sleep(2)  # Redis lists the waiter a moment before the waiter takes its wait slot
     assert 503 == project.status("patient")  # no wait slot
     assert [200, 200] == [first.end(), patient.end()]
     found = outcomes()
