@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -70,7 +70,9 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
     ) -> Any:
         return views.name_page(self, request, unquote(object_id))
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
         context = {**(extra_context or {})}
         if self.has_view_permission(request) and self.get_object(request, unquote(object_id)):
             context |= views.actions_log(unquote(object_id))

@@ -81,7 +81,9 @@ def current() -> Config:
     return Config(**{key.lower(): value for key, value in values.items()})
 
 
-def _filled(where: str, given: Any, rows: Mapping[str, defaults.Row]) -> dict[str, Any]:
+def _filled(
+    where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
+) -> dict[str, Any]:
     """Return the given options, checked, with defaults for the others."""
     reject_unknown(where, given, rows)
     try:

@@ -68,25 +68,32 @@ class ConcurrencyLimitMiddleware:
             await hold.arelease()
         return response
 
-    def _process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> Any:
-        if policies := _policies_or_none(request, view, args, kwargs):
-            got = admit(policies, request, preflight=is_preflight(request, view))
-            if isinstance(got, RejectedRequest):
-                return answer(request, got)
-            # Decorators and mixins don't apply these policies again.
-            state_of(request).passed, state_of(request).hold = policies, got
+    def _process_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
+        policies = _policies_or_none(request, view, args, kwargs)
+        if not policies:
+            return None
+        got = admit(policies, request, preflight=is_preflight(request, view))
+        if isinstance(got, RejectedRequest):
+            return answer(request, got)
+        # Decorators and mixins don't apply these policies again.
+        state_of(request).passed, state_of(request).hold = policies, got
         return None
 
-    async def _aprocess_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> Any:
+    async def _aprocess_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
         if _asks_a_sync_view(request, view):
             policies = await sync_to_async(_policies_or_none)(request, view, args, kwargs)
         else:
             policies = _policies_or_none(request, view, args, kwargs)
-        if policies:
-            got = await aadmit(policies, request, preflight=is_preflight(request, view))
-            if isinstance(got, RejectedRequest):
-                return await aanswer(request, got)
-            state_of(request).passed, state_of(request).hold = policies, got
+        if not policies:
+            return None
+        got = await aadmit(policies, request, preflight=is_preflight(request, view))
+        if isinstance(got, RejectedRequest):
+            return await aanswer(request, got)
+        state_of(request).passed, state_of(request).hold = policies, got
         return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:

@@ -219,9 +219,11 @@ class LeaseRenewer:
 
     # On the threads of the nodes' queues
 
-    def _answered(self, node: Hashable, sent: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+    def _answered(
+        self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
+    ) -> None:
         # Pass outcomes on through a deque, because only the watching thread changes _in_flight.
-        self._answers.extend(zip(sent, outcomes, strict=True))
+        self._answers.extend(zip(entries, outcomes, strict=True))
         self._worker.rouse()
         self._log(node, [outcome for outcome in outcomes if isinstance(outcome, Failure)])
 

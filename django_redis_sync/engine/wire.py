@@ -109,7 +109,9 @@ def answered(reply: Any) -> Any:
 def text(reply: Any) -> Any:
     """Return a reply with str for bytes. The project's client may have decoded it already."""
     if type(reply) is list:
-        return [one.decode(errors="replace") if type(one) is bytes else text(one) for one in reply]
+        return [
+            item.decode(errors="replace") if type(item) is bytes else text(item) for item in reply
+        ]
     return reply.decode(errors="replace") if type(reply) is bytes else reply
 
 

@@ -190,8 +190,8 @@ class _Admission:
             if seconds > 0 and not self.slots.full(self.request):
                 # When a wait begins, Redis has answered. The wait reports this to the breaker at
                 # once, so that other requests need not wait for the end of this wait.
-                take.wait = Wait(self.request, self.slots, seconds)
-                take.wait.succeeded = partial(redis.succeeded, generation)
+                succeeded = partial(redis.succeeded, generation)
+                take.wait = Wait(self.request, self.slots, seconds, succeeded)
         try:
             got = yield take
             redis.succeeded(generation)

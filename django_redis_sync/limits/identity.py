@@ -206,7 +206,11 @@ def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
 
 
 def _value_of(
-    option: Any, checked: Callable[[Any], Any], policy: Policy, request: HttpRequest, seen: Any
+    option: Any,
+    checked: Callable[[Any], str | None],
+    policy: Policy,
+    request: HttpRequest,
+    seen: Any,
 ) -> Plan:
     """Return the value of an option ("user", "ip", or a callable) for a request. Return None for an
     anonymous user."""

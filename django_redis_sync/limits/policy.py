@@ -178,7 +178,9 @@ class Endpoints:
 class Declared:
     """The options of a decorator or mixin. Together with the settings, they make a policy."""
 
-    def __init__(self, name: str | None, options: dict[str, Any], of_request: bool = False) -> None:
+    def __init__(
+        self, name: str | None, options: Mapping[str, Any], of_request: bool = False
+    ) -> None:
         """Raise TypeError or ValueError for wrong options.
 
         `of_request`: True if the options may reference a request. Such options are not cached.

@@ -316,10 +316,12 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
     return True
 
 
-def _close(weak: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold) -> None:
+def _close(
+    reference: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold
+) -> None:
     """Close the request as `request.close()` does, and release the permits. `known`: the `close`
     that was set on the request before, or None."""
-    request = weak()
+    request = reference()
     if known is not None:
         known()
     elif request is not None:

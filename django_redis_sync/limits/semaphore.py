@@ -185,12 +185,17 @@ class Wait:
     """The wait of a request for a permit. The plan calls this object when the wait begins, and
     when it ends."""
 
-    def __init__(self, request: HttpRequest, slots: WaitSlots, seconds: float) -> None:
-        """`seconds`: max time to wait."""
+    def __init__(
+        self,
+        request: HttpRequest,
+        slots: WaitSlots,
+        seconds: float,
+        succeeded: Callable[[], None] | None = None,
+    ) -> None:
+        """`seconds`: max time to wait. `succeeded`: a function to call when the wait begins. At
+        that time, Redis has answered."""
         self._request, self._slots, self.seconds = request, slots, seconds
-        self.no_slot, self._began = False, 0.0
-        #: A function to call when the wait begins. At that time, Redis has answered.
-        self.succeeded: Callable[[], None] | None = None
+        self._succeeded, self.no_slot, self._began = succeeded, False, 0.0
         self.notify: Callable[[str, bool], Any] | None = None
 
     def __call__(self, token: str, begins: bool) -> bool:
@@ -198,8 +203,8 @@ class Wait:
         slot is free, so that the request may not wait."""
         if begins:
             self._began = clock()
-            if self.succeeded is not None:
-                self.succeeded()
+            if self._succeeded is not None:
+                self._succeeded()
             self.no_slot = not self._slots.take(self, self._request)
             if self.no_slot:
                 return False

@@ -136,7 +136,9 @@ class Acquirer:
             blocking = bool(blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
             return self._asked(blocking, label)
-        return self._completed(*self._build(label, blocking, blocking_timeout, permits))
+        return self._completed(
+            *self._build(conf.current(), label, blocking, blocking_timeout, permits)
+        )
 
     def _asked(self, blocking: bool | None, label: str) -> Asked:
         """Return the same as `_terms_and_ask` for one permit with the object's own
@@ -144,7 +146,7 @@ class Acquirer:
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
-            terms, ask, seconds = self._build(label, blocking, None, 1)
+            terms, ask, seconds = self._build(config, label, blocking, None, 1)
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
             found = self._usual[place] = config, terms, plans.worded(ask), seconds
@@ -158,15 +160,19 @@ class Acquirer:
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
 
     def _build(
-        self, label: str, blocking: bool | None, blocking_timeout: float | None, permits: int
+        self,
+        config: conf.Config,
+        label: str,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
     ) -> tuple[LeaseSettings, AcquireRequest, float]:
         """Resolve the arguments and settings. Return three things: the settings of the lease, the
         acquire request, and the seconds to wait."""
-        config = conf.current()
         named, alias = self._options(config), self.using or config.cache
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._settings_of(config, named, alias)
+        terms = self._lease_settings(config, named, alias)
         policy, short = terms.keys.policy, wait and seconds < terms.budget
         ask = AcquireRequest(
             keys=terms.keys,
@@ -248,7 +254,9 @@ class Acquirer:
         wait = (self.blocking if blocking is None else blocking) and seconds > 0
         return wait, seconds if wait else math.inf
 
-    def _settings_of(self, config: conf.Config, named: dict[str, Any], alias: Any) -> LeaseSettings:
+    def _lease_settings(
+        self, config: conf.Config, named: dict[str, Any], alias: Any
+    ) -> LeaseSettings:
         timeout = self.timeout if self.timeout is not None else named.get("timeout")
         max_hold = self.max_hold if self.max_hold is not None else named.get("max_hold")
         max_hold = config.max_hold if max_hold is None else max_hold

@@ -207,7 +207,11 @@ def synchronized(
 
 
 def _semaphores(
-    function: Any, template: _Template, shares: _ShareTemplate | None, limit: int, options: Any
+    function: Any,
+    template: _Template,
+    shares: _ShareTemplate | None,
+    limit: int,
+    options: SemaphoreOptions,
 ) -> _SemaphoreOf:
     """Return a function that returns the semaphore for the arguments of a call. Raise ValueError if
     a template has unknown arguments."""
@@ -215,7 +219,7 @@ def _semaphores(
     for each in filter(None, (template, shares)):
         each.check(function)
     label = f"{function.__module__}.{_qualname(function)}"
-    labelled = {"label": label, **options}
+    labelled: SemaphoreOptions = {"label": label, **options}
     if not template.fields and shares is None:
         same_for_all = Semaphore(template.vformat(template.text, (), {}), limit, **labelled)
         return lambda args, kwargs: same_for_all

@@ -70,7 +70,10 @@ class Formatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
 
 def add_actions(parser: CommandParser) -> None:
     """Add a parser for each action."""
-    using: Any = {"metavar": "ALIAS", "help": "a cache alias other than REDIS_SYNC['CACHE']"}
+    using: dict[str, Any] = {
+        "metavar": "ALIAS",
+        "help": "a cache alias other than REDIS_SYNC['CACHE']",
+    }
     parser.add_argument("--using", **using)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 

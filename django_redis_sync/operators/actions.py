@@ -49,7 +49,12 @@ class Cleared:
 
 
 def clear(
-    status: Status, tokens: Iterable[str], using: str | None = None, by: str = "", reason: str = ""
+    status: Status,
+    tokens: Iterable[str],
+    *,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
 ) -> list[Cleared]:
     """End leases and remove waiters. Return the outcome for each.
 
@@ -60,16 +65,18 @@ def clear(
     and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
-    asked: dict[str, Holder | Waiter] = {}
+    chosen: dict[str, Holder | Waiter] = {}
     for token in tokens:
         if token not in known:
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
-        asked[known[token].token] = known[token]
+        chosen[known[token].token] = known[token]
     alias = alias_of(status.name, using) if status.members else using or conf.current().cache
     keys = keys_for(status.name, status.key, alias)
-    steps = [Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in asked]
+    steps = [
+        Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
+    ]
     outcomes, cleared = _ended(steps, alias), []
-    for one, outcome in zip(asked.values(), outcomes, strict=True):
+    for one, outcome in zip(chosen.values(), outcomes, strict=True):
         if isinstance(outcome, bool):
             cleared.append(Cleared(one.id, outcome))
             about = {k: one.label[k] for k in ("host", "pid", "user", "request") if k in one.label}

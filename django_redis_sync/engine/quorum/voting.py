@@ -41,7 +41,11 @@ class Votes(NamedTuple):
 
     def saying(self, *words: str) -> dict[str, list[Any]]:
         """Return the replies that begin with one of `words`, by alias."""
-        return {alias: one.reply for alias, one in self.answers.items() if one.reply[0] in words}
+        return {
+            alias: answer.reply
+            for alias, answer in self.answers.items()
+            if answer.reply[0] in words
+        }
 
 
 #: The votes of a step that was not sent.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -36,6 +36,8 @@ from .permissions import rules
 from .servers import Finding, Level, allowed
 
 __all__ = ["Finding", "Level", "examine", "rules"]
+
+Subject = TypeVar("Subject")
 
 #: Max names that are checked: those used last. At most this many keys are checked too, of all
 #: policies together.
@@ -75,7 +77,9 @@ def examine(*, using: str | None = None) -> list[Finding]:
 
 
 def _checked(
-    checks: Mapping[str, Callable[[Any], Iterator[Finding]]], subject: Any, goes_on: bool = False
+    checks: Mapping[str, Callable[[Subject], Iterator[Finding]]],
+    subject: Subject,
+    goes_on: bool = False,
 ) -> Iterator[Finding]:
     """Yield the findings of each check. If the server replies to a check with an error, yield a
     finding about the error. With `goes_on`, also yield a finding if the server does not reply."""
@@ -209,13 +213,15 @@ def _names(alias: str) -> Iterator[Finding]:
             _("Restart the node that has them, or delete the values of other programs."),
         )
     every = len(recent) - len(only_keys) + sum(policies.values())
-    unlike = [s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE]
+    clashing = [
+        s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE
+    ]
     detail = _(
         "In the last day, callers used different limits for %s. Each call is checked against its "
         "own limit, so the largest limit takes effect."
     )
     yield _about(
-        "limits", unlike, (len(found), max(len(found), every)),
+        "limits", clashing, (len(found), max(len(found), every)),
         _("All callers of a name agree on its limit"),
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
