@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .engine.quorum.server import NoHub
+from .engine.hub import NoHub
 from .engine.wire import clock
 from .protocol.reasons import FULL, SHARE, TIMEOUT
 from .protocol.scripts import CONSTANTS, arguments_of

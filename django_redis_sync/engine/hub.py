@@ -186,6 +186,15 @@ class Hub:
             self._wake(token, None, clock())
 
 
+class NoHub:
+    """Used instead of a Hub by a server that sends no wake-up messages: a quorum, and the server in
+    memory for tests."""
+
+    async def ready(self, timeout: float) -> str:
+        """Return "-", which means that there is no channel."""
+        return "-"
+
+
 async def _closed(pubsub: Any) -> None:
     with contextlib.suppress(Exception):
         await pubsub.aclose()

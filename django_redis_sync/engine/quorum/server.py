@@ -15,6 +15,7 @@ from typing import Any
 from ...protocol.reasons import FULL, PAUSED
 from ...protocol.scripts import arguments_of
 from ...protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
+from ..hub import NoHub
 from ..loops import BackgroundTasks
 from ..renewal import renewer
 from ..server import AsyncServer, Members, Server, async_server_of, server_of
@@ -313,14 +314,6 @@ class AsyncQuorumServer(AsyncServer):
         held.votes = voting.NOBODY
         for alias in undone.failures:
             renewer(alias).later(voting.undo(step, 1))
-
-
-class NoHub:
-    """Used instead of a Hub, because a quorum sends no wake-up messages."""
-
-    async def ready(self, timeout: float) -> str:
-        """Return "-", which means that there is no channel."""
-        return "-"
 
 
 def _ms(left: float) -> str:
