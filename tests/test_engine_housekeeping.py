@@ -14,7 +14,7 @@ from django_redis_sync.operators.statistics import statistics_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support import worker_processes
-from tests.support.fronts import SILENCE, Front
+from tests.support.fronts import SILENCE, Front, Impatient
 
 PREFIX, DAY = django_settings.PREFIX, 86_400
 NAMES, KEYS = f"{PREFIX}:names", f"{PREFIX}:{{api}}:keys"
@@ -77,9 +77,6 @@ def test_failed_registration_is_logged(front: Front, caplog: pytest.LogCaptureFi
 @pytest.mark.promise(6)
 @pytest.mark.parametrize("reply", ["-ERR odd", "-LOADING soon", "-NOSCRIPT none", SILENCE], ids=str)
 def test_release_that_failed_is_repeated_in_the_background(front: Front, reply: Any) -> None:
-    class Impatient(Lock):
-        _attempt = 0.3
-
     leases = [Impatient(name, using=front.alias).acquire() for name in "abc"]
     front.answer("release", reply)
     for lease in leases:
