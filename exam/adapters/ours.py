@@ -91,7 +91,7 @@ class OurQuorum(OurSemaphore):
 
 
 class OurAsyncSemaphore(OnLoop, OurSemaphore):
-    """The semaphore in async code."""
+    """This project's semaphore, acquired and released in async code."""
 
     async def aacquire(self, wait: float) -> Any:
         return await self.lock.aacquire(blocking_timeout=wait)

@@ -85,7 +85,7 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let in one thread at a time, across all processes. Each stays for less than a
+        """Let one thread of all processes in at a time. A thread stays for less than a
         millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:

@@ -196,7 +196,8 @@ class Front:
         return reply
 
 
-#: The first bytes of a text with a length: a string, a verbatim string, and an error (RESP3).
+#: The first bytes of a reply that begins with its length: a string, or in RESP3 also a verbatim
+#: string or an error.
 BULK = (b"$", b"=", b"!")
 
 
