@@ -296,15 +296,12 @@ def run_async() -> Iterator[Callable[..., None]]:
     loop.close()
 
 
-def all_released(others: weakref.WeakSet[Lease]) -> bool:
-    """Return True if each lease that still exists has ended. Ignore `others`, the leases of earlier
-    tests. A lease that has not ended would be renewed."""
-    for generation in (1, 2):  # generation 1 is faster, and mostly suffices
-        gc.collect(generation)
-        # A lease whose __init__ was interrupted has no `ended`.
-        if all(getattr(each, "ended", True) or each in others for each in living(Lease)):
-            return True
-    return False
+def all_released() -> bool:
+    """Return True if each lease that still exists has ended. A lease that has not ended would be
+    renewed."""
+    gc.collect()
+    # A lease whose __init__ was interrupted has no `ended`.
+    return all(getattr(lease, "ended", True) for lease in living(Lease))
 
 
 @pytest.mark.promise(6)
@@ -316,7 +313,9 @@ def test_interrupted_acquire_leaves_no_lease_behind(
     kind: str, take: Any, io: Any, raw: Any, run_async: Any
 ) -> None:
     semaphore, run = KINDS[kind][0](), io.run if repr(io) == "sync" else run_async
-    inside, count, others = list[str](), 0, weakref.WeakSet(living(Lease))
+    inside, count = list[str](), 0
+    gc.collect()
+    gc.freeze()  # ignore the objects of earlier tests, so that each collection is fast
     attempts = interruptions(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
@@ -328,7 +327,7 @@ def test_interrupted_acquire_leaves_no_lease_behind(
             break
         count += 1
         print(where)
-        eventually(lambda: all_released(others))
+        eventually(all_released)
         with pytest.raises(NotAcquired):
             semaphore.release()
             pytest.fail(f"a lease is stored after {where}")
