@@ -1,14 +1,14 @@
 """Django settings for the tests.
 
 `conftest.py` finds or starts the Redis server and puts its URL into the environment, so that the
-processes of a test use the same server and the same keys. With DJANGO_REDIS_SYNC_TEST_ACL, tests
-log in to the server as a user with the documented minimum of permissions.
+processes of a test use the same server and the same keys. If DJANGO_REDIS_SYNC_TEST_ACL is set in
+the environment, tests log in to Redis as a user with only the permissions that the docs list.
 """
 
 import os
 import secrets
 
-# Unique per run, because a server at REDIS_URL may contain keys of other programs.
+# Each test run has a prefix of its own, because a server at REDIS_URL may have other keys.
 PREFIX = os.environ.setdefault("DJANGO_REDIS_SYNC_TEST_PREFIX", f"test-sync-{secrets.token_hex(4)}")
 
 SECRET_KEY = "only for tests"

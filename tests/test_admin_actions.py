@@ -53,7 +53,7 @@ def lease() -> Iterator[Lease]:
 
 
 def act(client: Client, action: str, **fields: object) -> str:
-    """Carry out an action. Return the last message shown after it."""
+    """Send the form of an action on `exports`. Return the last message that the admin shows."""
     response = client.post(f"{LIST}exports/act/{action}/", fields)
     assert (302, f"{LIST}exports/change/") == (response.status_code, response.get("Location"))
     return [str(message) for message in get_messages(response.wsgi_request)][-1]
@@ -69,7 +69,7 @@ def unchanged(lease: Lease) -> bool:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_get_does_not_carry_out_an_action(manager: Client, lease: Lease, action: str) -> None:
+def test_get_request_carries_out_no_action(manager: Client, lease: Lease, action: str) -> None:
     page = get(manager, f"exports/act/{action}/?fence={lease.fence}&limit=5")
     assert "confirm" in page.ids and (action in ("resume", "reset")) == ("sync-main" in page.html)
     assert unchanged(lease)
@@ -86,7 +86,9 @@ def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: st
 
 
 @pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
-def test_unknown_action_or_name_is_not_found(manager: Client, lease: Lease, name: str) -> None:
+def test_action_page_is_not_found_for_an_unknown_action_or_name(
+    manager: Client, lease: Lease, name: str
+) -> None:
     for address in (f"{name}/act/pause/", "exports/act/format/"):
         assert 404 == manager.post(LIST + address).status_code
     assert not LogEntry.objects.exists()
@@ -94,7 +96,9 @@ def test_unknown_action_or_name_is_not_found(manager: Client, lease: Lease, name
 
 
 @pytest.mark.parametrize("in_session", [False, True], ids=["csrf-cookie", "csrf-session"])
-def test_form_keeps_its_input_through_a_new_login(lease: Lease, in_session: bool) -> None:
+def test_action_form_keeps_its_input_when_the_user_logs_in_again(
+    lease: Lease, in_session: bool
+) -> None:
     """The user's session ends after the form was shown and before it is sent."""
     with override_settings(CSRF_USE_SESSIONS=in_session):
         manager = client_of("manage_locks", enforce_csrf_checks=True)
@@ -117,7 +121,7 @@ def test_form_keeps_its_input_through_a_new_login(lease: Lease, in_session: bool
 # Release
 
 
-def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Lease) -> None:
+def test_release_ends_only_the_lease_that_its_form_names(manager: Client, lease: Lease) -> None:
     with Semaphore("exports", 2, label="weekly_report") as other:
         assert "/act/" not in get(client_of("view_locks"), "exports/change/").html
         links = get(manager, "exports/change/").links
@@ -135,7 +139,7 @@ def test_release_ends_only_the_lease_that_was_shown(manager: Client, lease: Leas
 
 
 @pytest.mark.parametrize("action", ["release", "clear"])
-def test_old_or_invalid_fence_releases_no_later_holder(
+def test_release_with_an_old_or_invalid_fence_releases_no_holder(
     manager: Client, lease: Lease, action: str
 ) -> None:
     lease.release()
@@ -146,7 +150,7 @@ def test_old_or_invalid_fence_releases_no_later_holder(
         assert newcomer.owned()
 
 
-def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> None:
+def test_release_all_includes_holders_that_the_page_does_not_list(manager: Client) -> None:
     crowd = [Semaphore("exports", 500, timeout=1000 + n).acquire() for n in range(205)]
     assert "and 5 more" in get(manager, "exports/change/").text
     highest = max(one.fence for one in crowd if one)
@@ -159,7 +163,7 @@ def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> 
     assert [newcomer.token] == [holder.token for holder in holders]
 
 
-# Pause and resize, and the log
+# Pause, resize, and the log of actions
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> 
         ("pause", {"reason": "x" * 201}),
     ],
 )
-def test_invalid_input_is_explained_and_changes_nothing(
+def test_action_form_explains_invalid_input_and_changes_nothing(
     manager: Client, lease: Lease, action: str, fields: dict[str, str]
 ) -> None:
     response = manager.post(f"{LIST}exports/act/{action}/", {"reason": "typed before", **fields})
@@ -232,7 +236,7 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
     assert f'href="{LIST}exports/change/"' in manager.get("/admin/").content.decode()
 
 
-def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
+def test_log_cuts_a_long_name_to_the_length_of_its_column(manager: Client) -> None:
     name, key = "x" * 150, "y" * 150
     with Semaphore(name, 1, key=key):
         manager.post(f"{LIST}{name}@{key}/act/pause/")
@@ -310,7 +314,7 @@ def cache(location: str, **options: object) -> dict[str, Any]:
         {"REDIS_SYNC": {"TYPO": 1}},
     ],
 )
-def test_wrong_settings_are_explained_without_the_password(
+def test_pages_explain_wrong_settings_without_the_redis_password(
     manager: Client, changed: dict[str, object]
 ) -> None:
     with override_settings(**changed):

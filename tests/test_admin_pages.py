@@ -40,10 +40,11 @@ pytestmark = [
     pytest.mark.promise(25),
 ]
 
-#: A count and a sum of milliseconds are stored as one number: count * PAIR + milliseconds.
+#: The statistics store a count and a sum of milliseconds as one number: count * PAIR + sum.
 PAIR = 2**40
 EVIL = "<img src=x onerror=alert(1)>"
-#: Values that differ with each run, machine, or version, and their replacements.
+#: Patterns of text that differs between runs, machines, or versions. A snapshot has the
+#: replacement in its place.
 CHANGING = {
     r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
     r"\b[0-9a-f]{8}\b": "ID",
@@ -71,14 +72,15 @@ def held() -> Iterator[Held]:
 
 
 def one_minute_left() -> None:
-    """If this minute is about to end, wait for the next one, because charts have a step per
-    minute."""
+    """Wait for the next minute if less than 15 s of the current minute are left.
+
+    Charts have a step per minute, and a test must not span two steps."""
     while time.time() % 60 > 45:
         time.sleep(0.1)
 
 
 def lines_of(page: Page) -> list[str]:
-    """Return the normalized lines of a page, without the findings about the Redis server."""
+    """Return the lines of a page for its snapshot, without the findings about the Redis server."""
     text = "\n".join(page.lines).partition("## This Redis server")[0]
     for pattern, word in CHANGING.items():
         text = re.sub(pattern, word, text)
@@ -86,7 +88,7 @@ def lines_of(page: Page) -> list[str]:
 
 
 def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keeper: None) -> None:  # noqa: F811
-    """The pages show a permanent holder, a waiter, each event, a policy, and overrides."""
+    """Among other things, the pages show a permanent holder, a waiter, a policy, and overrides."""
     one_minute_left()
     waiting = threading.Thread(target=lambda: Semaphore("exports", 2, label="<b>").acquire())
     waiting.name = "waiter"
@@ -97,7 +99,7 @@ def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keepe
     waiting.start()
     held("api", 3, key="7")
     Lock("slow", timeout=0.05).acquire()
-    time.sleep(0.1)  # the lease expires, and the next acquire reclaims it
+    time.sleep(0.1)  # the lease expires, so the next acquire gets the permit
     with suppress(LeaseLost), Lock("slow", timeout=0.05):
         time.sleep(0.1)
     locks("pause", "slow", "--reason", "the disk <b> is full")
@@ -128,7 +130,7 @@ def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
     )
 
 
-def test_admin_index_links_the_list_for_viewers_only_and_offers_no_add_or_change(
+def test_admin_index_links_only_the_list_and_only_for_users_who_may_view_it(
     viewer: Client,
 ) -> None:
     index = viewer.get("/admin/").content.decode()
@@ -155,7 +157,7 @@ def test_list_reports_unreadable_names_and_shows_the_rest(
         assert "another program's value" in page.text and ["row-good"] == [*page.cells]
 
 
-#: For each query, the expected rows, and the sort order that a column's heading declares.
+#: For each query string, the expected rows, and the order in the `aria-sort` of a heading.
 SORTED = {
     "?o=use": ("beta gamma alpha", ["desc"]),
     "?o=-use": ("alpha gamma beta", ["asc"]),
@@ -185,7 +187,7 @@ def test_list_can_be_searched_and_sorted(viewer: Client, held: Held) -> None:
     assert f"No name contains “{EVIL}”" in get(viewer, f"?q={EVIL}").text
 
 
-def test_search_finds_a_user_or_address_in_all_policies(
+def test_search_finds_the_keys_of_a_user_or_address_in_all_policies(
     viewer: Client, held: Held, rf: Any
 ) -> None:
     held("found-a", 3, key="4711")
@@ -227,7 +229,7 @@ def test_configured_name_has_a_page_before_it_is_used(viewer: Client) -> None:
         assert "0 of 2 in use" in get(viewer, "unused/change/").text
 
 
-def test_list_shows_the_findings_of_the_doctor_and_caches_them(
+def test_list_shows_and_caches_the_findings_about_the_redis_server(
     viewer: Client, raw: redis.Redis
 ) -> None:
     problems, passed, fine = get(viewer).html.partition("checks passed")
@@ -275,10 +277,10 @@ def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None)
 
 
 @pytest.mark.parametrize("unknown", ["unused", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
-def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
+def test_pages_of_an_unknown_name_are_not_found(viewer: Client, unknown: str) -> None:
     for part in ("change", "live", "data"):
         assert 404 == viewer.get(f"{LIST}{unknown}/{part}/").status_code
-    if unknown not in ("unused", "%252F"):  # invalid, so it has no history either
+    if unknown not in ("unused", "%252F"):  # an invalid name has no history
         response = viewer.get(f"{LIST}{unknown}/history/")
         assert (302, "/admin/") == (response.status_code, response["Location"]), (
             "the redirect differs from that of other models"
@@ -287,7 +289,7 @@ def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Return a function that returns the page of a name in a given state."""
+    """Return a function that takes fields of a status. It returns the page of a name with them."""
     manager = client_of("manage_locks")
 
     def show(**state: Any) -> Page:
@@ -338,7 +340,7 @@ def test_name_page_shows_overrides_and_the_members_of_a_quorum(shown: Shown) -> 
     )
 
 
-def test_charts_links_and_forms_have_unlocalized_numbers(held: Held) -> None:
+def test_numbers_in_charts_links_and_forms_are_not_localized(held: Held) -> None:
     fence = held("exports", 3).fence
     manager = client_of("manage_locks")
     with override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True):
@@ -369,7 +371,7 @@ def test_charts_links_and_forms_have_unlocalized_numbers(held: Held) -> None:
         ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_bar_shows_the_use_and_is_marked_full_only_with_waiters(
+def test_bar_shows_the_permits_in_use_and_is_full_only_if_callers_wait(
     shown: Shown, bar: str, state: dict[str, Any]
 ) -> None:
     found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
@@ -378,7 +380,9 @@ def test_bar_shows_the_use_and_is_marked_full_only_with_waiters(
 
 @pytest.fixture
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
-    """Return a function that writes counters of `exports`. It takes them by age in minutes."""
+    """Return a function that writes statistics counters of `exports`.
+
+    Its argument has a dict of counters for each age in minutes."""
 
     def write(minutes: dict[int, dict[str, int]]) -> None:
         Semaphore("exports", 4).acquire().release()
@@ -515,7 +519,7 @@ def test_pages_extend_the_project_templates_and_have_no_dead_links(
     ("language", "english", "text"),
     [("ar", True, "1 of 3 in use"), ("zh-hans", False, "使用中 1 / 3")],
 )
-def test_untranslated_pages_declare_english(
+def test_pages_declare_english_in_a_language_without_translations(
     language: str, english: bool, text: str, held: Held
 ) -> None:
     manager = client_of("manage_locks")

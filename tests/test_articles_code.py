@@ -1,4 +1,4 @@
-"""Shortened code of the articles in docs/articles.md fails as the page says.
+"""The articles listed in docs/articles.md have faulty code. These tests prove the faults.
 
 The tests in tests/behaviour and tests/test_locks_*.py prove what the library does instead.
 """
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 KEY = f"{settings.PREFIX}:article"
 
 
-def test_each_row_about_the_code_of_the_articles_names_a_test() -> None:
+def test_each_table_row_about_code_of_an_article_names_a_test() -> None:
     page = (Path(__file__).parents[1] / "docs" / "articles.md").read_text(encoding="utf-8")
     section = page.partition("## The articles' own code")[2].partition("\n## ")[0]
     named = re.findall(r"`(test_\w+)`", section)
@@ -31,9 +31,9 @@ def test_each_row_about_the_code_of_the_articles_names_a_test() -> None:
     assert {*named} <= {*globals()}
 
 
-def test_key_stays_locked_if_its_creator_dies_before_it_sends_expire(raw) -> None:
-    """The articles call EXPIRE if `not ttl`. For a key without an expiry, TTL returns -1, so
-    `not ttl` is false."""
+def test_key_stays_locked_when_a_client_dies_between_setnx_and_expire(raw) -> None:
+    """The articles call EXPIRE only `if not ttl`. For a key without an expiry, TTL returns -1, so
+    the condition is false."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -46,14 +46,16 @@ def test_key_stays_locked_if_its_creator_dies_before_it_sends_expire(raw) -> Non
     assert -1 == raw.ttl(KEY)
 
 
-def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(raw) -> None:
+def test_release_without_a_check_of_the_owner_frees_another_clients_lock(raw) -> None:
     raw.set(KEY, "first", nx=True, px=20)
     time.sleep(0.04)
     assert raw.set(KEY, "second", nx=True, px=10_000)
-    raw.delete(KEY)  # the first client doesn't check the owner
-    assert raw.set(KEY, "third", nx=True)  # the second client still holds the lock
-    assert raw.get(KEY) != "third"  # on Python 3, a check that compares bytes with str always fails
-    with raw.pipeline() as pipe:  # WATCH is safe, but takes four commands and a loop
+    raw.delete(KEY)  # the first client releases a lock that the second client holds
+    assert raw.set(KEY, "third", nx=True)
+    # get() returns bytes, so a check that compares its result with a str always fails.
+    assert raw.get(KEY) != "third"
+    # A check with WATCH is safe, but takes four commands and a loop.
+    with raw.pipeline() as pipe:
         pipe.watch(KEY)
         assert b"third" == pipe.get(KEY)
         raw.pexpire(KEY, 20_000)  # another client changes the key
@@ -64,7 +66,7 @@ def test_release_without_a_check_of_the_owner_frees_the_lock_of_another(raw) -> 
 
 
 def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
-    # With INCR, the caller that gets 1 is the owner. One DECR after three INCR leaves 2.
+    # A client owns the lock if its INCR returns 1. After three INCR and one DECR, none returns 1.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
     raw.decr(KEY)  # the holder releases
     assert [False] * 3 == [raw.incr(KEY) == 1 for _ in range(3)]
@@ -83,8 +85,10 @@ def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
 
 
 def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=False):
-    """Acquire in a sorted set. The score of a member is its time of arrival or, with `by_end`, the
-    end of its lease. Both are times of the client's clock."""
+    """Acquire a permit in a sorted set, as the articles do. Return the new member, or None.
+
+    The score of a member is the time when it was added or, with `by_end`, the end of its lease.
+    The caller's clock gives both times."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -96,39 +100,40 @@ def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=F
     return None
 
 
-def test_sorted_set_trusts_clocks_and_timeouts_of_its_callers(raw) -> None:
+def test_sorted_set_exceeds_its_limit_when_clocks_or_timeouts_differ(raw) -> None:
     def acquire(key: str, *words: Any) -> bool:
         return zset_acquire(raw, f"{KEY}:{key}", *words) is not None
 
-    # A client whose clock is behind ranks before the holders, so a limit of 2 has a third holder.
+    # A client whose clock is behind ranks before the two holders, and becomes a third holder.
     behind = [acquire("behind", 2, 10, now) for now in (1000.0, 1000.0, 1000.1, 999.9)]
     assert [True, True, False, True] == behind
     assert 3 == raw.zcard(f"{KEY}:behind")
-    # A client removes a holder as too old if its clock is 11 s ahead or its timeout is shorter.
+    # A client whose clock is 11 s ahead, or whose timeout is shorter, removes the holder.
     assert [True, True] == [acquire("ahead", 1, 10, now) for now in (1000.0, 1011.0)]
     assert [True, True] == [acquire("lease", 1, *each) for each in ((60, 1000.0), (1, 1002.0))]
     assert [1, 1] == [raw.zcard(f"{KEY}:{key}") for key in ("ahead", "lease")]
-    # If the score is the end of the lease, a shorter lease ranks before the holder.
+    # If the score is the end of the lease, a client with a shorter lease ranks before the holder.
     leases = [acquire("end", 1, *each, True) for each in ((60, 0.0), (60, 0.1), (5, 0.2))]
     assert [True, False, True] == leases
     assert 2 == raw.zcard(f"{KEY}:end")
 
 
-def test_renewal_by_zadd_restores_or_misses_a_lost_holder(raw) -> None:
-    """If ZADD returns 1, the client removes the restored member, unless the client crashes before
-    that."""
+def test_renewal_with_zadd_restores_a_removed_holder_or_ignores_the_removal(raw) -> None:
+    """Code of an article renews with ZADD. If ZADD returns 1, it restored a removed member. The
+    client then removes the member, unless the client crashes first."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
     assert 1 == raw.zadd(KEY, {holder: 1012.0})  # the removed holder is a member again
     assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}
-    # ZADD counts added members, and with XX it adds none. With CH, the replies for a member and for
-    # a missing one differ, unless the score stays the same.
+    # With XX, ZADD adds no member, and returns 0 for holders and for removed holders. With XX and
+    # CH, it returns 1 for a holder whose score changes.
     names, changed = (holder, "dead"), {"xx": True, "ch": True}
     assert [0, 0] == [raw.zadd(KEY, {one: 1013.0}, xx=True) for one in names]
     assert [1, 0] == [raw.zadd(KEY, {one: 1014.0}, **changed) for one in names]
 
 
-def test_rank_in_a_misspelled_key_admits_all_callers(raw) -> None:
-    """The rank in a missing set is nil. In the articles' languages, nil is less than any limit."""
+def test_misspelled_key_admits_all_callers(raw) -> None:
+    """The rank in a missing set is nil, which the code of the articles treats as less than any
+    limit."""
 
     def acquire(limit: int) -> bool:
         me = uuid.uuid4().hex
@@ -146,10 +151,10 @@ def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(raw) -> None:
         raw.incr(KEY)
 
 
-def test_counter_and_one_key_per_permit_have_the_faults_of_the_table(raw) -> None:
-    """A counter without an expiry keeps the permit of a crashed holder. An expiry of the counter
-    frees all permits at once. With one key per permit, a caller may have to try all keys."""
-    assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # it was released twice
+def test_counter_and_one_key_per_permit_have_the_faults_that_the_page_lists(raw) -> None:
+    """A counter without an expiry keeps the permit of a crashed holder. If the counter expires, all
+    permits become free at once. With a key per permit, a caller may have to try all keys."""
+    assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # the holder released twice
     assert -1 == raw.pttl(KEY)
     raw.set(KEY, 1, px=20)
     time.sleep(0.04)
@@ -160,8 +165,8 @@ def test_counter_and_one_key_per_permit_have_the_faults_of_the_table(raw) -> Non
     assert [None] * 9 + [True] == tries
 
 
-def test_semaphore_limits_all_callers_and_reentrant_lock_only_other_callers() -> None:
-    """A semaphore also limits its own holder. A reentrant lock excludes only other callers."""
+def test_semaphore_limits_every_acquire_and_rlock_only_other_threads() -> None:
+    """The same thread gets a reentrant lock any number of times, but a semaphore only twice."""
 
     def granted(*locks: Any) -> list[bool]:
         return [lock.acquire(blocking=False) is not None for lock in locks]

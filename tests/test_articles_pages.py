@@ -1,7 +1,7 @@
 """The example site's pages with one visitor, and with many visitors at once.
 
 `python -m tests.test_articles_pages PREFIX ROLE` visits the pages with Django's test client, in a
-process with the example site's settings.
+process with the example site's settings. ROLE is the name of a function, such as `look`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def test_pages_work_for_one_visitor_and_for_many(
 
 
 def visit(redis_url: str, folder: Path, prefix: str, role: str, **environment: str) -> None:
-    """Run a role in a process with the example site's settings. Raise AssertionError with its
-    errors if it fails."""
+    """Run the function `role` in a process with the example site's settings.
+
+    Raise AssertionError with the error output of the process if it fails."""
     site = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DEMO_DIR": str(folder)}
     env = {**os.environ, **site, "REDIS_URL": redis_url, **environment}
     done = worker_processes.run("-m", __name__, prefix, role, env=env, timeout=100)
@@ -46,7 +47,8 @@ def visit(redis_url: str, folder: Path, prefix: str, role: str, **environment: s
 
 
 async def get(io: Any, page: str, method: str = "get", **data: str) -> Any:
-    """Return the response to a request of a test client, which is sync or async as `io` is."""
+    """Return the response to a request. If `io` is Sync, send it with the sync test client of
+    Django, and if `io` is Async, with the async test client."""
     from django.test import AsyncClient, Client
 
     response = getattr((Client if repr(io) == "sync" else AsyncClient)(), method)(page, data)
@@ -58,8 +60,9 @@ async def parts(response: Any) -> list[bytes]:
 
 
 def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, str]]) -> list[Any]:
-    """Send each request when its function returns True. A request with data is a POST, others are a
-    GET."""
+    """Send the requests concurrently, each when its function returns True. Return the responses.
+
+    A request with data is a POST request. A request without data is a GET request."""
 
     async def visit(is_time: Callable[[], bool], data: dict[str, str]) -> Any:
         await until(io, is_time)
@@ -69,7 +72,7 @@ def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, s
 
 
 def look(io: Any, prefix: str) -> None:
-    """Each page is shown, and linked from the index."""
+    """Check that each page works, and that the index has a link to it."""
     names = ("sale/", "queue/", "prices/", "stream/?seconds=0")
     names += ("exports/now/", "exports/in-line/", "exports/slow/?seconds=0")
 
@@ -86,13 +89,13 @@ def look(io: Any, prefix: str) -> None:
 
 
 def stand_in_line(io: Any, prefix: str) -> None:
-    """The queue page serves two customers at once, in the order of arrival."""
+    """Check that the queue page serves two customers at a time, in the order of arrival."""
     from django_redis_sync.operators.status import status_of
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def is_turn(number: int) -> bool:
-        """Return True if customer `number` may come. The second customer comes when the first one
-        has been served for 0.3 s, and each further customer when the previous one is in line."""
+        """Return True if customer `number` may send its request. The second customer waits until
+        the first has been served for 0.3 s, and later customers until the previous is in line."""
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])
@@ -117,7 +120,7 @@ def stand_in_line(io: Any, prefix: str) -> None:
 
 
 def read_prices(io: Any, prefix: str) -> None:
-    """The price list shows only complete changes, and readers don't wait for each other."""
+    """Check that the price list has no incomplete change, and that readers read concurrently."""
     from example_project.shop import prices
 
     look, alook, reading, most = prices._look, prices._alook, list[int](), [0]
@@ -152,7 +155,7 @@ def read_prices(io: Any, prefix: str) -> None:
 
 
 def stream(io: Any, prefix: str) -> None:
-    """A stream holds its permit until its body is sent: open three, then read two of them."""
+    """Check that a stream holds its permit until its body is sent. The limit is two streams."""
     page = f"{prefix}stream/?seconds=0.1"
 
     async def visit() -> None:

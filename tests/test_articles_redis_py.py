@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 
 def redis_py(name: str, **options: Any) -> Any:
-    """Return the lock of `cache.lock()`, without the options that only `Lock` has."""
+    """Return redis-py's lock, as `cache.lock()` does, but without a prefix in its key."""
     return cache.client.get_client(write=True).lock(name, **options)
 
 
@@ -111,7 +111,7 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
         with pytest.raises(LockError, match="no timeout"):
             getattr(old, method)(*args)
         assert await io.do(lease, method, *args) is True
-    # The first argument is `blocking`, as in `threading`. In redis-py, it is `sleep`.
+    # The first argument is `blocking`, as in `threading`. In redis-py, the first is `sleep`.
     assert await io.do(Lock("name"), "acquire", False) is None
     # redis-py fails at once if `sleep` is longer than `blocking_timeout`.
     assert not cache.lock("name", sleep=10, blocking_timeout=5).acquire()
@@ -120,7 +120,7 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
 
 
 @both
-async def test_block_may_release_its_lock_and_raises_the_exception_of_its_body(io) -> None:
+async def test_with_block_may_release_its_lock_and_raises_its_own_exception(io) -> None:
     old, lock = cache.lock("redis_py", timeout=10), Lock("library")
     with pytest.raises(LockError, match="already unlocked"), old:
         old.release()

@@ -1,4 +1,4 @@
-"""The benchmarks run, and measure what their tables name. No test checks a time."""
+"""The benchmarks run, and measure what their tables say. These tests check no duration."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
-def test_script_calls_of_the_instruction_count_have_all_required_arguments(verb: str) -> None:
+def test_instruction_count_passes_as_many_arguments_as_a_script_requires(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
 
 
-def test_bench_extra_lists_every_measured_peer() -> None:
+def test_bench_extra_lists_every_library_that_is_measured() -> None:
     found = configparser.ConfigParser()
     found.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = found["options.extras_require"]["bench"].splitlines()
@@ -58,7 +58,7 @@ def test_bench_extra_lists_every_measured_peer() -> None:
 
 
 @pytest.mark.skipif("REDIS_URL" in os.environ, reason="MONITOR also shows other clients' commands")
-def test_commands_of_a_cycle_are_counted_by_name(redis_url: str) -> None:
+def test_redis_commands_of_a_with_block_are_counted_by_name(redis_url: str) -> None:
     lock = Lock("bench")
     with lock:
         pass
@@ -80,14 +80,14 @@ def test_goal_ratio_is_at_least_one_when_the_goal_is_reached(
     assert ["not measured: z"] == table.notes
 
 
-def test_bytecodes_are_counted_in_total_and_for_scripts() -> None:
+def test_bytecodes_are_counted_in_total_and_for_script_calls() -> None:
     lock = Lock("bench")
     all_of_it, scripts = client.bytecodes(lambda: cycles.acquire_and_release(lock))
     assert 0 < scripts < all_of_it
     assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_ratios_are_medians_of_rounds_and_simultaneous_holders_are_counted() -> None:
+def test_report_takes_medians_of_ratios_and_crowd_counts_simultaneous_holders() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
     assert {"ours": 1.0, "base": 1.0} == found
     assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])
@@ -100,7 +100,7 @@ def test_contenders_begin_with_this_library_and_include_locks_only_at_limit_1(li
     assert (limit == 1) == (contenders.REDIS_PY in names)
 
 
-def test_connections_are_counted_without_closing_those_of_contenders(redis_url: str) -> None:
+def test_counting_connections_closes_no_connection(redis_url: str) -> None:
     shared: Any = contenders.client(redis_url).connection_pool.get_connection()
 
     def number() -> int:

@@ -44,7 +44,7 @@ def build(source: Path, dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sdist of a copy of the checkout, and the wheel that was built from it, by suffix."""
+    """Build an sdist and a wheel of a copy of the checkout. Return the two files by suffix."""
     source = tmp_path_factory.mktemp("packaging") / "source"
     source.mkdir()
     for path in ROOT.iterdir():
@@ -97,7 +97,7 @@ def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_contains_what_tests_and_builds_need_and_names_no_owners(built: Any) -> None:
+def test_sdist_has_the_files_for_tests_and_builds_and_no_owner_names(built: Any) -> None:
     with tarfile.open(built[".gz"]) as archive:
         members = archive.getmembers()
     names = {one.name.partition("/")[2] for one in members}
@@ -132,7 +132,7 @@ def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 def wrong_lines() -> list[int]:
-    """Return the numbers of the lines in refused.py with a type error."""
+    """Return the numbers of the lines of refused.py in which a type checker must find errors."""
     lines = (ROOT / "tests/typed_use/refused.py").read_text(encoding="utf-8").splitlines()
     return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
 

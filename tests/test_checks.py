@@ -61,8 +61,7 @@ def both(first: str, second: str):
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return a view of a class with `bases` and the mixin. `bases` may already contain the
-    mixin."""
+    """Return a view of a class with `bases` and SemaphoreRequiredMixin, which may be in `bases`."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
@@ -92,8 +91,10 @@ AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 
 
 class Case(NamedTuple):
-    """A project, and the messages that the checks must report. `says`: the ids of the messages,
-    then texts that the messages must contain, or must not contain if a text begins with `!`."""
+    """A project, and the messages that the checks must report for it.
+
+    `says`: the ids of the messages, then texts that the messages must contain, divided by `|`. The
+    messages must not contain a text after `!`."""
 
     says: str = ""
     views: Any = ()
@@ -245,10 +246,12 @@ CORRECT = [
     Case("", [limited(), AFTER_COMMIT], atomic=True),
     Case("", [transaction.non_atomic_requests(lambda r: RACES(view)(r))], atomic=True),
     Case("", [], {}, (OURS, "django.middleware.common.CommonMiddleware")),
-    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django itself reports these
+    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django reports wrong middleware
     Case("", [DRF], {}, (OURS,)),
     Case("", **with_cache(x=LARGE)),
-    Case("", [limited(number=int, key=lambda r, *more: "x", when=bool)]),  # int has no signature
+    Case(
+        "", [limited(number=int, key=lambda r, *more: "x", when=bool)]
+    ),  # the signature of int is unknown
     Case("", [limited(number=lambda r: 3, when=lambda r: True, response=lambda r, why: None)]),
     Case("", [limited(share=lambda r: "x", share_limit=lambda r: 2)]),
     Case("", [limited(share="user", share_limit=3), limited(share="user", view=arespond_ok)]),
@@ -269,7 +272,9 @@ DEPLOYMENTS = {"W011", "W015", "W021"}
 
 @pytest.fixture
 def messages(settings, monkeypatch):
-    """Return a function that returns the messages for a project. No check may open a connection."""
+    """Return a function that runs the checks on a project, and returns their messages.
+
+    A check that opens a connection fails."""
     own, connect, checking = settings.CACHES, socket.socket.connect, threading.current_thread()
 
     def refuse(*args):
@@ -309,7 +314,7 @@ def test_check_reports_each_mistake_and_nothing_else(case: Case, messages) -> No
     assert set() == {*ids(messages(case, deploy=False))} & DEPLOYMENTS
 
 
-def test_endpoints_name_a_view_by_its_namespaces_or_its_import_path(messages) -> None:
+def test_endpoints_setting_names_a_view_by_namespaces_or_import_path(messages) -> None:
     inner = path("c/", view, name="view")
     for space in ("inner", "outer"):
         inner = path(f"{space}/", include(([inner], space)))
@@ -331,7 +336,7 @@ def test_each_check_id_is_documented() -> None:
     page = (ROOT / "docs/checks.md").read_text()
     documented = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page, re.MULTILINE)
     tested = {id for case in MISTAKES for id in case.says.partition("|")[0].split()}
-    celery = {"W026"}  # tests with Celery cover this id
+    celery = {"W026"}  # test_jobs_queues.py tests this id
     assert sorted(tested | celery) == documented
 
 

@@ -128,7 +128,7 @@ def test_command_that_can_not_start_gives_the_exit_code_of_a_shell(
     assert not taken("job"), "min_hold does not apply: another host may have the command"
 
 
-def test_run_prints_one_line_and_starts_nothing_while_redis_is_down(run: Run) -> None:
+def test_run_prints_one_error_line_and_starts_nothing_while_redis_is_down(run: Run) -> None:
     dead = {"DJANGO_REDIS_SYNC_TEST_URL": "redis://me:secret@127.0.0.1:1/0"}
     code, out, err = ended(run("job", "--", "echo", "never", **dead))
     assert (code, out, err.count("\n")) == (69, "", 1)
@@ -160,7 +160,7 @@ def test_run_forwards_signals_to_the_command(run: Run, number: signal.Signals) -
 
 
 @needs_linux
-def test_ctrl_z_does_not_suspend_the_process_that_renews(run: Run) -> None:
+def test_ctrl_z_does_not_suspend_the_process_that_renews_the_lease(run: Run) -> None:
     process = run("job", "--", "sh", "-c", "echo up; read line; exit 3")
     assert process.line() == "up\n"
     # This process group is orphaned, so the kernel ignores SIGTSTP unless the process catches it.
@@ -171,7 +171,7 @@ def test_ctrl_z_does_not_suspend_the_process_that_renews(run: Run) -> None:
     assert ended(process)[0] == 3
 
 
-def test_run_waits_for_its_permit_until_it_gets_a_signal(run: Run) -> None:
+def test_run_stops_waiting_for_its_permit_when_it_gets_a_signal(run: Run) -> None:
     with Lock("job"):
         processes = [run("job", "--", "echo", "ran") for _ in range(2)]
         eventually(lambda: 2 == status_of("job").waiting)
@@ -205,7 +205,7 @@ wait
 @needs_linux
 @pytest.mark.promise(7)
 @pytest.mark.parametrize("how", ["killed", "lost"])
-def test_process_group_of_the_command_ends_with_the_permit(
+def test_process_group_of_the_command_ends_when_the_permit_ends(
     run: Run, tmp_path: Path, how: str
 ) -> None:
     """A process that left the group by `setsid` survives."""

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def busy(raw: redis.Redis) -> Iterator[None]:
-    """Names in use: some full, permanent, or exclusive, some with many keys or odd characters."""
+    """Hold permits of ten names. Some are full, permanent, or exclusive, or have odd characters."""
     label = "reports.views.export_everything_for_the_accountants_of_all_countries"
     held = [Semaphore("exports", 2, label=label), Semaphore("exports", 2, label=label)]
     held += [Semaphore("api", 5, key=key) for key in ("1", "42", "ann b")]
@@ -72,7 +72,7 @@ def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
 @pytest.mark.parametrize(
     ("order", "names"),
     [
-        ("trouble", ["a 2", "a 10"]),  # calls were rejected
+        ("trouble", ["a 2", "a 10"]),  # names with rejected calls come first
         ("name", ["a 2", "a 10", "b"]),
         ("recent", ["b", "a 2", "a 10"]),
         ("use", ["a 10", "b", "a 2"]),
@@ -81,9 +81,7 @@ def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
         ("share", ["b", "a 2", "a 10"]),
     ],
 )
-def test_list_has_the_order_of_the_sort_option(
-    raw: redis.Redis, order: str, names: list[str]
-) -> None:
+def test_sort_option_orders_the_list(raw: redis.Redis, order: str, names: list[str]) -> None:
     with Semaphore("b", 2, share="x"), Semaphore("a 2", 3), Lock("a 10"):
         for name, limit in (("a 2", 3), ("a 2", 3), ("a 10", 1)):
             assert Semaphore(name, limit).acquire(blocking=False, permits=limit) is None
@@ -93,21 +91,21 @@ def test_list_has_the_order_of_the_sort_option(
 
 
 @pytest.mark.promise(25, 28)
-def test_page_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
+def test_status_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
     page = locks("status", "exports")
     lease = status_of("exports").holders[0]
     assert "exports: 2 of 2 in use\n" in page
     row = next(row for row in rows(page) if row["HOLDER"] == lease.id)
     assert f"{os.uname().nodename}:{os.getpid()}" == row["WHERE"]
     assert "1" == row["PERMITS"] and row["HELD FOR"] and row["LEASE LEFT"]
-    # Output that isn't a terminal is neither shortened nor colored.
+    # Output to anything but a terminal is neither shortened nor colored.
     assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
     assert lease.token not in page and "…" not in page and "\x1b" not in page
     assert "Last 60 min: granted 2, at most 2 in use." in page
     assert "Trouble: rejected 1." in page
 
 
-def test_page_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -> None:
+def test_status_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -> None:
     Semaphore("s", 9, min_hold=60, label="early").acquire().release()
     with Semaphore("s", 9, timeout=math.inf, label="endless"), ReadWriteLock("rw").write:
         lease = Semaphore("s", 9, label="two").acquire(permits=2)
@@ -123,7 +121,7 @@ def test_page_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -
         assert locks("status", "rw").startswith("rw: 1 reader\n")
 
 
-def test_page_shows_silent_waiters_and_permits_that_were_handed_off(
+def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
     raw: redis.Redis, threads: Any
 ) -> None:
     waiters, info = (f"{settings.PREFIX}:{{a}}:{part}" for part in ("waiters", "info"))
@@ -137,12 +135,12 @@ def test_page_shows_silent_waiters_and_permits_that_were_handed_off(
         assert "a" == rows(locks("status", "--sort", "waiting"))[0]["NAME"]
 
         def is_silent() -> bool:
-            raw.zadd(waiters, {waiter.token: 1})  # make its last heartbeat old
+            raw.zadd(waiters, {waiter.token: 1})  # make the waiter's last heartbeat old
             return "(silent) a waiter" in locks("status", "a")
 
         eventually(is_silent)
         held = raw.hget(info, lease.token)
-        raw.hset(info, lease.token, b"g" + held[1:])  # state g: handed off, but not claimed yet
+        raw.hset(info, lease.token, b"g" + held[1:])  # g: handed off, and not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
     assert "\n* It waited, and was granted its permit" in page
@@ -151,7 +149,7 @@ def test_page_shows_silent_waiters_and_permits_that_were_handed_off(
     waiting.result(30).release()
 
 
-def test_page_shows_overrides_and_how_to_undo_them(busy: None) -> None:
+def test_status_shows_overrides_and_the_commands_that_undo_them(busy: None) -> None:
     act("pause", "exports")
     act("resize", "exports", "7")
     page = locks("status", "exports")
@@ -166,7 +164,7 @@ def test_page_shows_overrides_and_how_to_undo_them(busy: None) -> None:
     assert "Callers disagree on the limit: 4 and, " in locks("status", "clash")
 
 
-def test_page_of_a_policy_shows_all_keys_or_the_key_given(busy: None) -> None:
+def test_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) -> None:
     page = locks("status", "api")
     assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 each\n")
     assert page.count(" of 5 in use\n") == 3
@@ -182,7 +180,7 @@ def test_page_of_a_policy_shows_all_keys_or_the_key_given(busy: None) -> None:
         assert "1 of 1 in use" in locks("status", "a@b"), "a name takes precedence over a key"
 
 
-def test_page_of_a_key_is_found_by_the_address_of_its_requests(raw: redis.Redis) -> None:
+def test_status_finds_a_key_by_the_ip_address_of_its_requests(raw: redis.Redis) -> None:
     @semaphore_required("visits", limit=5, key="ip")
     def view(request: Any) -> HttpResponse:
         return HttpResponse(locks("status", "visits", "--key", "10.0.0.1"))
@@ -193,7 +191,7 @@ def test_page_of_a_key_is_found_by_the_address_of_its_requests(raw: redis.Redis)
     )
 
 
-def test_page_of_a_policy_with_over_20_busy_keys_has_one_table_of_20_keys(raw: redis.Redis) -> None:
+def test_status_of_a_policy_with_over_20_keys_is_one_table_of_20_keys(raw: redis.Redis) -> None:
     with contextlib.ExitStack() as stack:
         for n in range(21):
             stack.enter_context(Semaphore("api", 3, key=f"k{n}"))
@@ -241,12 +239,12 @@ def test_known_name_without_holders_is_shown_as_free(raw: redis.Redis, settings:
     assert 2 == status_of("named", "7").limit
     with Semaphore("named", 9):
         assert 9 == status_of("named").limit
-    # A busy registry drops old names, but their counters remain.
+    # If many names are in use, the registry of names drops old ones. Their counters remain.
     raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:[il]*"))
     assert locks("status", "counted").startswith("counted: free")
 
 
-def test_list_shows_other_names_when_one_can_not_be_read(raw: redis.Redis) -> None:
+def test_list_shows_readable_names_when_a_name_can_not_be_read(raw: redis.Redis) -> None:
     with Lock("good"), Lock("spoiled"):
         eventually(lambda: listed("good", "spoiled"))
     raw.set(f"{settings.PREFIX}:{{spoiled}}:leases", "another program's")
@@ -294,7 +292,7 @@ def test_control_characters_are_shown_as_escapes(
         assert r"\x1b[31mred\u202e\nnew line" in page and "\u202e" not in page
     with Lock("clears the screen", label="\x1b[2J"):
         assert "  \\x1b[2J" in locks("status", "clears the screen")
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # which lacks some letters
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # has no Chinese characters
     assert r"\u62a5\u8868" in on_terminal("status")
 
 
@@ -306,7 +304,7 @@ def test_output_fits_the_width_of_a_terminal(
     for words in ([], ["exports"], ["clash"], ["报表导出-" + "很" * 20], ["api"]):
         lines = on_terminal("status", *words).splitlines()
         assert [] == [line for line in lines if columns(line) > width]
-        # Numbers are aligned, also in rows with letters of double width.
+        # Numbers are aligned even in rows with Chinese characters, which are two columns wide.
         ends = [columns(line[: line.index("1/1") + 3]) for line in lines if "1/1" in line]
         assert len({*ends}) <= 1
     assert width != 80 or "…" in on_terminal("status", "exports"), "the label is cut"
@@ -314,7 +312,7 @@ def test_output_fits_the_width_of_a_terminal(
     assert "Callers disagree on the limit: 4 and, " in words
 
 
-def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
+def test_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None:
     command = f"{sys.executable} -m django locks status | head -1; echo ${{PIPESTATUS[0]}}"
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
     options: Any = {"shell": True, "executable": "/bin/bash", "capture_output": True}
@@ -324,8 +322,10 @@ def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """A list of functions. Each pause of `--watch 0.1` calls and removes the first function. If the
-    list is empty, the pause sends Ctrl-C."""
+    """Return a list to which a test adds functions.
+
+    Between two frames, `--watch 0.1` calls and removes the first function. If the list is empty,
+    the process gets SIGINT, as by Ctrl-C."""
     calls: list[Callable[[], object]] = []
     sleep = time.sleep
 

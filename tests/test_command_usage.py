@@ -73,7 +73,7 @@ def test_options_of_django_may_precede_or_follow_the_action(
 @pytest.mark.promise(29)
 @pytest.mark.parametrize("action", ["pause", "clear", "status", "log"])
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_invalid_name_is_rejected_with_one_line(name: str, action: str) -> None:
+def test_invalid_name_is_rejected_with_a_one_line_error(name: str, action: str) -> None:
     code, error = failed(action, name)
     assert (1, True, False) == (code, error.startswith("a name must not"), "\n" in error)
 
@@ -87,7 +87,7 @@ def test_invalid_name_is_rejected_with_one_line(name: str, action: str) -> None:
         ("resize a 3 --create", 1), ("resize a --reset", 1),
     ],
 )  # fmt: skip
-def test_command_fails_with_one_line_while_redis_is_down(words: str, code: int) -> None:
+def test_command_fails_with_a_one_line_error_while_redis_is_down(words: str, code: int) -> None:
     found, error = failed(*words.split(), using="dead")
     assert (code, 1) == (found, len(error.splitlines()))
     assert "127.0.0.1:1" in error and "LOCATION in CACHES" in error and "secret" not in error

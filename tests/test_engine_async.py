@@ -1,4 +1,4 @@
-"""Async code: batches of commands, wake-ups, cancelled calls, and time limits of an event loop."""
+"""Async code: batches of commands, cancelled calls, wake-ups, and timeouts of an event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def connected(front: Front) -> str:
-    """Use a lock once. After that, the loop has connected, loaded the scripts, and subscribed."""
+    """Use a lock once, so that the loop connects, loads the scripts, and subscribes. Return the
+    cache alias of `front`."""
     async with Lock("warm", using=front.alias) as lease:
         await lease.arenew()
     front.received.clear()
@@ -89,7 +90,7 @@ async def test_error_reply_in_a_batch_fails_at_most_its_own_call(
 
 
 @on_loop
-async def test_reply_to_a_cancelled_call_goes_to_no_other_call(front: Front) -> None:
+async def test_reply_to_a_cancelled_call_is_not_given_to_another_call(front: Front) -> None:
     alias = await connected(front)
     lost, kept = (asyncio.create_task(Lock(one, using=alias).aacquire()) for one in "ab")
     await asyncio.sleep(0)
@@ -124,7 +125,9 @@ async def test_push_message_of_the_server_is_not_taken_for_a_reply(fronts: Any) 
 
 
 @on_loop
-async def test_async_code_uses_a_shorter_socket_timeout_of_the_project(fronts: Any) -> None:
+async def test_async_call_uses_the_socket_timeout_of_the_project_when_it_is_short(
+    fronts: Any,
+) -> None:
     (front,) = fronts(SOCKET_TIMEOUT=0.3)
     alias = await connected(front)
     front.answer("acquire", SILENCE)
@@ -154,7 +157,7 @@ async def test_options_of_sync_pools_are_ignored_in_async_code(option: Any, fron
 
 
 @on_loop
-async def test_sentinel_client_has_the_database_and_the_password_of_the_sentinels(
+async def test_sentinel_client_uses_the_configured_database_and_sentinel_password(
     settings: Any,
 ) -> None:
     options = {
@@ -178,10 +181,12 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(connected(front), loop).result(MAX_WAIT)
-    settings.CACHES = {"default": settings.CACHES["default"]}  # so no thread connects again
+    # Without the alias in CACHES, no thread connects to the front again.
+    settings.CACHES = {"default": settings.CACHES["default"]}
 
     def closed() -> bool:
-        # If the housekeeping thread was connecting, its connection closes with the discarded pool.
+        # The housekeeping thread may have connected meanwhile. When its discarded pool is
+        # garbage-collected, this connection closes.
         gc.collect()
         return front.connections == 0
 
@@ -197,10 +202,8 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
 @pytest.mark.promise(6, 13)
 @pytest.mark.parametrize("method", ["aacquire", "arelease", "arenew"])
 @on_loop
-async def test_call_that_is_cancelled_again_and_again_ends_in_time(
-    front: Front, method: str
-) -> None:
-    """The first cancellation sets a time limit for the undo. Later ones don't extend the limit."""
+async def test_call_that_is_cancelled_repeatedly_ends_in_time(front: Front, method: str) -> None:
+    """The first cancellation sets a time limit for the undo. Others don't extend the limit."""
     alias = await connected(front)
     lock = Lock("x", using=alias)
     thing = lock if method == "aacquire" else await lock.aacquire()
@@ -222,8 +225,8 @@ async def test_call_that_is_cancelled_again_and_again_ends_in_time(
 
 @pytest.fixture
 def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn heartbeats off. A waiter then asks again only after a message or at the end of its
-    delay."""
+    """Turn heartbeats off. A waiter then asks again only after a message, or after the delay that
+    Redis gave to it."""
     monkeypatch.setattr(f"{HUB}.HEARTBEAT_INTERVAL", 1e6)
 
 
@@ -262,8 +265,9 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Fr
 
 
 @on_loop
-async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) -> None:
-    """Redis tells each waiter to ask again after 60 s. Their loop must send heartbeats earlier."""
+async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front: Front) -> None:
+    """The replies have a delay of 60 s, so all earlier requests are heartbeats. The 20 waiters must
+    send about one heartbeat per second in total."""
 
     def deep(command: Any, forward: Any) -> Any:
         words = forward().split(b"\r\n")[1].decode().split(" ")
@@ -287,7 +291,7 @@ async def test_one_waiter_of_a_name_sends_the_heartbeats_of_all(front: Front) ->
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
-async def test_waiter_is_granted_and_the_loop_subscribes_later_when_subscribing_fails(
+async def test_waiter_gets_its_permit_when_subscribing_fails_and_the_loop_retries(
     front: Front, reply: Any
 ) -> None:
     front.answer("subscribe", reply)
@@ -315,7 +319,7 @@ async def test_waiters_ask_again_after_a_lost_subscription_is_restored(front: Fr
 
 
 @on_loop
-async def test_channel_of_wake_ups_has_the_prefix_of_its_cache(fronts: Any, settings: Any) -> None:
+async def test_wake_up_channel_has_the_key_prefix_of_its_cache(fronts: Any, settings: Any) -> None:
     (front,) = fronts()
     settings.REDIS_SYNC = {}
     cache = {**settings.CACHES[front.alias], "KEY_PREFIX": "mine"}
@@ -325,7 +329,7 @@ async def test_channel_of_wake_ups_has_the_prefix_of_its_cache(fronts: Any, sett
     assert channel.startswith(b"mine:sync:wake:")
 
 
-# Time limits of a loop
+# Timeouts of an event loop
 
 
 async def seconds_until_timeout(seconds: float) -> float:
@@ -346,7 +350,7 @@ async def seconds_until_timeout(seconds: float) -> float:
     ],
 )
 @on_loop
-async def test_loop_timeout_ignores_blocked_time_up_to_a_maximum(
+async def test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum(
     seconds: float, blocked: float, times: float, at_least: float, below: float, monkeypatch: Any
 ) -> None:
     if times == math.inf:

@@ -1,4 +1,5 @@
-"""A Cluster whose nodes redirect, hang, and fail over. Its nodes are fronts of one server."""
+"""A Cluster whose nodes redirect, hang, and fail over. Each node is a front: a proxy of one
+Redis server, which gives the replies of the test."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ SCRIPTS = ("acquire", "renew", "release", "inspect")
 
 
 class Nodes(list[Front]):
-    """The fronts of three nodes. `alias`: the cache alias of their Cluster."""
+    """Three fronts that act as the nodes of a Cluster. `alias`: the cache alias of the Cluster."""
 
     alias = "cluster-of-fronts"
 
     def share(self, *owners: Front) -> None:
-        """Have all nodes report that each of `owners` has a range of slots of the same size."""
+        """Have all nodes report that the slots are divided evenly among `owners`."""
         size = 16384 // len(owners) + 1
         rows = "".join(
             f"*3\r\n:{n * size}\r\n:{min(16383, (n + 1) * size - 1)}\r\n"
@@ -42,8 +43,7 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return the `nth` name whose slot is on node `owner` while the three nodes share all
-        slots."""
+        """Return the `nth` name of node `owner`, for slots that are divided evenly."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -79,8 +79,8 @@ def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
 @both
 async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str) -> None:
-    """After an ASK reply, the client sends ASKING before the command. The next call asks the old
-    node again. A redirection without a host means the same host with another port."""
+    """After an ASK reply, the client sends ASKING before the command. The next call goes to
+    the old node again. A redirection without a host means the same host with another port."""
     name, (old, new, _) = nodes.name(0), nodes
     for verb in SCRIPTS:
         old.answer(verb, nodes.redirect(kind, name, host))
@@ -98,7 +98,7 @@ async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str)
 
 
 @both
-async def test_asking_precedes_evalsha_and_the_eval_of_an_unknown_script(io, nodes: Nodes) -> None:
+async def test_client_sends_asking_before_evalsha_and_before_eval(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-NOSCRIPT none", times=1)
@@ -138,7 +138,7 @@ async def test_call_in_a_slot_that_moves_is_repeated(io, nodes: Nodes, reply: An
 
 
 @both
-async def test_lasting_error_after_asking_is_raised_at_once(io, nodes: Nodes) -> None:
+async def test_lasting_error_of_a_redirected_call_is_raised_at_once(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-OOM command not allowed")
@@ -274,7 +274,7 @@ def test_async_waiter_is_woken_while_one_node_is_silent(
         lease = await Lock(name, using=nodes.alias).aacquire()
         task = asyncio.create_task(Lock(name, using=nodes.alias).aacquire())
         await until(Async(), lambda: nodes[0].view(name).waiting == 1)
-        # Each connection that subscribes lets the waiter send its request once more.
+        # Each new subscription makes the waiter ask once more, so wait for all subscriptions.
         await until(Async(), lambda: subscriptions() == (1 if silent in (1, 2) else 2))
         before = len(nodes[0].verbs("acquire"))
         await lease.arelease()
@@ -309,7 +309,7 @@ def test_ranges_of_slots_include_both_ends() -> None:
         ("redis://a:1/0", "::1", "redis://[::1]:7002/0"),
     ],
 )
-def test_node_url_has_the_scheme_login_and_options_of_the_seed(
+def test_node_url_has_the_scheme_login_and_options_of_the_configured_url(
     seed: str, host: str, url: str
 ) -> None:
     assert url == url_at(seed, Address(host, 7002))

@@ -130,8 +130,8 @@ async def test_call_works_after_the_server_closed_idle_connections(
         await io.sleep(idle)
 
 
-#: With these timeouts, a call may use the project's pool. Before redis-py 8, a pool has no timeouts
-#: by default.
+#: A call uses the project's pool only if the pool has timeouts. Before redis-py 8, a pool has no
+#: timeouts by default.
 TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
 
 
@@ -161,7 +161,7 @@ def use_ten_connections(front: Front) -> None:
 
 
 @pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
-def test_library_caches_at_most_8_connections_and_a_sixteenth_of_the_pool(
+def test_library_caches_at_most_8_connections_and_at_most_a_16th_of_the_pool(
     most: int, kept: int, fronts: Any
 ) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": most})
@@ -169,7 +169,7 @@ def test_library_caches_at_most_8_connections_and_a_sixteenth_of_the_pool(
     assert most - kept == free_connections(front.alias)
 
 
-def test_cached_connections_are_returned_after_a_second_and_when_settings_change(
+def test_cached_connections_return_to_the_pool_after_1_s_or_changed_settings(
     fronts: Any, settings: Any
 ) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": 64})
@@ -181,7 +181,7 @@ def test_cached_connections_are_returned_after_a_second_and_when_settings_change
     assert 64 == free_connections(front.alias)
 
 
-def test_calls_one_after_the_other_use_the_same_connection(fronts: Any) -> None:
+def test_consecutive_calls_use_the_same_connection(fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS=TIMEOUTS)
     for n in range(20):
         Lock(f"x{n}", using=front.alias).acquire().release()
@@ -189,7 +189,7 @@ def test_calls_one_after_the_other_use_the_same_connection(fronts: Any) -> None:
 
 
 class Strict(redis.Connection):
-    """A connection class of a project, without the arguments of newer versions of redis-py."""
+    """A project's connection class that rejects the arguments of newer versions of redis-py."""
 
     def __init__(self, **given: Any) -> None:
         if "driver_info" in given:
@@ -256,7 +256,7 @@ def test_waiters_above_the_maximum_wait_without_a_connection(
 
 @pytest.mark.promise(6)
 def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
-    """The exception is raised inside the blocking read, as by Ctrl-C."""
+    """A signal handler raises an exception in the blocking read of the waiter, as Ctrl-C does."""
 
     def interrupt(*_: Any) -> None:
         raise Interrupted

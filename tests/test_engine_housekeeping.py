@@ -1,4 +1,4 @@
-"""Work in the background and at exit: names in use, cleanups that failed, and what is pending."""
+"""Background work: registering names, repeating failed cleanups, and pending work at exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def use(front: Front, *names: str) -> None:
             pass
 
 
-# Names in use
+# Registering names
 
 
 @pytest.mark.promise(12, 25)
@@ -44,7 +44,7 @@ def test_names_and_keys_in_use_are_registered_for_a_day(front: Front) -> None:
         assert all(abs(score - now) < 60_000 for _, score in written)
 
 
-def test_name_is_registered_once_a_minute(front: Front) -> None:
+def test_name_is_registered_at_most_once_a_minute(front: Front) -> None:
     for _ in range(50):
         use(front, "x")
     use(front, "y")
@@ -54,9 +54,7 @@ def test_name_is_registered_once_a_minute(front: Front) -> None:
 
 
 @pytest.mark.parametrize("reply", ["-LOADING soon", SILENCE], ids=["loading", "silent"])
-def test_names_that_could_not_be_registered_are_registered_a_second_later(
-    front: Front, reply: Any
-) -> None:
+def test_failed_registration_of_names_is_repeated_a_second_later(front: Front, reply: Any) -> None:
     """The housekeeping thread waits at most a second for a reply, because its other jobs wait
     meanwhile."""
     front.answer("zadd", reply, times=1)
@@ -91,7 +89,7 @@ def test_release_that_failed_is_repeated_in_the_background(front: Front, reply: 
     assert sent == len(front.verbs("release")), "a release that succeeded is repeated"
 
 
-def test_release_that_fails_too_long_is_logged_and_no_longer_repeated(
+def test_release_is_logged_and_no_longer_repeated_when_it_fails_for_too_long(
     front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
@@ -159,7 +157,8 @@ PROGRAM = """if True:
 
 
 def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> str:
-    """Run `body`, then `at_exit` in an exit handler, in a process. Return its standard error."""
+    """Run `body` in a new process, and `at_exit` in an exit handler of this process. Return its
+    error output. `urls`: the locations of additional caches q0, q1, and so on."""
     program = PROGRAM.format(body=body or "pass", at_exit=at_exit or "pass", urls=urls)
     done = worker_processes.run("-c", program)
     assert 0 == done.returncode, done.stderr

@@ -1,5 +1,5 @@
-"""Votes of a quorum of five servers. The tests check the commands that servers get, and the result
-of their replies."""
+"""Votes of a quorum of five servers. The tests check which commands the servers get, and how their
+replies decide a call."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Impatient(Lock):
 
 
 class Five(list[Front]):
-    """The fronts of five servers. `lock()` makes a lock on all of them."""
+    """Five fronts, which act as the servers of a quorum. `lock()` returns a lock on all of them."""
 
     def lock(self, name: str = "x", kind: type[Lock] = Lock, **options: Any) -> Lock:
         return kind(name, using=[one.alias for one in self], **options)
 
     def answer(self, verb: str, *replies: Any) -> None:
-        """Have each server send its reply to a script, or run the script if the reply is None."""
+        """Give each server a reply to the script `verb`. With None, the server runs the script."""
         for one, reply in zip(self, replies, strict=True):
             if reply is not None:
                 one.answer(verb, reply)
@@ -66,8 +66,8 @@ class Five(list[Front]):
 
 @pytest.fixture
 def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) -> Five:
-    """Five servers. A vote waits up to 3 s for slow replies, so that they also count on a busy
-    machine."""
+    """Return five servers. A vote waits up to 3 s for replies, because a busy machine may delay
+    them."""
     monkeypatch.setattr(voting, "LATE", 1e6)
     monkeypatch.setattr(voting, "PATIENCE", 3.0)
     return Five(fronts(5))
@@ -165,7 +165,7 @@ async def test_majority_decides_a_vote_and_grants_of_a_failed_vote_are_undone(
 
 
 def undone_on(five: Five) -> list[int]:
-    """Return the number of undos that each server received."""
+    """Return how many releases in the mode "undo" each server received."""
     return [sum(each["how"] == "undo" for each in one.arguments("release")) for one in five]
 
 
@@ -184,7 +184,7 @@ async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
 
 
 @both
-async def test_waiter_tries_again_with_another_token(io, five: Five) -> None:
+async def test_waiter_of_a_quorum_lock_uses_a_new_token_for_each_attempt(io, five: Five) -> None:
     """The undo of an attempt can leave a tombstone for its token, so the next attempt needs a new
     token."""
     for one in five[:3]:
@@ -302,8 +302,8 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
 async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
     io, five: Five, replies: list[Any], error: Any, monkeypatch: Any
 ) -> None:
-    # A server that replies later than LATE after the vote gets the release again. With the usual
-    # LATE, this can happen to any server on a busy machine.
+    # If a server replies more than LATE seconds after the vote, the library repeats the release.
+    # With a larger LATE, this doesn't happen on a busy machine.
     monkeypatch.setattr("django_redis_sync.engine.quorum.voting.LATE", 5.0)
     lease = await io.do(five.lock(), "acquire")
     await until(io, lambda: [1] * 5 == five.holding)
@@ -321,7 +321,7 @@ async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
         assert all(n == 1 for n, done in zip(counts, released, strict=True) if done)
 
 
-def test_quorum_lease_can_be_renewed_after_other_leases_were_forgotten(
+def test_held_quorum_lease_can_be_renewed_when_old_leases_are_forgotten(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)
@@ -370,7 +370,7 @@ def test_thread_interrupted_at_any_bytecode_does_not_block_others(five: Five) ->
     assert count > 10
 
 
-def test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one(
+def test_quorum_call_starts_the_thread_that_an_earlier_call_could_not_start(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -71,7 +71,7 @@ def test_reply_to_one_renewal_of_a_batch_affects_only_its_own_lease(
 
 
 @pytest.mark.parametrize("reply", ["-ERR odd", SILENCE], ids=["error", "silence"])
-def test_failing_renewals_are_logged_once_and_so_is_the_recovery(
+def test_failing_renewals_and_their_recovery_are_each_logged_once(
     front: Front, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:

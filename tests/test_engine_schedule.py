@@ -12,7 +12,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
     return list(schedule.take(now))
 
 
-def test_stale_entries_do_not_pile_up_in_memory() -> None:
+def test_schedule_frees_the_memory_of_dropped_tokens() -> None:
     schedule = Schedule()
     schedule.put("live", 1.0, 1.0)  # stays at the top of the heap, so stale entries are below it
     before = sys.getallocatedblocks()
@@ -25,8 +25,8 @@ def test_stale_entries_do_not_pile_up_in_memory() -> None:
 
 
 def test_schedule_agrees_with_a_dict_after_random_operations() -> None:
-    """Tokens are taken in the order of their due times. If any token is due, tokens whose early
-    time has passed are taken too."""
+    """`take()` returns tokens in the order of their due times. If the first is due, it also returns
+    the next tokens whose early time has passed."""
     chance, schedule, plain = random.Random(5), Schedule(), dict[str, tuple[float, float]]()
     now = 0.0
     for _ in range(20_000):

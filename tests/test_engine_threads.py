@@ -32,7 +32,7 @@ from tests.support.no_threads import NoThreads
 
 @pytest.fixture(autouse=True)
 def short_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have idle threads end soon, so that none outlives its test for long."""
+    """Make idle threads end after 0.5 s, so that few of them run during the next test."""
     monkeypatch.setattr(threads, "IDLE_TIMEOUT", 0.5)
 
 
@@ -112,7 +112,7 @@ def test_worker_retries_a_failed_thread_start_with_the_next_work(
     eventually(lambda: desk.done == list(range(6)))
 
 
-# Submits that are interrupted, or that a destructor makes, at any bytecode of another submit
+# Interruptions and destructors during a submit of work
 
 
 @pytest.mark.parametrize("what", ["worker", "callbacks"])
@@ -136,7 +136,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
 
 
 def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
-    """The garbage collector can run a destructor, which submits work, at any bytecode of submit."""
+    """At any bytecode of a submit, garbage collection can run a destructor that submits work."""
     desk, ran, inside = Desk(), list[str](), list[str]()
 
     def submit(whose: str) -> None:
@@ -186,7 +186,7 @@ def test_slow_callbacks_run_on_a_limited_number_of_threads() -> None:
     eventually(lambda: ran)
 
 
-def test_callback_that_got_no_thread_runs_later(
+def test_callback_runs_later_when_its_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "_executor", None)
@@ -204,7 +204,7 @@ def child_returns_true(body: Callable[[], bool]) -> bool:
     """Run `body` in a forked child. Return True if `body` returned True in the child within 20
     seconds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads (3.12)
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -249,8 +249,8 @@ def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
 def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """`check()` starts the renewer. If only the thread of the node's queue is missing, the renewer
-    sends the renewals itself."""
+    """If the renewal thread could not start at the acquire, `check()` starts it. If only the thread
+    that sends renewals could not start, the renewal thread sends them itself."""
     lock = Lock("x", timeout=3, renew=True)
     if when == "renewed":
         lease = lock.acquire()
@@ -352,7 +352,7 @@ STORM = """if True:
 """
 
 
-def test_exceptions_of_many_signals_block_no_thread(raw: Any) -> None:
+def test_exceptions_raised_by_signal_handlers_block_no_thread(raw: Any) -> None:
     done = worker_processes.run("-c", STORM, timeout=90)
     line = done.stdout.split("\n")[0]
     assert ("True True 0 []", 0) == (line, done.returncode), done.stderr

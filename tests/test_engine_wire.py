@@ -1,4 +1,4 @@
-"""Errors of a wrong configuration, labels, the clock, and the warning about a missing app."""
+"""Explanations of configuration errors, labels of holders, and the library's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exam: a sample of its trials, its evidence, its tables, and a copy of its folder."""
+"""The exam, which tests lock libraries under faults: some of its trials, and its tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
 #: A correct lock that uses a file, and no server. If an alarm is set, every second acquire returns
-#: right before the alarm rings.
+#: immediately before SIGALRM arrives.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
 from exam.adapter import Adapter, Claims, Program, poll
@@ -90,7 +90,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("file_lock:FileLock", "signal", "✓"),
         ("file_lock:FileLock", "silent", "not reached"),
         ("file_lock:FileLock", "server-stopped", "not reached"),
-        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # used as its README shows
+        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # the adapter follows its README
     ],
 )
 def test_trial_gives_the_expected_cell_of_the_table(
@@ -104,7 +104,7 @@ def test_trial_gives_the_expected_cell_of_the_table(
 
 
 def test_copy_of_the_exam_folder_examines_a_lock_beside_it(locks: Path) -> None:
-    """The copy can import nothing else of this repository."""
+    """The copied folder can import no other module of this repository."""
 
     env, command = {**os.environ, "PYTHONPATH": ""}, [sys.executable, "-m", "exam"]
 
@@ -125,7 +125,7 @@ def test_copy_of_the_exam_folder_examines_a_lock_beside_it(locks: Path) -> None:
 # Evidence, controls, claims
 
 
-def test_each_fault_has_a_control() -> None:
+def test_each_fault_of_the_exam_has_a_control_lock() -> None:
     assert {*FAULTS} == {fault for _, fault in EXPECTED}
     assert {kind for kinds in EXPECTED.values() for kind in kinds} <= {*KINDS}
 
@@ -145,7 +145,8 @@ def test_exam_is_not_passed_if_its_faults_do_no_harm(
 
 def test_each_library_names_its_source_and_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    postgres = find("postgres")  # its claims are in the class, and only quotes are in locks.ini
+    # The claims of postgres are in its class. locks.ini has only the quotes that prove them.
+    postgres = find("postgres")
     assert replace(Claims(), lease=0, punctual=True) == postgres.claims
     assert {"lease", "punctual"} == {*postgres.quotes}
 
@@ -233,7 +234,7 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # load can't cause that
     ],
 )
-def test_self_option_repeats_only_verdicts_that_load_can_explain(
+def test_self_option_repeats_only_verdicts_that_machine_load_can_explain(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
     monkeypatch.setattr(main, "RIGHT", ["right"])
@@ -241,7 +242,7 @@ def test_self_option_repeats_only_verdicts_that_load_can_explain(
     assert expected == exam(results, "--self")
 
 
-def test_pages_have_a_table_for_each_group() -> None:
+def test_exam_pages_have_a_table_for_each_group_of_locks() -> None:
     pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("exam.md", "articles.md")]
     named = [group for page in pages for group in main.BEGIN.findall(page)[0].split(", ")]
     assert [*GROUPS] == named

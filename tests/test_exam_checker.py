@@ -1,5 +1,5 @@
-"""The checker examines histories that are written by hand. For each finding, there is also a
-similar history without it."""
+"""The exam's checker examines histories written by hand. For each kind of finding, there is also a
+similar history without a finding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HARD_TELLS = replace(HARD, told=True)
 
 
 def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> Any:
-    """Return the events of a correct visit, which checks its lock every 0.1 s.
+    """Return the events of a worker that waits for a lock, holds it, and releases it. Every 0.1 s,
+    the worker checks that it still holds the lock.
 
     An event is (at, who, what, number, name). `more`: the fence, and the name of the lock.
     """
@@ -32,7 +33,7 @@ def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> An
 
 
 def loses(who: str, entered: float, told: float) -> Any:
-    """Return the events of a visit whose lock reports a loss."""
+    """Return the events of a worker whose lock reports its loss at `told` seconds."""
     start = visit(who, 0, entered, told)[:-2]
     return [*start, (told, who, "probe"), (told, who, "lost")]
 
@@ -60,7 +61,7 @@ SLOW_CHECK = [*DEAD[:2], (0.9, "a", "probe"), (1.2, "a", "held"), (1.25, "a", "l
 
 
 def history(lines: Any) -> list[Event]:
-    """Return events; each worker has its own process."""
+    """Return the lines as events. Each worker has a process of its own."""
     workers: dict[str, int] = {}
     made = []
     for at, who, what, *rest in sorted(lines, key=lambda line: line[0]):
@@ -83,15 +84,15 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, [(0, "a", "ask"), (0.1, "a", "enter"), (0.6, "a", "died"), *B], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1), *visit("b", 0.2, 1.05, 2)], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)], "told late"),
-        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # the lock was held until 0.9 at least
+        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # a held its lock until 0.9 s or later
         (TELLS, [*STOPPED, (4.04, "a", "lost"), *visit("b", 0.2, 3.1, 3.9)], ""),
         (TELLS, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "two inside"),
         (LEASED, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "(past its lease)"),
         (LEASED, [*ONE, *OTHER], "two inside"),
         (LEASED, [*ONE, *OTHER, (1.5, "x", "busy", 0.3, "101")], "(past its lease)"),
         (HARD, [*ONE, *OTHER], "(past its lease)"),
-        # A lease begins up to 0.3 s before the worker reports its grant, or earlier if there was
-        # harm.
+        # A lease can begin 0.3 s before the worker reports its grant. After harm, that is, a fault,
+        # the lease can begin even earlier.
         (HARD, [*OTHER, *visit("c", 2.2, 3.7, 4)], "two inside"),
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
@@ -102,12 +103,13 @@ def history(lines: Any) -> list[Event]:
         ((LEASED, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "(two inside)"),
         # Fences
         (FENCED, [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7)], "fence went back"),
-        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # both asked at once
+        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # asked at once
         (FENCED, [*visit("a", 0, 0.1, 3, 7), *visit("b", 0.2, 2.1, 3.5, 8)], "(past its lease)"),
         ((FENCED, "lossy"), [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2)],
          "(fence went back)"),
         # A permit that is free and not granted
-        (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),  # b waits, as a is inside
+        (Claims(lease=2, within=2), DIED_WAITING, ""),  # w may have had a grant when it died
+        (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),
         (LEASED, [*DEAD, *visit("b", 0.2, 7, 8)], "free but not granted"),
         (LEASED, [*DEAD, *visit("b", 0.2, 4.5, 5)], ""),
         (PLAIN, [*DEAD, *visit("b", 0.2, 7, 8)], "(free but not granted)"),
@@ -116,9 +118,8 @@ def history(lines: Any) -> list[Event]:
         (Claims(), [*A, *LATER], "(free but not granted)"),
         (Claims(), [*A, *visit("b", 0.2, 9, 10)], "free but not granted"),
         (Claims(), [*A, *visit("b", 0.2, 9, 10), *BEFORE], "(free but not granted)"),
-        (Claims(lease=2, within=2), DIED_WAITING, ""),  # the dead waiter may have had a grant
-        # A process that had to wait for a processor explains a delay of three times this wait, not
-        # more.
+        # If a process had to wait for a processor, the checker accepts a delay of up to three times
+        # this wait.
         (PLAIN, [*A, *visit("b", 0.2, 4, 6), (3.5, "x", "busy", 0.5)], ""),
         (PLAIN, [*A, *visit("b", 0.2, 4, 6), (3.5, "x", "busy", 0.2)], "free but not granted"),
         (PLAIN, [*A, *visit("b", 0.2, 9, 10), (8.5, "x", "busy", 7.0)], "free but not granted"),
@@ -127,12 +128,12 @@ def history(lines: Any) -> list[Event]:
         (Claims(retries=True), [*HARMED, *FORGOTTEN], "refused though free"),
         (Claims(retries=True), [*HARMED, *FORGOTTEN, (9.4, "x", "busy", 0.1)], ""),
         (Claims(), [*HARMED, *FORGOTTEN], ""),
-        # Order, losses, answers
+        # Order of grants, losses of leases, and rejections
         (FAIR, PASSED, "order broken"),
         (PLAIN, PASSED, ""),
         (FAIR, [*A, *visit("b", 0.7, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)], ""),
         (HARD_TELLS, loses("a", 0.1, 0.5), "lost without reason"),
-        (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # in the second half of its lease
+        (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # a loss in the second half of a lease
         (HARD, loses("a", 0.1, 0.5), ""),
         (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # a did not run for 1 s
         (TELLS, PAUSED, ""),
@@ -155,7 +156,7 @@ def test_checker_reports_exactly_the_expected_findings(
     assert expected == ", ".join(one.kind if one.against else f"({one.kind})" for one in found)
 
 
-def test_finding_and_gap_have_the_right_durations() -> None:
+def test_checker_computes_the_durations_of_a_finding_and_of_a_gap() -> None:
     found, *_ = check(history([*loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)]), TELLS)
     text = "told late for 0.70 s, at 0.70 s: a got the report of its loss +0.80 s later, b got no"
     assert str(found).startswith(text)

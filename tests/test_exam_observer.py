@@ -1,4 +1,4 @@
-"""The observer records the events that workers report, and events that it detects itself."""
+"""The exam's observer records events that workers report, and events that it detects itself."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def observer() -> Iterator[Observer]:
 
 
 def kinds(observer: Observer) -> list[str]:
-    """Return the kinds of events, without those of a busy machine."""
+    """Return the kinds of the recorded events, without `busy`, which depends on the machine."""
     return [one.what for one in observer.history() if one.what != "busy"]
 
 
 def forked(path: str, body: Callable[[Seat], object], who: str = "") -> int:
-    """Fork a process that runs `body` with a seat of its own. Return its process id."""
+    """Fork a process that runs `body` and reports events to `path`. Return its process id."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException), Seat(path, who) as seat:
@@ -44,7 +44,7 @@ def forked(path: str, body: Callable[[Seat], object], who: str = "") -> int:
     return pid
 
 
-def test_history_has_a_visit_as_it_was_reported(observer: Observer) -> None:
+def test_history_contains_the_events_that_a_worker_reported(observer: Observer) -> None:
     with observer.seat("me") as seat:
         times = [seat.ask("x", 1.5), seat.enter(7)]
         assert seat.still() and not seat.still(lambda: False)
@@ -92,7 +92,7 @@ def test_wait_for_a_processor_is_recorded(observer: Observer) -> None:
     assert 0.3 < sum(one.number or 0 for one in busy if one.name == str(pids[0])) < 60
 
 
-def test_forked_process_may_not_report_for_its_parent(observer: Observer) -> None:
+def test_forked_process_can_not_report_events_of_its_parent(observer: Observer) -> None:
     with observer.seat("parent") as seat:
         os.waitpid(forked(observer.path, lambda _: seat.ask("x"), "child"), 0)
     reports = [(one.who, one.what) for one in observer.history()]

@@ -1,4 +1,4 @@
-"""The checker of journals finds a defect for each rule, and wrapped scripts write journals."""
+"""A journal records calls of scripts. Its checker finds a defect for each of its rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workload import FullAtTimes, ModelServer, Workload, call
 
 pytestmark = pytest.mark.tools
 
-#: For each rule, a text of the scripts, and the replacement that breaks the rule.
+#: For each rule of the checker, a text in the Lua scripts, and a replacement that breaks the rule.
 DEFECTS = {
     "limit": ("  return used <= limit\n", "  return used <= limit + 1\n"),
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
@@ -49,7 +49,8 @@ DEFECTS = {
 
 
 def found_by(rule: str, believing: type[LocalExpiry] = LocalExpiry) -> History:
-    """Run random calls with a defect until the checker finds `rule`. Return the history."""
+    """Run random calls of scripts with the defect of `rule` until the checker reports it. Return
+    the history of the calls."""
     replay, server = Replay(), FullAtTimes(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
     random = Workload(server, 1, believing=believing)
     for _ in range(40):
@@ -87,7 +88,7 @@ def test_checker_finds_a_defect_of_the_local_expiry(believing: type[LocalExpiry]
     assert {"belief"} == found_by("belief", believing).rules()
 
 
-def test_each_rule_has_a_defect() -> None:
+def test_each_rule_of_the_checker_has_a_defect() -> None:
     assert set(RULES) == {*DEFECTS, "belief", "vanished"}
 
 
@@ -96,7 +97,7 @@ def test_each_rule_has_a_defect() -> None:
     [("", {"vanished", "ended"}), ("!wiped", set()), ("restarted", set())],
     ids=["unnoted", "flushed", "restarted"],
 )
-def test_checker_accepts_lost_data_only_after_a_restart_or_a_noted_flush(
+def test_checker_accepts_lost_data_only_after_a_recorded_restart_or_flush(
     noted: str, expected: set[str]
 ) -> None:
     server = ModelServer()
@@ -109,7 +110,7 @@ def test_checker_accepts_lost_data_only_after_a_restart_or_a_noted_flush(
     random.pass_time(-60 if noted == "restarted" else 0.001)
     random.run(300)
     after = server.entries if noted else [one for one in server.entries if one.verb[0] != "!"]
-    if noted == "restarted":  # the clients treat lost leases as held
+    if noted == "restarted":  # clients don't know of the loss
         after = [one._replace(epoch="second") for one in after if one.verb[0] != "!"]
     note = [Entry(0, "", 0, noted, "")] if noted == "!wiped" else []
     found = judge([*before, *note, *after])
@@ -117,7 +118,7 @@ def test_checker_accepts_lost_data_only_after_a_restart_or_a_noted_flush(
     assert tokens, "nothing was held when the data was lost"
 
 
-def test_violation_shows_the_entries_before_it() -> None:
+def test_violation_shows_the_journal_entries_before_it() -> None:
     found = found_by("limit").violations[-1]
     shown = str(found).splitlines()
     assert "limit: " == shown[0][:7] and RULES["limit"] in shown[0]

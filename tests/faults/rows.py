@@ -137,8 +137,8 @@ ROWS = """\
   test_engine_threads test_worker_retries_a_failed_thread_start_with_the_next_work
   test_engine_threads test_lease_expires_locally_in_time_when_no_thread_can_renew_it
   test_engine_threads test_lease_is_renewed_after_a_renewal_thread_could_not_start
-  test_engine_threads test_callback_that_got_no_thread_runs_later
-  test_engine_quorum test_quorum_without_a_thread_is_unavailable_and_the_next_call_starts_one
+  test_engine_threads test_callback_runs_later_when_its_thread_could_not_start
+  test_engine_quorum test_quorum_call_starts_the_thread_that_an_earlier_call_could_not_start
 44
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[memory full]
   test_protocol_history test_scripts_break_no_rule_when_random_clients_call_them[full memory]
@@ -159,7 +159,7 @@ ROWS = """\
 48
   behaviour/test_told test_callback_that_raises_system_exit_stops_no_other_callback
 50
-  test_engine_threads test_exceptions_of_many_signals_block_no_thread
+  test_engine_threads test_exceptions_raised_by_signal_handlers_block_no_thread
   test_engine_threads test_destructor_may_submit_inside_a_submit_of_its_own_thread
   test_engine_threads test_caller_interrupted_at_any_bytecode_does_not_block_others
   test_engine_quorum test_thread_interrupted_at_any_bytecode_does_not_block_others
@@ -174,7 +174,7 @@ ROWS = """\
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_busy_worker_reports_no_outage_and_keeps_the_limit
-  test_engine_async test_loop_timeout_ignores_blocked_time_up_to_a_maximum
+  test_engine_async test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum
 54
   test_locks_postgres test_plain_lock_oversells_and_logs_one_warning
   test_requests_transactions test_atomic_inside_a_transaction_raises_before_redis_is_asked
@@ -234,7 +234,7 @@ token guessed, replayed, used after release
 name, label, user agent with HTML
   test_admin_pages test_html_in_names_and_labels_is_escaped
 by GET, without CSRF, by view-only staff, outside the prefix
-  test_admin_actions test_get_does_not_carry_out_an_action
+  test_admin_actions test_get_request_carries_out_no_action
   test_admin_actions test_action_needs_the_csrf_token_and_the_permission
   test_admin_actions test_each_action_is_logged_with_user_and_reason
 locks clear 'x[1]' or '*'
@@ -252,15 +252,15 @@ forged
   fuzz/test_parsing test_addresses_before_the_trusted_proxies_do_not_affect_the_key
   test_requests_policy test_requests_of_one_client_share_a_limit_by_address
 ids, addresses and free-form keys in key names
-  test_command_status test_page_of_a_policy_shows_all_keys_or_the_key_given
+  test_command_status test_status_of_a_policy_shows_all_keys_or_the_given_key
   test_requests_policy test_key_user_is_the_primary_key_or_a_digest
   test_requests_policy test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key
-  test_command_status test_page_of_a_key_is_found_by_the_address_of_its_requests
+  test_command_status test_status_finds_a_key_by_the_ip_address_of_its_requests
 body of a 503 or 429
   test_requests_rejection test_rejection_has_the_preferred_content_type_and_no_secrets
 password in a Redis URL
   behaviour/test_faults test_unavailable_names_the_denied_command_not_the_password
-  test_command_usage test_command_fails_with_one_line_while_redis_is_down
+  test_command_usage test_command_fails_with_a_one_line_error_while_redis_is_down
 labels
   faults/test_threats test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell
   fuzz/test_parsing test_label_is_shown_unchanged_up_to_its_maximum_length
