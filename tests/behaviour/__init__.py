@@ -1,2 +1,2 @@
-"""The primitives and the engine on real servers, in sync and async code, with faults and without
-faults."""
+"""Tests of locks, semaphores, and leases on real Redis servers, in sync and in async code. Some
+tests break servers and connections."""

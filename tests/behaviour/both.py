@@ -1,8 +1,8 @@
-"""One test body for sync and for async code.
+"""Run one test body both as sync code and as async code.
 
-A test is a coroutine function that takes `io`. It awaits, for example, `io.do(sem, "acquire")`. The
-sync `io` then calls `sem.acquire()` in this thread and never suspends. The async `io` awaits
-`sem.aacquire()`.
+A test body is a coroutine function with the argument `io`. It calls the library through `io`, for
+example with `await io.do(sem, "acquire")`. The sync `io` calls `sem.acquire()`, so the coroutine
+never suspends. The async `io` awaits `sem.aacquire()`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_WAIT = 30.0
 
 
 def both(test: Callable[..., Any]) -> Any:
-    """Run a coroutine function as a test, once in sync and once in async code."""
+    """Return a pytest test that runs the coroutine function `test` twice: as sync and as async
+    code."""
     takes_io = "io" in inspect.signature(test).parameters
     assert takes_io and inspect.iscoroutinefunction(test), test
 
@@ -47,7 +48,7 @@ class Sync:
             body.send(None)
         except StopIteration as stop:
             return stop.value
-        raise AssertionError("sync code must not suspend")
+        raise AssertionError("a test may await only `io` and coroutines that use it")
 
     async def do(self, thing: Any, method: str, *args: Any, **options: Any) -> Any:
         return getattr(thing, method)(*args, **options)
@@ -61,7 +62,8 @@ class Sync:
         time.sleep(seconds)
 
     async def gather(self, *bodies: Coroutine[Any, Any, Any]) -> list[Any]:
-        """Run the coroutines at the same time: in threads, or in tasks."""
+        """Run the coroutines at the same time, and return their results. Sync code uses threads,
+        and async code uses tasks."""
         with ThreadPoolExecutor(len(bodies)) as threads:
             return list(threads.map(self.run, bodies))
 
@@ -125,7 +127,8 @@ def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
 
 
 async def queued(io: Any, thing: Any, view: Any, place: int = 1, **options: Any) -> Any:
-    """Start an acquire that has to wait. Return it as soon as `place` callers wait in the queue."""
+    """Start an acquire of `thing`, which has to wait. Return the running acquire as soon as `view`
+    shows that `place` callers wait in the queue."""
     started = io.start(io.do(thing, "acquire", **options))
     await until(io, lambda: view.waiting == place)
     return started

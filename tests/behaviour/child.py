@@ -1,8 +1,7 @@
-"""Child processes for tests that race, kill, or pause them: `python -m tests.behaviour.child ROLE
-ARGS`.
+"""Child processes of tests: `python -m tests.behaviour.child ROLE ARGS`.
 
-A role prints one line for each thing that it does. A child uses the settings, server, and journal
-of the test.
+ROLE is the name of a function below. The function uses the library, and prints a line for each
+step. A child process uses the settings, the server, and the journal of its test.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from django.core.cache import caches
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
 from tests.support import worker_processes
 
-#: The settings module of the child.
+#: The Django settings module of child processes.
 SETTINGS = "tests.settings"
 
 
 class Child:
-    """A child process, from the test's side. As a context manager, it kills the child at the
-    end."""
+    """A child process that a test has started. It is killed at the end of the `with` block."""
 
     module = __name__
 
@@ -74,7 +72,8 @@ def say(*words: object) -> None:
 
 
 def storm(name: str, limit: int, threads: int, enough: int, seed: int) -> None:
-    """Acquire and release in threads until there were `enough` cycles. Print their number."""
+    """Acquire and release a semaphore in `threads` threads, until there were at least `enough`
+    grants. Print the number of grants."""
     cycles = [0] * threads
 
     def work(number: int) -> None:
@@ -93,7 +92,8 @@ def storm(name: str, limit: int, threads: int, enough: int, seed: int) -> None:
 
 
 def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
-    """Acquire a lock. After a line on stdin, print whether the lease is still held, and exit."""
+    """Acquire a lock with a lease of `seconds`, and print its fence. After a line on stdin, print
+    whether the lease is still held."""
     lock = Lock(name, timeout=seconds, renew=renew == "renew")
 
     async def acquire() -> Any:
@@ -116,9 +116,9 @@ def adopt() -> None:
 
 def fork_holding(name: str) -> None:
     """Fork while this process holds leases, and while a thread holds the internal lock of the
-    project's pool. (Each command holds that lock for a moment.) Use the library in both processes
-    at the same time. In the child, try to use the parent's leases, and then hold a permit for
-    longer than the duration of the parent's lease."""
+    project's connection pool, as each command does for a moment. Then use the library in both
+    processes at the same time. The child tries to use the parent's leases, which must fail. Then
+    the child holds a permit of its own for longer than the parent's lease duration."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
@@ -159,7 +159,7 @@ def fork_holding(name: str) -> None:
                 say("mine", mine.held)
                 time.sleep(4)
                 say("mine", mine.held)
-        # Both processes leave the block. Only the parent may release the lease.
+        # Both processes leave the `with` block, but only the parent may release the lease.
         else:
             cycles(f"{name}-parent")
             os.waitpid(pid, 0)
@@ -190,7 +190,8 @@ def keyed(name: str, key: str) -> None:
 
 
 def crowd(name: str, tasks: int) -> None:
-    """Wait for a lock in many tasks of one event loop. Each task releases the lock at once."""
+    """Start `tasks` tasks that wait for one lock. Each task releases the lock as soon as it has
+    it."""
 
     async def wait() -> None:
         async with Lock(name):

@@ -20,7 +20,8 @@ from .watching import Losses, View
 
 _numbers = itertools.count(1)
 
-#: Seconds that one attempt of an `Impatient` lock may take. A whole call may take twice as long.
+#: Seconds that an `Impatient` lock waits for an answer of the server. The time limit of a whole
+#: call is twice as long.
 ATTEMPT = 0.8
 
 
@@ -30,8 +31,8 @@ class Impatient(Lock):
 
 @pytest.fixture
 def alias(settings: Any) -> Iterator[Callable[..., str]]:
-    """Return a function that adds a cache alias for a URL, or for the servers of a topology. Each
-    alias has a new name, so that the renewal thread of an earlier test's alias doesn't
+    """Return a function that adds a cache alias for a Redis URL or for a Sentinel or Cluster
+    topology. Each alias has a new name, so that the renewal thread of an earlier test doesn't
     interfere."""
     names = []
 
@@ -71,7 +72,8 @@ class Bench:
 
 @pytest.fixture
 def new_bench(new_server: Any, alias: Any) -> Iterator[Callable[..., Bench]]:
-    """Return a function that makes a Bench with OPTIONS for its alias."""
+    """Return a function that makes a Bench. Its keyword arguments are the OPTIONS of the cache
+    alias."""
     with contextlib.ExitStack() as stack:
 
         def make(server: RedisServer | None = None, **options: Any) -> Bench:
@@ -85,7 +87,8 @@ def new_bench(new_server: Any, alias: Any) -> Iterator[Callable[..., Bench]]:
 
 @pytest.fixture
 def journal(private: RedisServer) -> Iterator[Journal]:
-    """The journal of all scripts that run on the private server. It is checked after the test."""
+    """A journal, which records all library scripts that run on the private server. After the test,
+    a checker looks for mistakes in the journal."""
     with journalling(private.url) as journal:
         yield journal
         if private.pid and journal.drain():
@@ -94,7 +97,8 @@ def journal(private: RedisServer) -> Iterator[Journal]:
 
 @pytest.fixture
 def bench(journal: Journal, private: RedisServer, new_bench: Any) -> Bench:
-    """A Bench with a journal. The project's timeouts limit how long a connection attempt takes."""
+    """A Bench of the private server, with a journal. Its socket timeouts are short, so that
+    attempts to connect end early."""
     return new_bench(private, SOCKET_TIMEOUT=ATTEMPT, SOCKET_CONNECT_TIMEOUT=ATTEMPT)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.support.fronts import CUT, SILENCE, Command, Front
 
-#: What becomes of a request, as a function of the proxy and `forward` (see `Front.answer`).
+#: What a proxy does with a request. Each function gets the proxy, and a function `forward`, which
+#: sends the request to the server and returns the reply.
 HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
-    # Forward the request. Then send nothing (drop), or close the connection (cut).
+    # Forward the request, but lose the reply: send nothing, or close the connection.
     "drop": lambda proxy, forward: forward() and SILENCE,
     "cut": lambda proxy, forward: forward() and CUT,
     # Forward the request after `let_go()`, even if its client has disconnected.
@@ -25,9 +26,11 @@ HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
 
 
 class Proxy(Front):
-    """A proxy on its own loopback port. `done`: the faults so far.
+    """A proxy on its own loopback port, in front of the server at `port`. `done`: the faults that
+    it has caused so far.
 
-    `deaf`: if True, clients wait for wake-ups under wrong names, so they get none."""
+    `deaf`: if True, the proxy changes the names under which clients wait for wake-ups, so that they
+    get none."""
 
     def __init__(self, host: str, port: int) -> None:
         self._harms, self._taking = deque[tuple[str, str]](), threading.Lock()
@@ -36,11 +39,13 @@ class Proxy(Front):
         super().__init__(port)
 
     def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
-        """Do `what`, a key of HARMS, to the next `times` requests `verb`; "" means any request."""
+        """Apply `HARMS[what]` to the next `times` requests that run the script `verb`. If `verb` is
+        "", apply it to any requests."""
         self._harms.extend([(what, verb)] * times)
 
     def hold(self, seconds: float, verb: str, times: int) -> None:
-        """Hold back the next `times` requests that run script `verb`, until `seconds` from now."""
+        """Hold back the next `times` requests that run the script `verb`. Forward them `seconds`
+        from now."""
         self.go.clear()
         self.harm("hold", verb, times)
         timer = threading.Timer(seconds, self.go.set)

@@ -30,9 +30,10 @@ from .watching import count_of, shown
 
 pytestmark = pytest.mark.promise(13)
 
-#: Seconds after which a call has exceeded its time limit, which is twice an attempt.
+#: Seconds after which a call has clearly exceeded its time limit of 2 * ATTEMPT.
 TOO_LATE = 5 * ATTEMPT
-#: Time limit in seconds for a call that must not wait for the pool. Such a wait would take 20 s.
+#: Time limit in seconds for a call that must not wait for a connection of the pool. If the call
+#: waited, it would take at least 20 s.
 SOON = 9
 
 
@@ -42,7 +43,7 @@ async def test_waiter_ends_soon_after_its_timeout_when_the_server_hangs(io, benc
     waiting = await queued(io, bench.lock(), bench.view(), blocking_timeout=2)
     bench.server.pause()
     try:
-        # The waiter has the rest of its timeout, and two seconds for leaving the queue.
+        # After its blocking_timeout of 2 s, the waiter has at most 2 s more for leaving the queue.
         with within(6), pytest.raises(Unavailable):
             await io.result(waiting)
     finally:
@@ -60,7 +61,8 @@ def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(privat
 
 
 class Old(ConnectionPool):
-    """A pool of an earlier redis-py. Its error for a full pool has no class of its own."""
+    """A pool like in earlier versions of redis-py, which raise a plain ConnectionError if all
+    connections are in use."""
 
 
 def raises_when_exhausted(pool: ConnectionPool) -> None:
@@ -118,7 +120,8 @@ def blocking_client(alias: str) -> Any:
 
 
 def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(bench, settings) -> None:
-    """If the release fails, a background thread sends it through another connection."""
+    """After the release has failed, a background thread sends it again through another
+    connection."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.blocking_client"}
 
     async def main() -> None:
@@ -136,7 +139,7 @@ def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(bench, setti
             await pool.release(connection)
 
     asyncio.run(main())
-    eventually(lambda: bench.view().empty, 20)  # before the lease expires after 30 s
+    eventually(lambda: bench.view().empty, 20)  # the lease would expire after 30 s
 
 
 @both
@@ -148,8 +151,8 @@ async def test_call_ends_in_time_when_no_thread_can_start(io, private, alias, mo
 
 # A busy process reads replies late, but must not report a healthy Redis as down
 
-#: Seconds for which other code blocks the event loop or holds the GIL. They are longer than an
-#: attempt.
+#: Seconds for which other code blocks the event loop or holds the GIL. A `Hurried` lock waits for
+#: an answer for a shorter time.
 BUSY = 0.7
 
 
@@ -171,7 +174,7 @@ def test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile(raw, tasks:
         while not all(task.done() for task in busy):
             await asyncio.sleep(0.001)
             await asyncio.sleep(0.001)
-            time.sleep(BUSY)  # a sync call in async code
+            time.sleep(BUSY)  # blocks the event loop, like a sync call in async code
         await asyncio.gather(*busy)
 
     asyncio.run(main())
@@ -205,7 +208,8 @@ def test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile(raw
 
 @pytest.mark.parametrize(("busy", "waits", "each"), [(0.1, 20, 5), (BUSY, 0.2, 10)])
 def test_busy_worker_reports_no_outage_and_keeps_the_limit(raw, busy, waits, each: int) -> None:
-    """If an outage were reported, on_outage would admit `limit` requests in each process."""
+    """If the worker reported an outage by mistake, `on_outage="local"` would admit `limit` requests
+    in each process."""
     outages: list[bool] = []
 
     def note(down: bool, **_: Any) -> None:

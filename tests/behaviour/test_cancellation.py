@@ -23,25 +23,26 @@ MANY = 40
 
 
 def at_once(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel the task before it suspends for the first time."""
+    """Cancel the task just before it suspends."""
     cancel()
 
 
 def soon(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel the task while it sends its request."""
+    """Cancel the task as soon as it has suspended."""
     loop.call_soon(cancel)
 
 
 def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """Cancel the task when its reply has arrived, but before it has continued."""
-    if future is None:  # a bare yield has no reply
+    """Cancel the task when the future that it awaits is done, but before the task continues."""
+    if future is None:  # the task waits for no future, as in sleep(0)
         loop.call_soon(cancel)
     else:
         future.add_done_callback(lambda _: cancel())
 
 
 class Stepped:
-    """Await a coroutine. Cancel its task at `times` suspensions in a row, from the k-th on."""
+    """An awaitable that runs the coroutine `body`. At `times` suspensions in a row, starting with
+    the k-th one, `how` cancels the task."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], k: int, how: Any, times: int) -> None:
         self.body, self.k, self.how, self.times = body, k, how, times
@@ -105,7 +106,7 @@ async def cancelled_at(
         while not mine.waiting and not task.done():
             await asyncio.sleep(0)
         if not task.done() and k > 2:
-            await asyncio.sleep(0.002)  # until the task waits in the queue
+            await asyncio.sleep(0.002)  # until the task waits for its wake-up
         await holder.arelease()
     await asyncio.wait([task], timeout=20)
     assert task.done(), f"the task never ended after a cancellation at await {k}"

@@ -69,7 +69,9 @@ async def test_cache_and_prefix_come_from_the_arguments_or_the_settings(
 
 
 @both
-async def test_lock_uses_the_changed_caches_and_releases_former_leases(io, settings) -> None:
+async def test_lock_uses_a_changed_caches_setting_and_still_releases_older_leases(
+    io, settings
+) -> None:
     lock, leases, was = Lock("moved"), [], settings.CACHES
     alias = settings.REDIS_SYNC.get("CACHE", "default")
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
@@ -81,7 +83,7 @@ async def test_lock_uses_the_changed_caches_and_releases_former_leases(io, setti
 
 
 class Subclassed(RedisCache):
-    """A subclass as in django-prometheus."""
+    """A subclass of django-redis's backend, as django-prometheus has one."""
 
 
 SHARDS = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
@@ -146,7 +148,7 @@ async def test_connections_use_the_options_of_the_alias(io, new_server, alias, h
 
 
 class OwnFactory:
-    """A CONNECTION_FACTORY that doesn't derive from django-redis's."""
+    """A project's own CONNECTION_FACTORY, which is not a subclass of django-redis's factory."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -160,7 +162,7 @@ def own_client(alias: str) -> Any:
     return redis.asyncio.Redis.from_url(OwnFactory.url)
 
 
-def test_async_client_setting_replaces_a_client_that_cannot_be_rebuilt(private, alias, sync):
+def test_async_client_setting_is_required_with_a_custom_connection_factory(private, alias, sync):
     lock = Lock("x", using=alias(private.url, CONNECTION_FACTORY=f"{__name__}.OwnFactory"))
     with lock, pytest.raises(ImproperlyConfigured, match="ASYNC_CLIENT"):
         asyncio.run(lock.aacquire())

@@ -1,7 +1,8 @@
 """Lost replies, hangs, outages, and other faults of servers and networks.
 
-In each case, a call gets one grant with one fence, or raises a clear error. It ends within its time
-limit, and leaves no orphaned permit. The tests use their own server through a proxy.
+In each case, an acquire gets one grant with one fence, or raises a clear error. The call ends
+within its time limit, and leaves no permit without a holder. Most tests have a server of their own
+behind a proxy.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from .watching import Losses, View
 
 pytestmark = pytest.mark.promise(5, 7, 13, 14)
 
-#: Time limit in seconds. It ends before a lease of 30 s expires.
+#: Time limit in seconds for a cleanup. Without the cleanup, the lease would expire after 30 s.
 SOONER = 20
-#: Seconds after which a call has exceeded its time limit, which is twice an attempt.
+#: Seconds after which a call has clearly exceeded its time limit of 2 * ATTEMPT.
 TOO_LATE = 5 * ATTEMPT
 
 
@@ -98,7 +99,7 @@ async def test_acquire_that_arrives_after_its_undo_takes_no_permit(io, bench, jo
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
-    # A background thread sends the undo. Then the delayed requests arrive.
+    # A background thread sends the undo, which ends the acquire. Then the delayed requests arrive.
     await until(io, lambda: any("undo" in entry.argv for entry in journal))
     before = len(list(journal))
     bench.proxy.let_go()
@@ -120,7 +121,8 @@ def kill(*kinds: str) -> Callable[[Bench], Any]:
 
 
 def flush_scripts(bench: Bench) -> None:
-    """Delete the server's scripts, again and again, until the server ends."""
+    """Start a thread that flushes the server's script cache every 0.5 ms, until the server
+    stops."""
 
     def flush() -> None:
         with (
@@ -134,8 +136,8 @@ def flush_scripts(bench: Bench) -> None:
     threading.Thread(target=flush, daemon=True).start()
 
 
-#: The moment of each mishap: "at first" is before the holder acquires, "before" is before the
-#: waiters ask, and "after" is after they have asked.
+#: When each mishap happens, and the function that causes it. "at first": before the holder acquires
+#: the lock. "before": before the waiters ask for the lock. "after": while the waiters wait.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
     "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
@@ -181,8 +183,11 @@ async def test_waiters_keep_their_order_and_grants_after_a_mishap(
 
 
 class Fault(NamedTuple):
-    """`words`: a pattern of the error. `fails`: the calls that fail. `timeout`: the project's
-    socket timeouts. `connected`: False if the first connection is made during the fault."""
+    """A fault that `begin` causes and `end` removes.
+
+    `words`: a pattern that matches the errors. `fails`: the methods that raise Unavailable during
+    the fault. `timeout`: the project's socket timeouts in seconds. `connected`: False if there is
+    no connection yet when the fault begins."""
 
     begin: Callable[[Bench], Any]
     end: Callable[[Bench], Any]
@@ -207,7 +212,7 @@ def configures(name: str, value: Any, usual: Any, words: str, **options: Any) ->
 
 
 def spin(bench: Bench) -> None:
-    """Run an endless script."""
+    """Let the server run an endless script, so that it answers other commands with BUSY."""
 
     def run() -> None:
         with redis.Redis.from_url(bench.server.url) as client, contextlib.suppress(Exception):
@@ -253,7 +258,7 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
-    """If the cleanup can't be sent during the fault, it is sent after the fault."""
+    """If a release or an undo can't be sent during the fault, the library sends it afterwards."""
     fault = FAULTS[name]
     timeouts = {"socket_timeout": fault.timeout, "socket_connect_timeout": fault.timeout}
     # This alias has its own URL, because django-redis would use the pool of the first alias for an
@@ -267,8 +272,8 @@ async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, fig
             with watch, pytest.raises(Unavailable) as caught:
                 await io.do(thing, method, *args, **options)
             slowest.append(watch.seconds)
-            # Near the end of its time limit, a call has little time left for a reply, which a busy
-            # machine may then read too late.
+            # The last attempt of a call has little time left. On a busy machine, it may read the
+            # reply too late and report a timeout instead.
             late = "Timeout" in str(caught.value) and caught.value.maybe_executed
             assert late or re.search(fault.words, str(caught.value)), caught.value
             assert Unavailable is type(caught.value)
@@ -292,11 +297,11 @@ async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, fig
         await until(io, lambda: bench.view("x").empty and bench.view("release").empty)
         assert await answered(io, lock, "acquire")
     figure(recover=watch.seconds, lost=0, said=f"Unavailable after at most {max(slowest):.1f} s")
-    # The project's own connections are unchanged.
+    # The library has not changed the project's own connections.
     pool = caches[using].client.get_client().connection_pool
 
     def connected() -> Any:
-        with contextlib.suppress(redis.TimeoutError):  # a busy machine
+        with contextlib.suppress(redis.TimeoutError):  # may happen on a busy machine
             return pool.get_connection()
 
     connection = await until(io, connected)
@@ -335,7 +340,7 @@ async def test_unavailable_names_the_denied_command_not_the_password(io, new_ser
 
 
 @both
-async def test_error_names_the_key_that_another_program_uses_and_its_value_is_kept(
+async def test_foreign_value_raises_an_error_that_names_its_key_and_is_kept(
     io, private, alias
 ) -> None:
     with redis.Redis.from_url(private.url) as client:
@@ -417,7 +422,8 @@ async def test_releases_get_connections_while_many_callers_wait(io, new_server, 
 async def test_on_lost_is_called_and_fences_grow_after_data_loss(
     io, private, alias, figure, how
 ) -> None:
-    """The server restarts without persistence, or the Django cache on it is cleared."""
+    """The data is lost because a server without persistence restarts, or because the Django cache
+    is cleared."""
     name, count = alias(private.url), 10
 
     def lock(number: int, **options: Any) -> Lock:
@@ -450,12 +456,13 @@ async def test_on_lost_is_called_and_fences_grow_after_data_loss(
 
 
 class Limit(BaseException):
-    """The exception of a signal handler."""
+    """An exception that a signal handler raises in a call."""
 
 
 @pytest.mark.parametrize("user, selects", [("lock", False), ("lock", True), ("cache", False)])
-def test_connection_half_set_up_by_an_interrupted_call_is_not_used(private, alias, user, selects):
-    """With `selects`, the connection could send commands, but has not selected its database."""
+def test_incomplete_connection_of_an_interrupted_call_is_not_used(private, alias, user, selects):
+    """A call is interrupted while it connects. If `selects` is True, the connection can already
+    send commands, but has not selected its database."""
     interrupted: list[Any] = []
 
     def connected(connection: Any) -> None:

@@ -1,4 +1,5 @@
-"""An event loop ends at once, and leaves no connection, lease, or waiter behind."""
+"""When an event loop is to end, it ends at once and leaves no connection, lease, or waiter
+behind."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def entering(semaphore: Semaphore) -> None:
 
 
 async def hurried(semaphore: Semaphore) -> None:
-    # Not wait_for(), which may swallow a cancellation before Python 3.12.
+    # Don't use wait_for(). Before Python 3.12, it may swallow a cancellation.
     with contextlib.suppress(asyncio.TimeoutError):
         async with asyncio.timeout(random.uniform(0.001, 0.02)):  # type: ignore[attr-defined]
             await entering(semaphore)
@@ -90,8 +91,8 @@ async def grouped(semaphore: Semaphore) -> None:
 
 WAYS: list[Any] = [acquiring, entering, shielded]
 if sys.version_info >= (3, 11):
-    # `hurried` and `grouped` need the asyncio of Python 3.11. `scoped` uses anyio, which mistakes
-    # the loop's end for a timeout on earlier versions.
+    # `hurried` and `grouped` need the asyncio of Python 3.11. `scoped` uses anyio. On earlier
+    # versions of Python, anyio mistakes the end of the loop for a timeout.
     WAYS += [hurried, scoped, grouped]
 
 
@@ -102,8 +103,8 @@ async def busy(number: int) -> None:
 
 
 def end_in_time(run: Callable[[Any], Any], main: Callable[[], Any], runs: int = 1) -> None:
-    """Check that each run ends in time. `main` returns the time of its end, and the run must end
-    within BACK seconds after that."""
+    """Call `run(main())` `runs` times. Assert that each call ends within BACK seconds after `main`
+    has returned. `main` has to return the time at which it returns."""
     took: list[float] = []
 
     def all_of_them() -> None:
@@ -134,7 +135,7 @@ def test_event_loop_ends_at_once_while_tasks_are_busy(loops: str, view: Any) -> 
 
 
 def test_event_loop_ends_within_seconds_when_redis_does_not_answer(bench) -> None:
-    """A background thread sends the releases later."""
+    """A background thread sends the releases when Redis answers again."""
 
     async def main() -> float:
         leases = [await bench.lock(f"x-{i}").aacquire() for i in range(5)]
@@ -188,7 +189,7 @@ def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: A
     assert finish is close or not [w for w in seen if issubclass(w.category, ResourceWarning)]
 
 
-def test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed(
+def test_waiter_is_granted_and_old_connections_close_after_settings_changed(
     raw: redis.Redis, settings: Any, view: Any
 ) -> None:
     """The connections of the former settings serve the waiter until it is granted. Then they are
@@ -237,7 +238,8 @@ async def releases_another(lease: Lease) -> None:
 
 
 async def in_a_task(lock: Lock, then: Any) -> None:
-    """Acquire a lease in a task, which the loop cancels if it is still busy."""
+    """Start a task that acquires a lease and passes it to `then`. The end of the loop cancels the
+    task if it is still running."""
 
     async def holding() -> None:
         await then(await lock.aacquire())

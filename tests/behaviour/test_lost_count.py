@@ -1,5 +1,5 @@
-"""`lost` counts leases that expired or were cleared while their holder was alive. `rejected` counts
-rejected calls."""
+"""The statistics of a name count each event once. `lost` counts leases that expired or were cleared
+while their holder was alive. `rejected` counts rejected calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django_redis_sync import LeaseLost, Lock
 from .both import both, until
 from .watching import count_of
 
-#: Seconds in which a pending count or a repeated command would arrive.
+#: Seconds after which a pending count or a repeated command would have arrived.
 LATE = 0.3
 
 
 @both
-async def test_lost_lease_is_counted_once_however_often_the_holder_asks(io, view) -> None:
+async def test_lost_lease_is_counted_once_when_its_holder_calls_several_methods(io, view) -> None:
     lease = await io.do(Lock("taken"), "acquire")
     view("taken").clear()
     for _ in range(2):
@@ -66,7 +66,9 @@ async def test_renewal_that_arrives_after_the_release_counts_no_loss(io, bench) 
 
 
 @both
-async def test_lost_lease_is_counted_once_if_the_reply_to_the_count_is_lost(io, bench) -> None:
+async def test_lost_lease_is_counted_once_when_replies_of_the_counting_script_are_lost(
+    io, bench
+) -> None:
     lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
     bench.view().clear()
     bench.proxy.harm("cut", "release", 2)

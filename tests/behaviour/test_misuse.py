@@ -45,7 +45,7 @@ BAD_NAMES += [(name, TypeError) for name in (None, 7, b"bytes")]
 @pytest.mark.parametrize(("name", "error"), BAD_NAMES, ids=lambda value: ascii(value)[:20])
 def test_unusable_name_or_key_raises_an_error(nothing_sent, name: Any, error: Any) -> None:
     for make in (Lock, lambda name: Semaphore(name, 3), lambda key: Lock("x", key=key)):
-        if name is not None or make is Lock:  # None means no key
+        if name is not None or make is Lock:  # `key=None` is valid
             with pytest.raises(error) as caught:
                 make(name)
             assert error is type(caught.value)
@@ -151,8 +151,9 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
     assert 0 < lease.remaining <= before and await io.do(lease, "owned")
 
 
-def test_semaphore_options_match_the_table_of_options() -> None:
-    """Lock and other classes take their types from the table, and Semaphore from its signature."""
+def test_signature_of_semaphore_matches_semaphore_options() -> None:
+    """Type checkers read the options of Lock and other classes from SemaphoreOptions, but the
+    options of Semaphore from its own signature."""
     takes = inspect.signature(Semaphore).parameters
     named = {name for name, parameter in takes.items() if parameter.kind is parameter.KEYWORD_ONLY}
     table = get_type_hints(SemaphoreOptions, include_extras=True)

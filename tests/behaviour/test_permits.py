@@ -195,7 +195,7 @@ async def test_lease_is_renewed_until_max_hold_or_for_ever(io, view, settings) -
 def test_lease_is_renewed_while_its_event_loop_is_busy(view) -> None:
     async def main() -> None:
         async with Lock("busy", timeout=3, renew=True) as lease:
-            eventually(view("busy").renewals())  # this runs on the loop's own thread
+            eventually(view("busy").renewals())  # this blocks the event loop
             lease.check()
 
     asyncio.run(main())
@@ -259,7 +259,8 @@ async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> N
 
 @both
 async def test_release_raises_if_only_another_thread_or_task_has_a_lease(io, view) -> None:
-    """An object with thread_local=False releases them. A lease itself can be released anywhere."""
+    """With thread_local=False, a semaphore object also releases leases of other threads and tasks.
+    A lease object can be released anywhere."""
     sem, free = Semaphore("theirs", 5), Semaphore("theirs", 5, thread_local=False)
 
     async def other() -> None:
@@ -338,8 +339,8 @@ async def test_handle_can_be_adopted_only_once(io, view) -> None:
 @pytest.mark.parametrize("kind", [Lock, RLock])
 @both
 async def test_with_block_raises_lease_lost_unless_its_body_raises(io, view, kind, caplog) -> None:
-    """With raise_on_release_error=False, the block logs the loss. As in redis-py, the option
-    doesn't apply to `release()`."""
+    """With raise_on_release_error=False, the block logs the loss instead of raising LeaseLost. As
+    in redis-py, the option doesn't apply to `release()`."""
     for error in (LeaseLost, ZeroDivisionError, None):
         lock, caught = kind("ended", raise_on_release_error=error is not None), None
         caplog.clear()

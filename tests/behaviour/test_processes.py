@@ -25,7 +25,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
-        ["mine", "True"],  # the child has renewed the lease meanwhile
+        ["mine", "True"],  # after 4 s, because the child renewed its lease
         ["parent", "True", "True", "True", "True"],
         ["left", "False", "False"],
     ]
@@ -34,7 +34,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
 
 @pytest.mark.promise(9)
 @both
-async def test_update_with_an_older_fence_changes_nothing_after_a_pause(io) -> None:
+async def test_paused_holder_cannot_update_a_database_row_with_its_old_fence(io) -> None:
     """The test stops a process until its lease expires. Then the test acquires the lock itself."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.execute("CREATE TABLE account (owner, fence)")
@@ -72,7 +72,7 @@ async def test_handle_lets_another_process_adopt_and_release_a_permit(io, view) 
         assert await io.do(semaphore, "acquire") is None
         worker.send_line()
         assert ["released"] == worker.line()
-    with pytest.raises(LeaseLost):  # a task queue delivers the handle twice
+    with pytest.raises(LeaseLost):  # as if a task queue delivered the handle twice
         await io.do(Lease, "from_handle", handle)
     await io.do(await io.do(semaphore, "acquire"), "detach", timeout=0.3)  # never adopted
     assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
@@ -92,7 +92,8 @@ def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared() -> No
 
 # Waiters that die or stop delay the rest of the queue by a few seconds in total.
 
-#: Seconds by which all victims together may delay the next waiter. A lease lasts ten minutes.
+#: Seconds by which all dead or paused waiters together may delay the next waiter. Each lease lasts
+#: ten minutes.
 MOST = 10
 VICTIMS = 3
 

@@ -44,9 +44,9 @@ async def why(io: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("share_limit", "limit", "tries"),
-    [  # each word is a request: SHARE, or SHARE*PERMITS; `:REASON` follows if it is rejected
+    [  # `tries` is a list of requests: a share, `*PERMITS`, and `:REASON` if it is rejected
         (2, 3, "a a a:share b c:full"),
-        (2, 3, "- - -:share a"),  # callers without a share
+        (2, 3, "- - -:share a"),  # `-`: a caller without a share
         (3, 5, "a*2 a*2:share a a:share"),
         (9, 3, "a a a a:full"),
     ],
@@ -74,7 +74,7 @@ async def test_acquire_uses_the_callers_share_limit(io) -> None:
 
 @both
 async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
-    """A call that waits in vain gets the same reason."""
+    """After a wait in vain, the reason is also "share" if the share is at its limit."""
     assert await tried(io, exports("a")) and await tried(io, exports("a"))
     with pytest.raises(NotAcquired, match="all permits of the share are in use"):
         async with io.entered(exports("a", blocking=False)):
@@ -99,7 +99,7 @@ async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view)
 
 
 @both
-async def test_min_hold_and_adoption_keep_the_share_and_an_expiry_frees_it(io) -> None:
+async def test_share_stays_in_use_during_adoption_and_min_hold_but_not_after_expiry(io) -> None:
     lease = await tried(io, exports("a", 1, timeout=1, renew=False))
     adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
     assert "share" == await why(io, share="a", share_limit=1)
@@ -137,7 +137,7 @@ async def test_acquire_all_accepts_semaphores_with_shares(io) -> None:
 
 
 @both
-async def test_unused_share_leaves_no_fields(io, raw, view) -> None:
+async def test_unused_share_leaves_no_fields_in_redis(io, raw, view) -> None:
     lease, info = await tried(io, exports("a b%20", 1)), view("exports").keys.info
     assert b"/a%20b%2520" in raw.hkeys(info)
     await io.do(lease, "release")
@@ -199,7 +199,7 @@ def test_share_is_converted_to_text_or_raises_an_error() -> None:
 
 @pytest.mark.promise(25)
 def test_status_counts_no_expired_lease_for_its_share() -> None:
-    """Nothing removes an expired lease before the next caller comes."""
+    """Redis stores an expired lease until the next caller's script removes it."""
     assert exports("dead", timeout=0.3).acquire() and exports("live").acquire()
     eventually(lambda: 1 == exports("any").status().in_use)
     assert [("live", 1)] == [(s.name, s.in_use) for s in exports("any").status().shares]

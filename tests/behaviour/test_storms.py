@@ -1,4 +1,5 @@
-"""Many callers at once. A journal of all scripts checks the limit, the order, and the cleanup."""
+"""Many callers at once. A journal records all scripts, and a checker verifies the limit, the order,
+and the cleanup."""
 
 from __future__ import annotations
 
@@ -22,16 +23,18 @@ from .watching import counted
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
-#: Keys outlive the last lease or waiter by one to two GRACE. A tombstone outlives an undone request
-#: by TOMBSTONE_TTL. Both are shorter here, so that the test sees the keys expire.
+#: Constants of the scripts in ms, shorter than usual, so that a test sees the keys expire. Keys
+#: expire one to two times GRACE after the last lease or waiter has ended. A tombstone expires
+#: TOMBSTONE_TTL after its request was undone.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
-#: A lease that is longer than any delay of the renewal thread on a busy machine.
+#: Lease options. The lease lasts longer than the renewal thread is ever delayed on a busy machine.
 LEASE = {"timeout": 6, "renew": True}
 
 
 @pytest.fixture
 def checked(redis_url: str, view: Any) -> Iterator[None]:
-    """Journal the scripts. After the test, check the journal, and that the keys of x expire."""
+    """Record all scripts in a journal. After the test, check the journal, and assert that all keys
+    of the name `x` expire."""
     with journalling(redis_url, constants=SHORT) as journal:
         yield
         mine = view("x")
@@ -104,7 +107,7 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
         pass
     with counted(raw) as seen:
         await io.gather(*[worker() for _ in range(crowd)])
-    # A waiter that waits for a second, as on a busy machine, sends its request again.
+    # On a busy machine, a waiter may wait for more than a second. Then it sends its request again.
     beats = 2 * crowd * max(0.0, seen.seconds - 0.8)
     connecting = 2 * crowd + 8
     assert seen.by_clients <= 3 * crowd * turns + beats + connecting

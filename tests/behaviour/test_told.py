@@ -1,6 +1,6 @@
 """A client never treats a lease as held for longer than the server does.
 
-The holder of a lost lease is notified before the lease ends, by the clock of one machine. If
+If a lease can't be renewed, its holder is notified before the lease expires on the server. If
 renewals of a lease overlap, its local expiry is not later than its expiry on the server.
 """
 
@@ -25,7 +25,7 @@ from .watching import View
 
 pytestmark = pytest.mark.promise(7)
 
-#: Long socket timeouts, on which the notification must not depend.
+#: Socket timeouts that are longer than the leases. A notification must not wait for them.
 PATIENT = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
 
 
@@ -73,7 +73,7 @@ async def test_loss_is_reported_before_the_lease_ends(
 
 
 @both
-async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> None:
+async def test_loss_is_reported_within_a_third_of_the_lease_duration(io, raw, losses) -> None:
     """A slow callback delays no renewal."""
 
     def slow(lease: Lease) -> None:
@@ -86,7 +86,7 @@ async def test_loss_is_reported_within_a_third_of_the_lease(io, raw, losses) -> 
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
-    # A third of the lease is 2 s. Half of the lease would be 3 s.
+    # A third of the lease duration is 2 s. A notification after half of it, 3 s, would be too late.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
     await until(io, lambda: losses.of(hard) and not hard.held)
     end = View(raw, "kept").end + 3000
@@ -166,8 +166,9 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
     await io.do(lease, "release")
 
 
-def test_lease_is_lost_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
-    """The next renewal is due in 30 s, but the shorter lease may expire after 1 s."""
+def test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
+    """After the longer renewal, the next one is due in 30 s. But if the server has executed the
+    shorter one, the lease expires after 1 s."""
     lost: list[Any] = []
     lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()
     lease.renew(90)
@@ -180,7 +181,9 @@ def test_lease_is_lost_in_time_after_an_unanswered_shorter_renewal(bench) -> Non
     assert not lease.held
 
 
-def test_local_expiry_is_never_later_than_the_servers_under_load(raw: redis.Redis) -> None:
+def test_local_expiry_is_never_later_than_the_expiry_on_the_server_under_load(
+    raw: redis.Redis,
+) -> None:
     """Twelve threads renew short leases. The renewal thread renews the same leases at the same
     times."""
     worst = []

@@ -1,4 +1,5 @@
-"""Observe names and clients without the library: state on the server, commands, lost leases."""
+"""Helpers that show a test the state of a name on the server, the commands that clients send, and
+the leases that are lost."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from tests.support.packed import leases_of
 
 
 def living(kind: type) -> list[Any]:
-    """Return the objects of a class that exist. isinstance() would evaluate lazy objects."""
+    """Return all existing objects of the class `kind`. Don't use isinstance(), which would evaluate
+    lazy objects."""
     return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
@@ -43,7 +45,8 @@ class View:
 
     @property
     def leases(self) -> dict[str, float]:
-        """The expiry of each lease by its token, in ms of the server's clock, also if expired."""
+        """The expiry of each lease by its token, in ms of the server's clock. Includes expired
+        leases."""
         return leases_of(self.client, self.keys.leases)
 
     @property
@@ -66,7 +69,7 @@ class View:
         return max(self.leases.values(), default=0.0)
 
     def renewals(self) -> Callable[[], bool]:
-        """Return a function that returns True once the expiry of the lease has moved."""
+        """Return a function that returns True if a lease was renewed after this call."""
         before = self.end
         return lambda: self.end > before
 
@@ -102,7 +105,7 @@ def count_of(name: str, event: str, using: str | None = None) -> int:
 
 
 class Counted:
-    """Number of commands by name, set at the end of the block."""
+    """Number of commands by name, and duration of the block in seconds. Both are set at its end."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
@@ -161,14 +164,15 @@ class Losses:
         self._thread.join()
 
     def of(self, lease: Any) -> float:
-        """Return the time at which both had been called for a lease, or 0."""
+        """Return the time at which both `on_lost` and `lease_lost` had been called for a lease, or
+        0."""
         calls, signals = self.calls[lease.token], self.signals[lease.token]
         assert len(calls) < 2 and len(signals) < 2, "a lost lease is reported once"
         return max(calls + signals) if calls and signals else 0.0
 
     def preceded(self, end: float, lease: Any) -> bool:
-        """Return True if both were called before `end`, in ms of the clock of this machine. `end`
-        is extended by the delays with which the three threads woke up."""
+        """Return True if `on_lost` and `lease_lost` were called before `end`, in ms of this
+        machine's clock. Tolerate that a busy machine wakes up each of three threads late."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
     def _wake_up(self) -> None:
@@ -182,7 +186,8 @@ class Losses:
 def sent() -> Iterator[Counted]:
     """Count the commands that this thread and its event loop send to any server during the block.
 
-    Commands of background threads don't count. The scripts are loaded first."""
+    Commands of background threads don't count. Before the block, all scripts are loaded, so that no
+    call has to load them."""
     with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
         for verb in scripts.NAME_SCRIPTS:
             client.script_load(scripts.script(verb).source)

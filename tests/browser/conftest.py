@@ -1,5 +1,5 @@
-"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped. They
-fail instead if DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 is in the environment."""
+"""Fixtures with a real Chromium and a real server. If Chromium is missing, the tests are skipped.
+With DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1 in the environment, they fail instead."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ import pytest
 from devtools.servers import free_port
 from tests.support.commands import accepts
 
-#: Run the site that the browser visits. The argument is the port. vera and manu have the view
-#: permission, and manu also has the manage permission.
+#: A program that runs the site for the browser. Its argument is the port. The users vera and manu
+#: may view names, and manu may also manage them.
 SERVE = """
 import sys, django
 from django.core.management import call_command
@@ -137,8 +137,8 @@ class Visitor:
 
     def click(self, css: str) -> None:
         found = self.first(css)
-        # Scroll the element away from the edges, because headers and footers of skins could cover
-        # it there.
+        # Scroll the element to the middle. At the edges, a header or footer of an admin theme could
+        # cover it.
         self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
         found.click()
 

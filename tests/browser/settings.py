@@ -1,7 +1,8 @@
-"""Settings of the site: with a strict Content-Security-Policy, or with a skin of the admin.
+"""Settings of the site for the browser, which the environment variables below change.
 
-SKIN: grappelli, unfold, jazzmin, or custom for a custom AdminSite. ADMIN_LANGUAGE: a language, such
-as ar, which is written from right to left.
+SKIN: a theme of the admin (grappelli, unfold, or jazzmin), or `custom` for a custom AdminSite.
+Without SKIN, responses have a strict Content-Security-Policy. ADMIN_LANGUAGE: a language code. For
+example, ar is written from right to left.
 """
 
 import os
@@ -24,7 +25,8 @@ POLICY = (
 
 
 def for_tests(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware that logs in the user named in the cookie `user`, and sets the policy."""
+    """Middleware that logs in the user named in the cookie `user`, and sets the
+    Content-Security-Policy."""
 
     def middleware(request: Any) -> Any:
         from django.contrib.auth.models import User

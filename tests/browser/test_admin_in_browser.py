@@ -1,4 +1,5 @@
-"""The pages of the admin in a browser: live refresh, and actions from page to page."""
+"""The admin pages in a browser: how they refresh themselves, and actions that lead from page to
+page."""
 
 import math
 import threading
@@ -110,7 +111,9 @@ window.fetch = (...given) => { asked++; return own(...given) };
 WAKE = "document.dispatchEvent(new Event('visibilitychange'));"
 
 
-def test_refresh_stops_when_hidden_switched_off_or_logged_out(viewer: Visitor) -> None:
+def test_live_refresh_stops_while_hidden_or_switched_off_and_after_a_logout(
+    viewer: Visitor,
+) -> None:
     viewer.open()
     hidden = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s});"
     viewer.run(COUNT)

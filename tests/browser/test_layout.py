@@ -32,7 +32,7 @@ DEEP_SKINS = [pytest.param(skin, "en", marks=deep) for skin in SKINS]
 WIDTHS = (390, 820, 1280)
 PAGES = (
     *("", "layout-imports/change/", "layout-api/change/", "layout-uploads/history/"),
-    "layout-imports/act/pause/",  # asks for a confirmation
+    "layout-imports/act/pause/",  # the page that asks for a confirmation
 )
 
 # A script that returns the links and inputs that are smaller than 24 pixels.
@@ -63,7 +63,7 @@ return [...document.querySelectorAll('.results, html')]
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """Names in all states that the pages show."""
+    """Create names in all states that the admin pages show, and keep them during the test."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -99,7 +99,8 @@ def listing(busy: None, manager: Visitor) -> Visitor:
 
 
 def violations(visitor: Visitor) -> list[str]:
-    """Return the problems that axe-core finds in the part of the page that this app renders."""
+    """Return the accessibility problems that axe-core finds in the part of the page that this app
+    renders."""
     visitor.run(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     found: dict[str, Any] = visitor.browser.execute_async_script(
         "const done = arguments[arguments.length - 1];"
@@ -114,7 +115,8 @@ def violations(visitor: Visitor) -> list[str]:
 
 
 def check_pages(visitor: Visitor, widths: tuple[int, ...], schemes: tuple[str, ...]) -> None:
-    """Assert that no page has problems of accessibility, clipped buttons, or small links."""
+    """Assert that no page has accessibility problems, clipped buttons, or small links, for each
+    window width in pixels and each color scheme."""
     pytest.importorskip("axe_core_python")
     for page in PAGES:
         visitor.open(page)
@@ -142,8 +144,8 @@ def test_pages_have_no_axe_violations(
     check_pages(listing, widths, schemes)
 
 
-def test_content_fits_into_every_window_width_and_phones_show_low_cards(listing: Visitor) -> None:
-    """Django's open sidebar takes 300 pixels of each width."""
+def test_content_fits_each_window_width_and_phones_show_rows_as_low_cards(listing: Visitor) -> None:
+    """The content has 300 pixels less than the window, because Django's sidebar is open."""
     cell = "getComputedStyle(document.querySelector('#sync-names td[data-label]')).display"
     heights = "[...document.querySelectorAll('#sync-names tbody tr')].map((e) => e.offsetHeight)"
     for width, display in ((1280, "table-cell"), (820, "table-cell"), (390, "flex")):
@@ -160,7 +162,7 @@ def test_content_fits_into_every_window_width_and_phones_show_low_cards(listing:
 
 
 @pytest.mark.parametrize(("skin", "language"), [("custom", "ar"), *DEEP_SKINS])
-def test_skin_keeps_button_texts_and_chart_lines(
+def test_button_texts_and_chart_lines_are_visible_in_each_skin(
     chromium: Any,
     redis_url: str,
     tmp_path: Path,
@@ -169,7 +171,8 @@ def test_skin_keeps_button_texts_and_chart_lines(
     skin: str,
     language: str,
 ) -> None:
-    """On a right-to-left page, untranslated texts still run from left to right."""
+    """A skin is a theme of the admin. On a right-to-left page, untranslated texts run from left to
+    right."""
     if skin != "custom":
         pytest.importorskip(skin)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""URLs of the site, with the admin of its skin."""
+"""URLs of the site for the browser. With SKIN=custom, a custom AdminSite serves the admin."""
 
 from django.conf import settings
 from django.contrib import admin

@@ -1,1 +1,2 @@
-"""A Celery project in processes of its own. Its tasks write to a file what they do."""
+"""A Celery project for tests. Its workers are processes of their own, and its tasks write to a file
+what they do."""

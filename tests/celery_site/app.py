@@ -1,4 +1,5 @@
-"""The app and its tasks. The environment contains the broker and other options."""
+"""The Celery app and its tasks. The environment variables CELERY_SITE_* set the broker and other
+options."""
 
 import json
 import os

@@ -19,7 +19,7 @@ def note(word: str, job: int) -> None:
 
 
 class Effects:
-    """The recorded effects, as a test reads them."""
+    """The effects that tasks have recorded in the file, for tests to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,8 @@ class Effects:
         return [effect.job for effect in self.all() if effect.word == word]
 
     def most_at_once(self, of_one_job: bool = False) -> int:
-        """Return the max number of runs at the same time, of all jobs or of a single job."""
+        """Return the highest number of jobs that ran at the same time. If `of_one_job` is True,
+        count the runs of each job separately."""
         running, most = Counter[int](), 0
         for effect in self.all():
             key = effect.job if of_one_job else 0

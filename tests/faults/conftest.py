@@ -1,4 +1,5 @@
-"""The fixtures of tests/behaviour: private servers to break, and figures for RESULTS.md."""
+"""Fixtures of tests/behaviour for this folder: private servers that tests break, and figures for
+RESULTS.md."""
 
 import contextlib
 import io
@@ -16,7 +17,7 @@ from tests.behaviour.conftest import (  # noqa: F401 - fixtures
 
 
 def doctor(using: str) -> str:
-    """Return what `manage.py locks doctor` prints if it finds errors."""
+    """Return what `manage.py locks doctor` prints. Raise AssertionError if it finds no error."""
     out = io.StringIO()
     with contextlib.suppress(SystemExit):
         call_command("locks", "doctor", using=using, stdout=out)

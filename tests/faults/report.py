@@ -1,7 +1,8 @@
-"""Run the tests of all rows, and write the results into tests/faults/RESULTS.md:
-`python -m tests.faults.report`. With `--print`, print the page and write nothing.
+"""Run the tests of all table rows of tests/faults/RESULTS.md, and write their results into the
+rows: `python -m tests.faults.report`. With `--print`, print the new page, and leave the file
+unchanged.
 
-The page says what each row is about. The columns in COLUMNS are written here.
+This program writes only the columns in COLUMNS. The other columns are written by hand.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ class Case(NamedTuple):
     figures: dict[str, str]
 
     def proves(self, test: str) -> bool:
-        """Return True if `test`, an entry of PROOFS, means this case."""
+        """Return True if this case is a run of `test`, an entry of PROOFS."""
         node, _, word = test.rstrip("]").partition("[")
         return node == self.node and word in self.parameters
 
 
 def run(tests: list[str]) -> list[Case]:
-    """Run the tests with pytest, one after the other so that they don't disturb the figures."""
+    """Run the tests with pytest, one after the other, because parallel tests would disturb the
+    figures."""
     nodes = sorted({test.partition("[")[0] for test in tests})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "junit.xml")
@@ -59,7 +61,7 @@ def read(path: Path) -> list[Case]:
 
 
 def _outcome(element: ElementTree.Element) -> str:
-    """Return the outcome that an element of a test case stands for, or an empty string."""
+    """Return the outcome that a child element of a <testcase> means. Return "" if it means none."""
     if element.tag == "skipped" and element.get("type") == "pytest.xfail":
         return "open"  # a known defect
     return {"failure": "failed", "error": "failed", "skipped": "skipped"}.get(element.tag, "")
@@ -95,7 +97,7 @@ def cells(line: str) -> list[str]:
 
 
 def filled(page: str, cases: list[Case]) -> str:
-    """Return the page with the results of its rows."""
+    """Return the text `page` with new results in its table rows."""
     lines, head = [], list[str]()
     for line in page.splitlines():
         row = cells(line)

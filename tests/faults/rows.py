@@ -1,4 +1,4 @@
-"""The tests for each row of the tables in RESULTS.md. The tables say what the tests prove.
+"""The tests that prove each table row of RESULTS.md.
 
 `report.py` runs these tests, and writes their outcomes and figures into the tables.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-#: The first cell of each table row, and below it the tests that prove the row: the file below
-#: tests/, and the name. `name[word]` stands for the runs whose parameters contain the word.
+#: A line without indentation is the first cell of a table row. The indented lines below it are the
+#: tests that prove the row: a file below tests/, and a function. `name[word]` means only the runs
+#: whose parameters contain the word.
 ROWS = """\
 1
   behaviour/test_faults test_acquire_is_sent_again_when_its_reply_is_lost
@@ -85,7 +86,7 @@ ROWS = """\
 29
   behaviour/test_faults test_clients_wall_clock_does_not_affect_leases
 30
-  behaviour/test_processes test_update_with_an_older_fence_changes_nothing_after_a_pause
+  behaviour/test_processes test_paused_holder_cannot_update_a_database_row_with_its_old_fence
 31
   behaviour/test_faults test_permit_of_a_killed_holder_is_free_after_its_lease_duration
 32
@@ -126,8 +127,8 @@ ROWS = """\
 41
   behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
   test_locks_lease_state test_background_renewal_requests_the_longest_duration_in_flight
-  behaviour/test_told test_lease_is_lost_in_time_after_an_unanswered_shorter_renewal
-  behaviour/test_told test_local_expiry_is_never_later_than_the_servers_under_load
+  behaviour/test_told test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal
+  behaviour/test_told test_local_expiry_is_never_later_than_the_expiry_on_the_server_under_load
 42
   test_locks_blocks test_rlock_is_released_when_its_last_block_ends
   test_locks_blocks test_block_releases_what_it_acquired_wherever_it_ends
@@ -169,7 +170,7 @@ ROWS = """\
   behaviour/test_loops test_event_loop_ends_within_seconds_when_redis_does_not_answer
 52
   behaviour/test_loops test_loop_that_ends_or_is_closed_leaves_no_connection
-  behaviour/test_loops test_waiter_is_granted_after_the_settings_changed_and_connections_are_closed
+  behaviour/test_loops test_waiter_is_granted_and_old_connections_close_after_settings_changed
 53
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile
@@ -221,7 +222,7 @@ limit lowered while permits are in use; callers with different limits
   test_protocol_scripts test_acquire_stores_the_limit_of_a_conflicting_caller
   test_operators_actions test_resize_replaces_the_callers_limit_and_keeps_the_holders
 another program's value under a key of the library
-  behaviour/test_faults test_error_names_the_key_that_another_program_uses_and_its_value_is_kept
+  behaviour/test_faults test_foreign_value_raises_an_error_that_names_its_key_and_is_kept
   test_protocol_scripts test_foreign_value_or_unknown_format_is_neither_used_nor_deleted
   fuzz/test_garbage test_status_of_damaged_data_shows_what_is_readable
 token guessed, replayed, used after release

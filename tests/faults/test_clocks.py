@@ -48,8 +48,8 @@ def shifted(new_server: Any, alias: Any, tmp_path: Any) -> Iterator[Shifted]:
 
 
 def test_row_27_clock_jump_ahead_ends_leases_and_calls_on_lost(shifted, figure) -> None:
-    """All leases end at once. A renewed lease calls `on_lost`. Other leases have an outdated
-    fence."""
+    """The jump ends all leases at once. `on_lost` is called for the renewed lease. A later grant
+    has a fence that is higher than that of the ended lease."""
     with Losses() as losses:
         first = shifted.lock("renewed", timeout=3, renew=True, on_lost=losses).acquire()
         hard = shifted.lock("hard", timeout=40).acquire()
@@ -83,7 +83,8 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
         thread.start()
         return thread
 
-    # One thread waits during the jump. The server times the wait by the clock that jumps back.
+    # This thread waits while the clock jumps back. The server measures its waiting time by that
+    # clock.
     waiting = [wait()]
     eventually(lambda: view.waiting == 1)
     shifted.shift(-JUMP)
@@ -95,7 +96,7 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
         assert won and won.held and won.fence > fence
         if number == 1:
             figure(recover=watch.seconds, lost=0)
-            assert watch.seconds < 15  # the holder does not keep the lock for a minute
+            assert watch.seconds < 15  # far less than the minute by which the clock jumped
         assert live.held and live.owned()
         fence = won.fence
         won.release()

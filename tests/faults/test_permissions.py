@@ -1,4 +1,5 @@
-"""The smallest ACL of a Redis user suffices, and the library uses all of it."""
+"""The least ACL that docs/keys-and-permissions.md gives to a Redis user is enough for the library,
+which needs every rule in it."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ from .conftest import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "keys-and-permissions.md").read_text(encoding="utf-8")
-#: The rules of the page: keys, channels, and commands.
+#: The ACL rules in docs/keys-and-permissions.md: keys, channels, and commands.
 RULES = re.findall(r"ACL SETUSER mysite on >PASSWORD ([^`]*)```", PAGE)[0].split()
 KEYS, CHANNELS = (f"{sign}{settings.PREFIX}:*" for sign in "~&")
 COMMANDS = " ".join(word for word in RULES if word.startswith("+"))
 LEAST = f"{KEYS} {CHANNELS} {COMMANDS}"
 
-#: Commands that the ACL allows and `core` doesn't use. The doctor sends INFO. Without INFO, it
-#: lists what it can't check. Health checks send PING. Clients of a database other than 0 send
-#: SELECT. A script sends EXISTS to detect a new holder that never claimed its permit. redis-py may
-#: send UNSUBSCRIBE. The other commands trim the list of names once a minute.
+#: Commands that the ACL allows, but that the function `core` may not need. `locks doctor` sends
+#: INFO. Health checks send PING. Clients of a database other than 0 send SELECT. A script calls
+#: EXISTS to detect a new holder that never claimed its permit. redis-py may send UNSUBSCRIBE. The
+#: other commands shorten the list of names once a minute.
 BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE", "ZMSCORE"}
 BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
 
@@ -47,10 +48,11 @@ def admin(private: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def limited(private: RedisServer, admin: redis.Redis, alias: Any) -> Callable[[str], str]:
-    """Return a function that sets the ACL of the user `app`, and returns its cache alias."""
+    """Return a function that sets the ACL rules of the Redis user `app`, and returns a cache alias
+    for this user."""
 
     def make(rules: str) -> str:
-        # Redis 6.2 gives every new user all channels.
+        # Redis 6.2 allows all channels to a new user, so reset them.
         user = ["app", "reset", "resetchannels", "on", ">word", *rules.split()]
         admin.execute_command("ACL", "SETUSER", *user)
         return alias(private.url.replace("redis://", "redis://app:word@"))
@@ -59,7 +61,7 @@ def limited(private: RedisServer, admin: redis.Redis, alias: Any) -> Callable[[s
 
 
 def core(using: str, admin: redis.Redis) -> None:
-    """Use each feature once."""
+    """Call each feature of the library once."""
     for io in (Sync(), Async()):
         io.run(primitives(io, using, admin))
     assert Lock("wait", using=using, blocking=False, min_hold=0.1).acquire()
@@ -103,7 +105,7 @@ def used(client: redis.Redis) -> set[str]:
     return {name.removeprefix("cmdstat_").upper() for name in client.info("commandstats")}
 
 
-def test_core_works_with_the_least_acl_and_uses_all_of_it(admin, limited) -> None:
+def test_least_acl_allows_all_features_and_has_no_unused_command(admin, limited) -> None:
     assert {"resetchannels", "~mysite:sync:*", "&mysite:sync:*"} == {*RULES} - {*COMMANDS.split()}
     using = limited(LEAST)
     admin.config_resetstat()
@@ -116,7 +118,7 @@ def test_core_works_with_the_least_acl_and_uses_all_of_it(admin, limited) -> Non
 
 @pytest.mark.timeout(1300)
 def test_behaviour_suite_passes_with_the_least_acl() -> None:
-    """Run the suite again with connections of the user that has the least ACL."""
+    """Run tests/behaviour and tests/test_locks_*.py as a Redis user with the least ACL."""
     own = {
         n: v for n, v in os.environ.items() if not n.startswith(("DJANGO_REDIS_SYNC_", "PYTEST_"))
     }
@@ -136,7 +138,7 @@ def test_behaviour_suite_passes_with_the_least_acl() -> None:
 def test_waiters_without_channel_permissions_are_granted_and_doctor_reports_it(
     admin, limited
 ) -> None:
-    """Waiters get no wake-up, but get their grant when they ask again."""
+    """Without a wake-up, a waiter gets its grant when it asks again after a heartbeat interval."""
     using = limited(f"{KEYS} &other:* {COMMANDS}")
     core(using, admin)
     (finding,) = re.findall(r"error: .*\[acl\]\n(.*)", doctor(using))

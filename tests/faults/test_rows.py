@@ -1,4 +1,5 @@
-"""The tables of faults are complete, the tests that prove them exist, and the report fills them."""
+"""The tables of RESULTS.md are complete, the tests that prove their rows exist, and `report.py`
+fills them correctly."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ XML = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_page_has_all_rows_of_the_specification_with_tests() -> None:
+def test_results_page_has_all_specified_rows_and_each_row_has_tests() -> None:
     rows = [cells(line) for line in PAGE.read_text(encoding="utf-8").splitlines()]
     texts = {row[0]: row[1:4] for row in rows if row and row[0] in PROOFS}
     assert PROOFS.keys() == texts.keys()
@@ -45,7 +46,7 @@ def test_each_test_named_after_a_row_is_listed_in_that_row() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_named_tests_are_collected() -> None:
+def test_pytest_finds_each_test_that_is_listed_for_a_row() -> None:
     """Each entry of PROOFS means at least one test. `name[word]` means the runs whose parameters
     contain the word."""
     named = sorted({test for tests in PROOFS.values() for test in tests})

@@ -1,4 +1,4 @@
-"""Faults of servers that take long: persistence, loading, full memory, many waiters."""
+"""Slow tests with faults of servers: crashes, loading, full memory, and many waiters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log_of(server: RedisServer) -> Path:
 def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Any, figure: Any, cut: float
 ) -> None:
-    """If the crash loses nothing of the file, no lease is lost, as in row 6."""
+    """Row 6 is the run in which the file is complete, so that no lease is lost."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
     # The leases that were released before the crash also leave fences in the file.
@@ -76,8 +76,9 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
 def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Any, figure: Any
 ) -> None:
-    # While the server loads, it answers clients only after each 1,000 commands. A `key-load-delay`
-    # of -N makes it sleep for some 60 µs after N commands, so it answers many times per attempt.
+    # While the server loads, it answers clients only once per 1,000 commands. With a
+    # `key-load-delay` of -4, it sleeps for about 60 µs after every 4 commands. So loading takes
+    # long, but the server answers many times during one attempt of a call.
     commands, delay = 800_000, -4
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
@@ -92,7 +93,8 @@ def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     server.config["key-load-delay"] = delay
     server.restart(wait=False)
     watch, errors = within(), list[Unavailable]()
-    # The last attempt of a call may have too little time left for a reply.
+    # Repeat the call, because its last attempt may have too little time left for the reply
+    # "loading".
     while not errors or errors[-1].maybe_executed or "loading" not in str(errors[-1]):
         # The new alias has no connection from before the crash, so its first request was not
         # executed.
@@ -141,7 +143,8 @@ def test_row_45_waiters_of_a_killed_process_are_skipped_together(
     with redis.Redis.from_url(private.url) as client:
         view = View(client, "x")
         with Child("crowd", "x", many, DJANGO_REDIS_SYNC_TEST_URL=private.url) as waiters:
-            # Each task asks again every few seconds. A slow machine loses some waiters meanwhile.
+            # Each waiter has to send a heartbeat every few seconds. On a slow machine, some are too
+            # late and are removed from the queue. So after 60 s, fewer waiters are enough.
             starting = within()
             eventually(lambda: view.waiting >= (many if starting.seconds < 60 else 1_000), 240)
             thread = threading.Thread(target=lambda: got.append(lock.acquire()))

@@ -1,1 +1,1 @@
-"""A small site whose views have limits of every kind."""
+"""A small Django site for tests, whose views have request limits of every kind."""

@@ -92,7 +92,7 @@ class Problem(JSONRenderer):
 
 
 def format_error(error, context):
-    """An EXCEPTION_HANDLER of a project."""
+    """An EXCEPTION_HANDLER of a project, with its own error format."""
     response = exception_handler(error, context)
     details = {"error": response.data["detail"], "code": error.get_codes()}
     response.data = {"ok": False, "action": getattr(context["view"], "action", None), **details}

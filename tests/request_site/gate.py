@@ -1,7 +1,8 @@
-"""Gates at which views wait until a test opens them, and counts of the requests inside a view.
+"""Gates, and counts of the requests inside a view. At a gate, a view waits until a test opens the
+gate.
 
-Gates and counts are in the Redis of the test run. They work for views in other processes, and while
-the Redis of the limits is down.
+The Redis server of the test run stores gates and counts. So they work for views in other processes,
+and while the Redis server of the limits is down.
 """
 
 import os
@@ -18,7 +19,8 @@ TICK = 0.02
 
 
 def ask(command, what, name, *args):
-    """Send a command for a key, as a user with all permissions."""
+    """Send a Redis command for the key of `what`, such as "gate", and `name`. The Redis user has
+    all permissions."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
     with redis.Redis.from_url(url, decode_responses=True) as db:
         return db.execute_command(command, f"{settings.PREFIX}:{what}:{name}", *args)
@@ -29,7 +31,8 @@ def open_gate(name):
 
 
 def while_shut(name):
-    """Yield until the gate is open, or for `MAX_WAIT` seconds. If `name` is None, don't yield."""
+    """Yield again and again until the gate is open, for at most `MAX_WAIT` seconds. If `name` is
+    None, don't yield."""
     end = time.monotonic() + MAX_WAIT
     while name and not ask("EXISTS", "gate", name) and time.monotonic() < end:
         yield

@@ -1,4 +1,5 @@
-"""Middleware that sets a user, and that the query parameter `outer` controls."""
+"""Middleware that sets a user, and that fails or changes responses if the query parameter `outer`
+says so."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,8 +9,9 @@ from django.http import HttpResponse
 
 
 def obeying(get_response):
-    """Set the user with the primary key in the query. After the view, "raise" an error, "replace"
-    the response like ConditionalGetMiddleware, or "wrap" it like GZipMiddleware."""
+    """Set `request.user` to a user with the primary key `user` of the query. After the view, do
+    what `outer` says: "raise" an error, "replace" the response like ConditionalGetMiddleware, or
+    "wrap" its stream like GZipMiddleware."""
 
     def call(request):
         pk = request.GET.get("user")
@@ -31,7 +33,7 @@ def obeying(get_response):
 
 
 def sleeping(get_response):
-    """Sleep after the view has returned if `outer` is "sleep"."""
+    """If `outer` is "sleep", sleep for 60 s after the view has returned."""
 
     async def call(request):
         response = await get_response(request)

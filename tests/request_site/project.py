@@ -1,4 +1,5 @@
-"""A project with limited views, requests that stay inside a view, and figures for operators."""
+"""A project for tests with limited views, requests that stay inside a view, and functions that read
+the statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ WAYS = ("decorator", "mixin", "middleware")
 
 
 def as_param(*cases: tuple[str, bool]) -> Any:
-    """Return a mark that runs a test with a Project for each (way, asgi)."""
+    """Return a mark that runs a test once for each pair (way, asgi), with a Project made of the
+    pair."""
     ids = [f"{way}-{'async' if asgi else 'sync'}" for way, asgi in cases]
     return pytest.mark.parametrize("project", cases, ids=ids, indirect=True)
 
@@ -67,7 +69,7 @@ class Visit:
 
     @property
     def status(self) -> int:
-        """The status of the response, after the request has ended."""
+        """The status of the response. Waits until the request has ended."""
         self.thread.join(60)
         return int(self.response.status_code)
 
@@ -145,7 +147,8 @@ class Project:
         self.configure(**sync)
 
     def limit(self, at: str = "home", body: Callable[[Any], Any] = stay, **options: Any) -> None:
-        """Serve `body` at /`at`/, limited by ONE and `options`. `body` is sync, and may block."""
+        """Serve the sync view `body` at the path /`at`/. Its limit has the options ONE and
+        `options`."""
         options = {**ONE, **options}
         view = async_view(body) if self.asgi else body
         if self.way == "decorator":
@@ -187,7 +190,7 @@ def call(path: str, asgi: bool = False, method: str = "GET", **options: Any) -> 
 
 
 def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
-    """Return the status of a view's response, without middleware."""
+    """Call a view without any middleware, and return the status of its response."""
     response = view(RequestFactory().get("/") if request is None else request, **kwargs)
     return int((asyncio.run(response) if asyncio.iscoroutine(response) else response).status_code)
 
@@ -221,7 +224,7 @@ def waiting(name: str = "one") -> int:
 def facts(name: str = "one", *words: str) -> list[dict[str, Any]]:
     """Return the entries of `manage.py locks status` for a name, or for the keys of a policy.
 
-    Wait for them, because the library registers names in the background."""
+    Wait until there are entries, because the library registers names in the background."""
 
     def shown() -> Any:
         with contextlib.suppress(CommandError):

@@ -1,4 +1,4 @@
-"""The site on a real server in its own processes."""
+"""Run the site on a real WSGI or ASGI server, in processes of its own."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
 GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} --graceful-timeout 2"
-#: The command of each server. It begins with a Python module, or with a program for uWSGI.
+#: The command of each server. Its first word is a Python module, except for the program `uwsgi`.
 SERVERS = {
     "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
     "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
@@ -46,7 +46,7 @@ ASYNC = ("uvicorn", "daphne", "hypercorn", "granian")
 
 
 class Site:
-    """The site on the server `kind` of SERVERS. For `options`, see settings.py."""
+    """The site on a server. `kind`: a key of SERVERS. `options`: see settings.py."""
 
     def __init__(self, kind: str, log: Path, **options):
         self.kind, self.port, self.log = kind, free_port(), log

@@ -1,4 +1,5 @@
-"""Views with limits by decorator or mixin, and plain views, which tests limit by ENDPOINTS.
+"""Views that a decorator or a mixin limits, and plain views, which tests limit with the setting
+ENDPOINTS.
 
 The query parameter `gate` names the gate at which a view waits, and `client` names the client. The
 names of async versions begin with "a".

@@ -1,7 +1,8 @@
-"""Servers behind Sentinel and as a Cluster, for the tests of this folder and for borrowed tests.
+"""Fixtures that start Redis servers with Sentinel or as a Cluster.
 
-A module here that does `from tests.… import *` runs the tests of another folder again, on both. The
-fixtures below replace those of the other folder.
+Some modules of this folder borrow tests of another folder with `from tests.… import *`. pytest runs
+the borrowed tests again on both topologies. They use the fixtures below instead of those of the
+other folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ HERE = Path(__file__).parent
 #: Child processes read the alias and its entry of CACHES from this environment variable.
 ELSEWHERE = "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
-#: A borrowed test that uses one of these fixtures starts its own server, so it isn't run again.
+#: A borrowed test that uses one of these fixtures starts its own server, so it isn't run on the
+#: topologies.
 OWN_SERVER = {"alias", "bench", "new_bench", "new_server", "private"}
 #: These tests count PUBLISH commands by the server's statistics, but sentinels publish there too.
 NOT_BESIDE_SENTINELS = {
@@ -62,15 +64,15 @@ def start_servers(kind: Any, **options: Any) -> Any:
 
 @pytest.fixture(scope="session", params=[Sentinels, Cluster], ids=["sentinel", "cluster"])
 def topology(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The servers that borrowed tests share."""
+    """The Sentinel or Cluster servers that all borrowed tests share."""
     with start_servers(request.param) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def redis_url(topology: Any) -> Iterator[str]:
-    """The URL of one of the servers. While a module runs, its borrowed tests and their child
-    processes use the topology."""
+    """The URL of one server of the topology. While a module runs, its borrowed tests and their
+    child processes use the topology."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ELSEWHERE, json.dumps([type(topology).__name__.lower(), _cache(topology)]))
         patch.setattr(child, "SETTINGS", "tests.topologies.settings")
@@ -82,7 +84,8 @@ def redis_url(topology: Any) -> Iterator[str]:
 
 @pytest.fixture
 def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
-    """Delete all keys of the topology, and let the settings use its alias."""
+    """Let the settings use the cache alias of the topology. Delete all its keys before and after
+    the test."""
     name = type(topology).__name__.lower()
     settings.CACHES = {**settings.CACHES, name: _cache(topology)}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}

@@ -16,11 +16,12 @@ from tests.behaviour.both import Async, Sync
 
 
 class Crowd:
-    """Workers that run during the `with` block. Each acquire waits without limit.
+    """Threads and tasks that acquire and release permits during the `with` block. Each acquire
+    waits without a time limit.
 
-    `over`: number of grants after which this process treated too many leases of a name as held.
-    `lease`: lease duration in seconds, long if no lease may be lost. `shares`: shares for which
-    workers acquire permits, each with a limit of 1.
+    `over`: number of grants after which this process treated more leases as held than the limit of
+    the name or of a share. `lease`: lease duration in seconds. Make it long if no lease may be
+    lost. `shares`: shares for which workers acquire permits, each with a limit of 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One plain client, and one journal, of all servers of a topology."""
+"""A client and a journal that cover all servers of a topology."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.support import journal
 
 
 class Everywhere:
-    """A client of Sentinel's primary, or of the Cluster node that owns each key."""
+    """A client that sends each command to Sentinel's primary, or to the Cluster node that owns the
+    key."""
 
     def __init__(self, topology: Sentinels | Cluster) -> None:
         self._topology = topology
@@ -33,7 +34,7 @@ class Everywhere:
 
     @property
     def each(self) -> list[redis.Redis]:
-        """The clients of all servers with data."""
+        """A client of each server that holds data."""
         if isinstance(self._topology, Cluster):
             return [self._of(server) for server in self._topology.primaries]
         return [self._of(self._topology.current())]
@@ -60,7 +61,8 @@ class Everywhere:
             one.flushdb()
 
     def client_list(self) -> list[dict[str, Any]]:
-        """Return the clients except sentinels and replicas, which reconnect by themselves."""
+        """Return the entries of CLIENT LIST on all servers, except sentinels and replicas, which
+        reconnect by themselves."""
         found = [client for one in self.each for client in one.client_list(_type="normal")]
         return [client for client in found if not client["name"].startswith("sentinel-")]
 
@@ -69,7 +71,8 @@ class Everywhere:
             yield from one.scan_iter(**options)
 
     def info(self, section: str) -> dict[str, Any]:
-        """Return the sums over all servers. `section` must be `commandstats`."""
+        """Return the number of calls of each command, summed over all servers. `section` must be
+        `commandstats`."""
         calls: Counter[str] = Counter()
         for one in self.each:
             calls.update({name: row["calls"] for name, row in one.info(section).items()})
@@ -77,15 +80,16 @@ class Everywhere:
 
 
 def by_name(coda: str) -> str:
-    """Return `journal.CODA` with one journal list per name, in the slot of the name."""
+    """Return the Lua code `coda`, changed to write a journal list per name, in the Cluster slot of
+    the name."""
     own = coda.replace("'%(key)s', cjson", "'%(key)s' .. string.match(KEYS[1], '%%b{}'), cjson")
     assert own != coda
     return own
 
 
 class Journals(journal.Journal):
-    """The journals of all names of a Cluster. Each is checked separately, as a name is on one
-    server."""
+    """The journals of all names of a Cluster. Each journal is checked separately, because each name
+    is on one server."""
 
     topology: Cluster
 

@@ -1,4 +1,4 @@
-"""Settings for child processes of borrowed tests (see conftest.py). The locks are on a topology."""
+"""Django settings for child processes of the tests that conftest.py runs on a topology."""
 
 import json
 import os

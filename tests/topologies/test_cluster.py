@@ -38,7 +38,7 @@ PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    """Three shards, which the tests of this module don't break."""
+    """A Cluster of three shards that tests share, so they must not break it."""
     with start_servers(Cluster) as started:
         yield started
 
@@ -52,7 +52,7 @@ def raw(shared: Cluster) -> Iterator[Everywhere]:
 
 @pytest.fixture
 def name(shared: Cluster, raw: Everywhere, alias: Any) -> str:
-    """The cache alias of the shards."""
+    """A cache alias of the shared Cluster."""
     return alias(shared, **PATIENT)
 
 
@@ -61,7 +61,7 @@ def slot_of(name: str) -> int:
 
 
 def spread(cluster: Cluster, each: int = 1) -> list[list[str]]:
-    """Return `each` names for each of the shards."""
+    """Return a list of names per shard. Each list has `each` names in slots of its shard."""
     found: list[list[str]] = [[] for _ in cluster.primaries]
     for number in range(1000):
         name = f"name-{number}"
@@ -78,7 +78,9 @@ def of_all(cluster: Cluster, each: int = 1) -> list[str]:
 
 
 @both
-async def test_names_spread_over_the_shards_and_operators_see_all(io, shared, name, raw) -> None:
+async def test_locks_on_all_shards_are_renewed_and_operators_see_all_names(
+    io, shared, name, raw
+) -> None:
     names = of_all(shared, 2)
     options = {"using": name, "timeout": 4, "renew": True}
     leases = [await io.do(Lock(one, **options), "acquire") for one in names]
@@ -120,7 +122,7 @@ async def test_cluster_with_a_password_is_used(io, start, alias) -> None:
 
 
 def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, raw) -> None:
-    """Without wake-ups, each of the waiters would wait for most of a second."""
+    """Without wake-ups, each waiter would wait for most of a second until its next request."""
 
     async def main() -> None:
         for names in spread(shared, 6):
@@ -136,7 +138,8 @@ def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, raw
 
 @pytest.mark.timeout(60)
 def test_event_loop_ends_when_a_listener_ignores_its_first_cancellation(name, monkeypatch) -> None:
-    """redis-py may lose a cancellation while it connects, so a single one is not enough."""
+    """redis-py may lose a cancellation while it connects, so the library has to repeat the
+    cancellation."""
     connecting: list[Any] = []
 
     async def subscribe(self: Any, *channels: Any) -> None:
@@ -163,7 +166,7 @@ def test_slots_migrate_under_load_without_an_error(shared, name, raw, figure, sh
     names, moves = of_all(shared, 2), 0
     with Crowd(name, names, 2, lease=6, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
-        for turn in range(6):  # only one move in a hundred interrupts a script
+        for turn in range(6):  # repeat, because only one move in a hundred interrupts a script
             for one in names:
                 here = shared.owner(slot_of(one))
                 there = shared.primaries[(shared.primaries.index(here) + 1) % 3]
@@ -183,13 +186,15 @@ def neighbor(cluster: Cluster, slot: int) -> Any:
     return next(server for server in cluster.primaries if server is not here)
 
 
-#: Replies of the old node of a half-moved slot: ASK by Redis 6.2, and TRYAGAIN by Redis 7.0 while
-#: the node still has any of the script's keys.
+#: Replies with which the old node of a half-moved slot rejects a script. Redis 6.2 replies ASK.
+#: Redis 7.0 replies TRYAGAIN while the node still has any key of the script.
 HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
-def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, raw, moved) -> None:
+def test_acquire_that_expands_a_name_changes_nothing_in_a_half_moved_slot(
+    shared, raw, moved
+) -> None:
     keys, slot = keys_of(PREFIX, "spilt"), slot_of("spilt")
     here, there = shared.owner(slot), neighbor(shared, slot)
     asks = [call("acquire", keys, token, how="wait", lease=60_000) for token in "ab"]

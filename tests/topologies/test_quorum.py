@@ -26,7 +26,7 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds in which a lease of 30 s doesn't expire.
+#: Time limit in seconds that is shorter than a lease of 30 s.
 SOONER = 20
 needs_shim = pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 
@@ -80,7 +80,7 @@ def gather(alias: Any) -> Callable[..., Five]:
 
 @pytest.fixture
 def five(running: list[RedisServer], gather: Any) -> Five:
-    """Five shared servers, which a test doesn't break."""
+    """Five servers that tests share, so they must not break them."""
     five = gather(running)
     for server in running:
         with client(server) as mine:
@@ -215,8 +215,8 @@ def shifting(start: Any, gather: Any, tmp_path: Any) -> tuple[Five, clock.Clock]
 
 
 def is_split(five: Five, name: str) -> bool:
-    """Return True if two leases are each on two of the servers with a correct clock, so that the
-    other server must have granted both of them."""
+    """Return True if each of two leases is on two of the four servers with a correct clock. Then
+    the server whose clock jumped has granted both leases."""
     now, ends = time.time() * 1000, [end for some in five.ends(name)[:4] for end in some.items()]
     return [2, 2] == [*Counter(token for token, end in ends if end > now).values()]
 
@@ -248,7 +248,7 @@ def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds:
         shim.shift(0)
         eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
     assert crowd.over == 0
-    # The clock jumps ahead once, which can end one lease of each name.
+    # The clock jumps ahead once. The jump can end one lease of each name.
     assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
     assert sum(crowd.errors.values()) <= 2, crowd.messages
     held.release()

@@ -22,7 +22,7 @@ from .crowd import Crowd
 pytestmark = pytest.mark.promise(17)
 
 #: Seconds that clients may take to find the new primary and get a grant on a busy machine. The time
-#: of the election doesn't count, because sentinels repeat a split vote after seconds.
+#: of the election isn't included, because sentinels repeat a split vote only after seconds.
 FINDING = 8.0
 #: Duration in seconds of leases that must outlive an election and its repetition.
 LONG = 120
@@ -62,7 +62,7 @@ def test_all_names_are_granted_again_after_a_failover_under_load(
             f"{crowd.errors['LeaseLost']} leases reported as lost",
         )
         assert back - promoted < FINDING
-        # The holder of a lost lease gets LeaseLost. Nothing else goes wrong.
+        # A lost lease raises LeaseLost, and a call during the failover may raise Unavailable.
         assert set(crowd.errors) <= {"LeaseLost", "Unavailable"}, crowd.messages
         with client(sentinels.current()) as new:
             own, journal.client = journal.client, new
@@ -76,7 +76,8 @@ def test_all_names_are_granted_again_after_a_failover_under_load(
 @pytest.mark.parametrize("how", ["kill", "demote"])
 @both
 async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, how: str) -> None:
-    """READONLY makes a client leave a demoted primary, ask Sentinel, and send its request again."""
+    """If a demoted primary answers READONLY, the client asks Sentinel for the new primary, and
+    sends its request again."""
     first = await io.do(Lock("place", using=using, timeout=LONG), "acquire")
     with client(sentinels.primary) as old, client(sentinels.replicas[0]) as new:
         waiting = await queued(io, Lock("place", using=using), View(old, "place"))
@@ -92,7 +93,8 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, h
                 wait_for(lambda: sentinel.execute_command(*words), "the failover")
         await until(io, lambda: sentinels.current() is not sentinels.primary, 60)
         if how == "demote":
-            # Before its demotion, the old primary still makes grants, which are lost.
+            # Wait for the demotion of the old primary, because grants that it makes before are
+            # lost.
             await until(io, lambda: old.info("replication")["role"] == "slave")
         assert places == new.zrange(queue, 0, -1, withscores=True)
         assert first.held and await answered(io, first, "owned")
@@ -133,7 +135,7 @@ def test_failover_loses_unreplicated_grants_and_calls_on_lost(sentinels, using, 
 
 
 def test_client_ignores_an_old_primary_that_returns(sentinels, using, figure) -> None:
-    """The old primary returns with an outdated holder, and soon becomes a replica."""
+    """The old primary returns with an outdated holder of the lock, and soon becomes a replica."""
 
     def retried(thing: Any, method: str, *args: Any) -> Any:
         return Sync().run(answered(Sync(), thing, method, *args))
