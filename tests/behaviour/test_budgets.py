@@ -151,8 +151,8 @@ async def test_call_ends_in_time_when_no_thread_can_start(io, private, alias, mo
 
 # A busy process reads replies late, but must not report a healthy Redis as down
 
-#: Seconds for which other code blocks the event loop or holds the GIL. A `Hurried` lock waits for
-#: an answer for a shorter time.
+#: Seconds for which other code blocks the event loop or holds the GIL. This is longer than a
+#: `Hurried` lock waits for an answer.
 BUSY = 0.7
 
 

@@ -1,5 +1,4 @@
-"""When an event loop is to end, it ends at once and leaves no connection, lease, or waiter
-behind."""
+"""An event loop ends without delay. It leaves no connection, lease, or waiter behind."""
 
 from __future__ import annotations
 

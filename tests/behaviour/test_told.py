@@ -167,8 +167,8 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
 
 
 def test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
-    """After the longer renewal, the next one is due in 30 s. But if the server has executed the
-    shorter one, the lease expires after 1 s."""
+    """After `renew(90)`, the next renewal is due in 30 s. The unanswered `renew(1)` may have
+    shortened the lease to 1 s, so the holder must be notified sooner."""
     lost: list[Any] = []
     lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()
     lease.renew(90)

@@ -77,7 +77,7 @@ def span(values: list[str]) -> str:
 
 
 def columns(tests: tuple[str, ...], cases: list[Case]) -> dict[str, str]:
-    """Return the text of each of COLUMNS for a row with these tests."""
+    """Return the text of each column in COLUMNS for a table row that these tests prove."""
     by_test = [[case for case in cases if case.proves(test)] for test in tests]
     mine = list(dict.fromkeys(case.node + case.parameters for some in by_test for case in some))
     all_of_them = [case for some in by_test for case in some]

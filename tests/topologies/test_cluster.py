@@ -97,7 +97,7 @@ async def test_locks_on_all_shards_are_renewed_and_operators_see_all_names(
     assert await io.do(Lock(names[3], using=name), "acquire", False) is None
     for one in names:
         locks("resume", one, using=name)
-    await io.sleep(4.5)  # longer than the lease duration: leases on all shards are renewed
+    await io.sleep(4.5)  # longer than the lease duration
     for lease in leases:
         assert lease.held and await io.do(lease, "owned")
         await io.do(lease, "release")

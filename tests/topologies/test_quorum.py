@@ -179,7 +179,7 @@ async def test_quorum_works_with_two_hung_servers_and_not_with_three(io, own, lo
             await io.sleep(0.5)
         assert min(took) < 0.5
         assert kept.held and not losses.calls
-    # The requests that reached the hung servers late are undone.
+    # The library undoes the requests that the hung servers executed late.
     await until(io, lambda: own.holding() == [0] * 5, SOONER)
     async with io.entered(lock) as lease:
         assert lease.held
