@@ -105,7 +105,7 @@ if _HERE:
 @nox.session
 @nox.parametrize("python,end", [(python, end) for end, (python, _) in _ENDS.items()])
 def ends(session: nox.Session, end: str) -> None:
-    """Run the tests of `make test` on the oldest and on the newest versions."""
+    """Run the tests of `make test` on the oldest or on the newest versions."""
     session.log(f"Pythons found here: {', '.join(_HERE)}; looked for {', '.join(PYTHONS)}")
     newer = os.environ.get(NEWER_REDIS)
     if end == "newest" and newer:
@@ -116,5 +116,5 @@ def ends(session: nox.Session, end: str) -> None:
 @nox.session
 @nox.parametrize("python,django,django_redis", [("3.11", "5.2", "7"), ("3.12", "6.0", "6")])
 def between(session: nox.Session, django: str, django_redis: str) -> None:
-    """Run the behavior suite on versions between the ends."""
+    """Run the behavior suite on versions between the oldest and the newest."""
     _test(session, _versions(django, django_redis), "tests/behaviour")

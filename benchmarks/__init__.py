@@ -1,1 +1,1 @@
-"""Benchmarks that compare this project with its peers: `python -m benchmarks --help`."""
+"""Benchmarks that compare this project with other lock libraries: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run all benchmarks and print ratios. The contenders take turns."""
+"""Run all benchmarks, which compare this project with other libraries, and print tables."""
 
 from __future__ import annotations
 

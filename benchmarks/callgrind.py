@@ -20,17 +20,18 @@ def installed() -> bool:
 
 
 def command(dumps: str, *, at_start: bool = True) -> list[str]:
-    """Return the words before a command that count its instructions.
+    """Return the first words of a command line, to which a caller appends the command to count.
 
-    `dumps`: prefix of the output files. `at_start`: count from the first instruction. The start of
-    the process is then fifty times slower."""
+    `dumps`: prefix of the output files. `at_start`: True to count from the first instruction, which
+    makes the start of the process fifty times slower. If False, `Callgrind.start()` starts the
+    count."""
     counted = f"--instr-atstart={'yes' if at_start else 'no'}"
     words = [shutil.which("valgrind") or "", "--tool=callgrind", "--quiet", counted]
     return [*words, "--separate-threads=yes", f"--callgrind-out-file={dumps}"]
 
 
 class Callgrind:
-    """The counter of a process that was started with `command()`."""
+    """Counts the instructions of a process that was started with `command()`."""
 
     def __init__(self, pid: int, dumps: str) -> None:
         self._pid, self._dumps, self._read = pid, dumps, 0
@@ -39,7 +40,8 @@ class Callgrind:
         self._control("--instr=on")
 
     def count(self, call: Callable[[], T]) -> tuple[int, T]:
-        """Return the instructions of the first thread during `call`, and the result of `call`."""
+        """Call `call`. Return how many instructions the first thread of the counted process
+        executed meanwhile, and the result of `call`."""
         self._control("--zero")
         result = call()
         self._control("--dump")

@@ -1,5 +1,5 @@
 """Count the client's Python bytecodes and processor instructions per cycle, such as one acquire and
-release. Unlike times, these counts don't depend on other load.
+release. Other load on the machine changes times, but not these counts.
 
 Bytecodes are counted in the process of the benchmark. Instructions are counted only if valgrind is
 installed, in a child process, `python -m benchmarks.client URL`, which reads the names of cycles
@@ -28,8 +28,8 @@ Cycle = Callable[[], Any]
 FRESH, REUSED, NAMED = "a new Lock", "a reused Lock", "a new Lock with a new name"
 WITH = "a reused Lock, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
-#: Number of cycles before a count, number of counted cycles, and number of rounds. One round may
-#: include the writing of statistics at the start of a minute.
+#: Number of cycles before the counts, number of cycles in a count, and number of counts. Several
+#: counts are made, because one may include the writing of statistics at the start of a minute.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 
@@ -54,7 +54,7 @@ def client(url: str, quick: bool) -> Table:
 
 
 def _cycles() -> dict[str, Cycle]:
-    """Return uncontended cycles by name."""
+    """Return by name the cycles to count. Each uses a lock or semaphore that is free."""
     from django_redis_sync import Lock, Semaphore
 
     lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
@@ -96,7 +96,8 @@ def _request() -> Cycle:
 
 
 def bytecodes(cycle: Cycle) -> tuple[int, int]:
-    """Return the bytecodes of a cycle, and how many of them send scripts and read replies."""
+    """Return the number of bytecodes that a cycle executes, and how many of these send scripts and
+    read replies."""
     from django_redis_sync.engine.server import Server
 
     for _ in range(_WARM):

@@ -16,8 +16,8 @@ _GREETINGS = {"CLIENT", "HELLO", "SELECT", "AUTH", "PING", "INFO", "SUBSCRIBE", 
 
 @contextlib.contextmanager
 def counted(url: str) -> Iterator[dict[str, int]]:
-    """Count the commands that clients send during the block, without the commands of scripts. The
-    counts are complete after the block."""
+    """Yield a dict with the number of times that clients send each command during the block. It
+    does not count commands that scripts call, and it is complete only after the block."""
     counts: dict[str, int] = {}
     client = redis.Redis.from_url(url)
     marker = b"the end of this count"

@@ -1,9 +1,9 @@
-"""This project and its peers behind one interface.
+"""The contenders, which are this project and other lock libraries, behind one interface.
 
-A sync contender is a function (url, name, limit) -> () -> context manager, called once per thread.
-An async contender returns async context managers, and is called once per process. Contenders that
-aren't installed are left out. Each contender is used as in the first example of its documentation,
-with one client per process.
+A sync contender is a function with the arguments (url, name, limit). Each thread calls it once. It
+returns a function, and each call of that function returns a context manager. An async contender
+returns async context managers, and each process calls it once. Contenders that aren't installed are
+left out. Each is used as in the first example of its documentation, with one client per process.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ ASYNC: dict[str, tuple[Async, str, bool]] = {
 
 
 def installed(kind: dict[str, Any], limit: int, *without: str) -> list[str]:
-    """Return the installed contenders for a limit, with this project first."""
+    """Return the names of the installed contenders in `kind` that support the limit, except those
+    in `without`. The name of this project is first."""
     return [
         name
         for name, (_, module, any_limit) in kind.items()

@@ -25,8 +25,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads or tasks in each process. In a visit, a worker acquires a permit, holds it
-    for `hold` seconds, and releases it."""
+    """The load of a run: `workers` threads or tasks in each process, which make visits for
+    `seconds`. In a visit, a worker acquires a permit, holds it for `hold` seconds, and releases
+    it."""
 
     limit: int
     hold: float
@@ -38,8 +39,8 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """The measurements of one process. A visit is a tuple of the times of request, acquire, and
-    release, in seconds of the machine's clock."""
+    """The measurements of one process. `visits`: a list for each worker. A visit is a tuple of
+    three times in seconds of the machine's clock: of the request, the acquire, and the release."""
 
     visits: list[list[tuple[float, float, float]]]
     cpu: float
@@ -49,8 +50,9 @@ class Seen:
 
 @dataclass
 class Outcome:
-    """The result of a run. `most`: maximum number of holders at once; `errors`: exceptions that
-    ended workers early."""
+    """The result of a run. `rate`: visits per second. `jain`: Jain's index of fairness, at most 1.
+    `spread`: the 99th percentile of the waits, divided by their median. `cpu`: seconds per visit.
+    `most`: maximum number of holders at once. `errors`: exceptions that ended workers early."""
 
     rate: float
     jain: float
@@ -62,7 +64,7 @@ class Outcome:
 
 
 class Failed(Exception):
-    """A contender raised an exception or hung."""
+    """A contender did not end its run in time, for example because a process crashed."""
 
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
@@ -134,7 +136,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
         enter = make(url, key, crowd.limit)
         try:
             try:
-                with enter():  # connect, and load scripts
+                with enter():  # the first visit connects and loads scripts
                     pass
             finally:
                 gate.wait()
@@ -168,7 +170,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
 
 
 def _watch_connections(url: str, seconds: float) -> int:
-    """Return the number of connections in the middle of the run."""
+    """Return the server's number of connections in the middle of a run of `seconds`."""
     time.sleep(seconds / 2)
     found = _connections(url)
     time.sleep(seconds / 4)
@@ -176,10 +178,10 @@ def _watch_connections(url: str, seconds: float) -> int:
 
 
 def _connections(url: str) -> int:
-    """Return the number of connections, without the connection that counts them.
+    """Return the server's number of connections, without the connection of this function.
 
-    This function needs a client of its own, because the end of the `with` closes all connections
-    of the client."""
+    The function makes a client of its own, because the end of its `with` block closes all
+    connections of the client."""
     with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 
@@ -204,7 +206,7 @@ def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     async def everybody() -> Seen:
         visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
         enter = make(url, key, crowd.limit)
-        await asyncio.gather(*(once(enter) for _ in visits))  # connect, and load scripts
+        await asyncio.gather(*(once(enter) for _ in visits))  # connects and loads scripts
         await asyncio.to_thread(ready.wait)
         cpu, end = time.process_time(), time.monotonic() + crowd.seconds
         connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))

@@ -1,4 +1,4 @@
-"""Benchmarks of many threads or tasks, with `crowd`."""
+"""Benchmarks in which many threads or tasks acquire at the same time. `crowd` runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Row, Table, median, ratios
 
 
 def limit_1(url: str, quick: bool) -> Table:
-    """Measure the cost of handoffs, with holders that release at once."""
+    """Measure the cost of handoffs. Each holder releases immediately."""
     return _race(
         Table(
             "Limit 1, hold 0, 2 processes × 8 threads",
@@ -77,7 +77,8 @@ def _race(
     base: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Table:
-    """Run each contender in each round. Ratios are to `base`, or to the best peer."""
+    """Run each contender in each round, and fill `table`. Ratios compare each contender with `base`
+    or, if `base` is None or not installed, with the fastest other library."""
     kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
     names = contenders.installed(kind, of.limit, *without)
     found: dict[str, list[Outcome]] = {name: [] for name in names}

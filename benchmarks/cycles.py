@@ -39,7 +39,8 @@ def uncontended(url: str, quick: bool) -> Table:
 def alternate(
     cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
 ) -> dict[str, list[float]]:
-    """Return the seconds per cycle in each round. The cycles take turns, so that noise is equal."""
+    """Return the seconds per cycle in each round. Each round runs all cycles, so that other load on
+    the machine affects them equally."""
     found: dict[str, list[float]] = {name: [] for name in cycles}
     for cycle in cycles.values():
         for _ in range(20):
@@ -54,7 +55,8 @@ def alternate(
 
 
 def _locks() -> dict[str, Callable[[], Any]]:
-    """Return the cycles of this project's `Lock`: of a reused one, and of a new one."""
+    """Return two cycles of this project's `Lock`. The first uses the same object each time, the
+    second creates a new object each time."""
     from django_redis_sync import Lock
 
     lock = Lock("cycle-reused")
@@ -70,7 +72,8 @@ def acquire_and_release(lock: Any) -> None:
 
 
 def minimal() -> Callable[[], Any]:
-    """Return a cycle of two empty scripts with the keys and arguments of a minimal lock."""
+    """Return a cycle that runs two empty scripts, with the keys and arguments that the simplest
+    lock would send."""
     client = contenders.project_client()
     sha = client.script_load("return 1")
 

@@ -1,4 +1,7 @@
-"""Measure how soon a dropped response releases its permit without garbage collection."""
+"""Measure how soon a permit is released after the server dropped the response of its request.
+
+The garbage collector is off.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from devtools.servers import free_port
 
 from .report import Row, Table, median
 
-#: The command of each server, without the port, which is the last word.
+#: The command line of each server, to which the benchmark appends the address or the port.
 SERVERS = {
     "gunicorn": "gunicorn --no-control-socket -k gthread --threads 8 benchmarks.ends_site:wsgi -b",
     "uvicorn": "uvicorn --lifespan off --log-level critical benchmarks.ends_site:asgi --port",
@@ -24,7 +27,7 @@ SERVERS = {
     "daphne": "daphne -v 0 benchmarks.ends_site:asgi -p",
     "granian": "granian --interface asginl benchmarks.ends_site:asgi --port",
 }
-#: Ways to drop a response, and the path of the site for each.
+#: Why a response is dropped, and the path of the site that shows this case.
 WAYS = {
     "a template fails": "broken",
     "an outer middleware fails": "outer",
@@ -57,7 +60,8 @@ def ends(url: str, quick: bool) -> Table:
 
 
 def _delay(port: int, path: str) -> float:
-    """Return the seconds from the end of the view's code to the release of the permit."""
+    """Request a path. Return the seconds from the end of the view's code to the release of the
+    permit."""
     from django_redis_sync import Semaphore
 
     from .contenders import client

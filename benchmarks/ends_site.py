@@ -19,7 +19,7 @@ from .ends import ENDED
 
 
 def failing(get_response: Any) -> Any:
-    """Return middleware that fails after the view "outer"."""
+    """Return middleware that raises an exception after the view `outer` has returned."""
 
     def call(request: HttpRequest) -> HttpResponseBase:
         response: HttpResponseBase = get_response(request)
@@ -54,7 +54,7 @@ def outer(request: HttpRequest) -> HttpResponseBase:
 
 @limited
 def slow(request: HttpRequest) -> HttpResponseBase:
-    """Continue after the client has disconnected."""
+    """Take so long that the client disconnects before the view ends."""
     time.sleep(0.6)
     return broken.__wrapped__(request)  # type: ignore[attr-defined, no-any-return]
 

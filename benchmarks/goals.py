@@ -13,8 +13,9 @@ Figure = Callable[[Table], float]
 
 
 class Goal(NamedTuple):
-    """A goal. `of`: the benchmark. `figure`: reads the result. `bound`: the maximum of the result,
-    or its minimum if `least`. `bound` is a function if it depends on the server."""
+    """A goal. `of`: the name of its benchmark. `figure`: reads the result from the benchmark's
+    table. `bound`: the highest result that reaches the goal or, if `least` is True, the lowest. If
+    the bound depends on the server, `bound` is a function of the table."""
 
     what: str
     of: str
@@ -99,8 +100,8 @@ GOALS = [
 
 
 def reached(tables: Mapping[str, Table]) -> Table:
-    """Return the goals of the benchmarks that were run. A goal is reached if its ratio is at least
-    1, for a maximum as well as for a minimum."""
+    """Return a table with the goals of the benchmarks that were run. A goal is reached if its ratio
+    is at least 1."""
     table = Table("Goals")
     for what, of, figure, bound, least in GOALS:
         if of not in tables:

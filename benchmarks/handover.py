@@ -1,4 +1,7 @@
-"""The time from a release to the next acquire, compared with LPUSH and BLPOP of the same client."""
+"""Measure the time from a release to the next acquire.
+
+For comparison, measure the time from an LPUSH to the BLPOP of another process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def handover(url: str, quick: bool) -> Table:
 
 
 def _median_latency(what: str, url: str, times: int, key: str) -> float:
-    """Return the median time of a handoff between two processes."""
+    """Return the median time in seconds of a handoff between two processes."""
     results, ready = _SPAWN.SimpleQueue(), _SPAWN.Barrier(2)
     target = _ping_pong if what == "LPUSH/BLPOP" else _lock
     both = [

@@ -1,4 +1,6 @@
-"""Count the server's instructions per script, which don't depend on other load.
+"""Count the instructions that the server executes for each script.
+
+Other load on the machine doesn't change these counts.
 
 `python -m benchmarks.instructions` takes about forty seconds and needs valgrind. To measure another
 server, put its folder first on PATH.
@@ -25,7 +27,7 @@ from .server import KEEP
 #: Number of names per count. Reading the counter takes long, so it is read once for many calls.
 NAMES = 100
 ROUNDS = 3
-#: The calls of an uncontended cycle.
+#: The two calls of a cycle without contention, by their names in the table.
 CYCLE = "acquire, no holder", "release, no waiter"
 # Under callgrind, the server is so slow that usual deadlines would pass.
 _HOUR = 3_600_000
@@ -36,7 +38,7 @@ _CONSTANTS = {
 }
 
 
-#: The default values of arguments.
+#: Default values for arguments of scripts.
 _DEFAULTS: dict[str, Any] = {
     "lease": _HOUR,
     "wants": "p 1",
@@ -49,7 +51,8 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def arguments(verb: str, **named: Any) -> list[Any]:
-    """Return ARGV in the order that the script declares. Leave out arguments without a value."""
+    """Return ARGV for the script `verb`, in the order that the script declares. Leave out arguments
+    that have neither a value in `named` nor a default."""
     given = _DEFAULTS | named
     return [given[name] for name in scripts.script(verb).argv if name in given]
 
@@ -66,7 +69,7 @@ class _Watched(RedisServer):
 
 
 class _Name:
-    """A name and its tokens. The first token is that of the holder, the others are of waiters."""
+    """A name and its tokens. The first token belongs to the holder, the others to waiters."""
 
     def __init__(self, name: str) -> None:
         self.keys: Keys = keys_of("bench", name, None, KEEP)
@@ -74,13 +77,14 @@ class _Name:
         self.fence: Any = b"0"
 
     def token(self) -> str:
-        """Add a new token at the end of the queue, and return it."""
+        """Make a token, append it to `tokens`, and return it."""
         self.tokens.append(secrets.token_hex(16))
         return self.tokens[-1]
 
 
 class Counter:
-    """Counts the instructions of a server for each kind of call. A count covers `NAMES` names."""
+    """Counts the instructions of a server for each kind of call. A count covers a call for each of
+    `NAMES` names."""
 
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
@@ -94,7 +98,8 @@ class Counter:
         self.names = [_Name(f"n{number}") for number in range(NAMES)]
 
     def count(self, what: str, call: Callable[[_Name], Any]) -> list[Any]:
-        """Count the instructions of `call` for each name, and return the replies."""
+        """Call `call` with each name. Store the mean number of instructions under the name `what`,
+        and return the replies."""
         taken, replies = self._counter.count(lambda: [call(name) for name in self.names])
         self.taken.setdefault(what, []).append(taken / NAMES)
         return replies
@@ -125,7 +130,8 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 
 
 def _round(counter: Counter) -> None:
-    """Count calls until each name has three waiters, then until each name is free again."""
+    """Count each kind of call once or more. The calls give three waiters to each name, and then
+    free all names."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
     _keep(names, count("acquire, after waiters", lambda n: acquire(n, n.token(), "try")))

@@ -1,8 +1,8 @@
-"""The cost of on_full="retry", with which Celery sends a rejected task again.
+"""Measure the cost of on_full="retry", with which Celery sends a rejected task again.
 
-`python -m benchmarks.jobs` prints a line for each duration of limited jobs and each prefetch. By
-default, a run has 200 limited jobs, and 200 free jobs of 20 ms. The limit is 4, for 8 processes.
-`--broker amqp://…` uses that broker instead of a private Redis.
+`python -m benchmarks.jobs` prints a line for each duration of limited jobs and each prefetch count.
+By default, a run has 200 limited jobs, and 200 jobs of 20 ms without a limit ("free"). The limit is
+4, and 8 processes run the jobs. `--broker amqp://…` uses that broker instead of a private Redis.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
 
 
 def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Return the effects, the deliveries per limited job, and the max number of jobs at once."""
+    """Run jobs in a Celery worker. Return what the jobs recorded, the number of deliveries per
+    limited job, and the maximum number of limited jobs that ran at once."""
     os.environ |= {
         "CELERY_SITE_LIMIT": str(LIMIT),
         "CELERY_SITE_PREFETCH": str(prefetch),
@@ -69,7 +70,7 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
 
 
 def waits(effects: Any) -> float:
-    """Return the median time from the first effect to the start of a free job, in seconds."""
+    """Return the median of the seconds from the first recorded event to the start of a free job."""
     begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
     return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
 

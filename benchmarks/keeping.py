@@ -1,4 +1,4 @@
-"""The CPU time of a process that only renews leases in the background."""
+"""Measure the CPU time of a process that only renews leases in the background."""
 
 from __future__ import annotations
 

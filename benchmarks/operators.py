@@ -1,4 +1,6 @@
-"""The cost of operators' pages and commands: 50,000 names, 50,000 keys of a policy, 2,000 holders.
+"""Measure what the operators' pages and commands cost on a server with many names.
+
+The server has 50,000 names, 50,000 keys of a policy, and 2,000 holders.
 
     python -m benchmarks.operators
 
@@ -72,7 +74,7 @@ def measured(client: redis.Redis, name: str) -> Iterator[None]:
     yield
     spent = time.perf_counter() - start
     stats: dict[str, Any] = client.info("commandstats")
-    # Redis counts the time of a command in a script also as time of the script.
+    # Redis also includes the time of these commands in the time of the script that calls them.
     own = {n: s for n, s in stats.items() if n not in ("cmdstat_hget", "cmdstat_hmget")}
     scripts = sum(s["calls"] for n, s in own.items() if n in ("cmdstat_evalsha", "cmdstat_eval"))
     cpu = sum(s["usec"] for s in own.values()) / 1000

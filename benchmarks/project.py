@@ -45,7 +45,8 @@ async def aplain(request: HttpRequest) -> HttpResponse:
 
 
 def with_two_scripts(view: Any) -> Any:
-    """Return the view with two empty scripts before it, the minimum for any limit in Redis."""
+    """Return a view that runs two empty scripts and then `view`. A limit that is stored in Redis
+    needs at least two scripts."""
     from .cycles import minimal
 
     scripts = minimal()

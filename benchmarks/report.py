@@ -33,7 +33,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
-    """Return for each name the median ratio of its figure to that of `base` in the same round."""
+    """Return for each name the median, over all rounds, of its figure divided by that of `base` in
+    the same round. `values`: figures by name, in the order of the rounds."""
     return {
         name: median([own / other for own, other in zip(mine, values[base], strict=False) if other])
         for name, mine in values.items()

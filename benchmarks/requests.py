@@ -1,4 +1,4 @@
-"""The time that the middleware adds to a request, with Django's handlers in this process."""
+"""Measure the time that the middleware adds to a request. Django's handlers run in this process."""
 
 from __future__ import annotations
 

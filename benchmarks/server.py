@@ -1,4 +1,7 @@
-"""Time and memory of the server, by number of holders and waiters. Scripts are called directly."""
+"""Measure time and memory of the server for different numbers of holders and waiters.
+
+The benchmarks call the scripts directly.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Name:
         )
 
     def hand_on(self, token: str) -> str:
-        """Release a lease, and return the token of the next holder."""
+        """Release the lease of `token`. Return the token of the waiter that gets the permit."""
         head = self.client.zrange(self.keys.queue, 0, 0)[0].decode()
         self.release([token])
         element: Any = self.client.lpop(self.keys.wake + head)
@@ -52,7 +55,8 @@ class Name:
         return head
 
     def timed(self, tokens: list[str]) -> tuple[float, float]:
-        """Return the server's µs for an acquire and for a release."""
+        """Acquire and release all tokens. Return the server's mean time of an acquire, and that of
+        a release, in µs."""
         return _timed(self.client, lambda: self.acquire(tokens)), _timed(
             self.client, lambda: self.release(tokens)
         )
@@ -165,7 +169,7 @@ def statistics(url: str, quick: bool) -> Table:
 
 
 def _pair(name: Name, token: str) -> tuple[float, float]:
-    """Return the mean of the server's µs for an uncontended acquire and release."""
+    """Return the server's mean time of an uncontended acquire, and that of a release, in µs."""
     acquire = release = 0.0
     for _ in range(20):
         acquired, released = name.timed([token])

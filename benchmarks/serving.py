@@ -1,7 +1,8 @@
-"""Requests per second of a real server, with keep-alive connections from another process.
+"""Measure how many requests per second a real server answers.
 
-`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process, which prints the number of
-responses. To leave the CPU to the server, it does not parse responses, and only finds their ends.
+Another process, `python -m benchmarks.serving PORT PATH CLIENTS SECONDS`, sends the requests over
+keep-alive connections, and prints the number of responses. To leave the CPU to the server, this
+process only looks for the end of each response, and does not parse it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .project import MIDDLEWARE
 from .report import Row, Table, median, ratios
 
 CLIENTS = 8
-#: name -> (path of the site, setting MIDDLEWARE)
 BARE, UNLIMITED, LIMITED = "no middleware", "middleware, unlimited", "middleware, limited"
+#: What is measured: name -> (path of the site, setting MIDDLEWARE)
 SITES = {
     BARE: ("/unlimited", ""),
     UNLIMITED: ("/unlimited", MIDDLEWARE),

@@ -41,8 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """Return the median and the 99th percentile of the single caller's waits, as multiples of a
-    hold, and the number of all grants."""
+    """Return the median and the 99th percentile of the single caller's waits, both divided by HOLD.
+    Also return the number of grants to all callers."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))

@@ -1,9 +1,9 @@
-"""Check that the Lua scripts use known names, and that the composer reads each line as Lua does.
+"""Check the names and the layout of the Lua files of `django_redis_sync.protocol`.
 
 `python -m devtools.lua_lint` prints a line for each mistake, and exits with 1 if there are any. At
 run time, an unknown name would be nil without an error. Each file is checked separately: a function
-may use only its arguments, constants, KEYS, and other functions. The docstring of
-`protocol/scripts.py` has the rules of the composer.
+may use only its arguments, constants, KEYS, and other functions. The layout must follow the rules
+in the docstring of `protocol/scripts.py`, so that its composer reads each line as Lua does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from luaparser.astnodes import Name, Node
 
 from django_redis_sync.protocol import scripts
 
-#: The globals of the server that the scripts use, with the members of tables.
+#: The Lua globals that the scripts use and, if a global is a table, the members that they use.
 GLOBALS: dict[str, set[str]] = {
     "KEYS": set(),
     "ARGV": set(),
@@ -72,9 +72,10 @@ _ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
 
 
 def _layout(text: str) -> Iterator[str]:
-    """Yield a mistake for each line that the composer would misread. It goes by the layout of the
-    text."""
-    blocks, within = list[str](), False  # open blocks; True after the first line of a statement
+    """Yield a mistake for each line that the composer would misread. The composer does not parse
+    Lua, and relies on line breaks and indentation."""
+    blocks = list[str]()  # the first word of each open block
+    within = False  # True after the first line of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
         made = code.strip().removeprefix("-- make ").split() if "-- make " in code else []
@@ -129,14 +130,16 @@ def _capitals() -> set[str]:
 
 
 def _takes(function: str, given: int) -> str:
-    """Return "" if a function takes `given` arguments, or else how many arguments it takes."""
+    """Return "" if a function takes `given` arguments. Otherwise return the number that it takes,
+    as text."""
     arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
 
 class _Reader:
-    """Reads a file scope by scope. `scopes`: for each local name, True if the name was read."""
+    """Finds mistakes in the names of a file. `scopes`: the open scopes of Lua, the innermost last,
+    each with its local names. The value of a name is True if the code reads the name."""
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []

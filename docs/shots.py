@@ -1,8 +1,10 @@
-"""Take the pictures of these pages: `python docs/shots.py [FOLDER]`, with Chromium and selenium.
+"""Take the pictures of the documentation: `python docs/shots.py [FOLDER]`.
 
-The script takes half a minute. It starts the site of the browser tests, runs some seconds of
-traffic, and writes an hour of similar history. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes
-pictures for a phone and in dark mode. Reducing the pictures to 160 colors halves their size.
+The script needs Chromium and selenium. It takes half a minute.
+
+It starts the site of the browser tests, runs some seconds of traffic, and writes an hour of similar
+history. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes pictures for a phone and in dark mode.
+To halve the size of the pictures, reduce them to 160 colors.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 1280
 #: Seconds of traffic, and minutes of history to write.
 SECONDS, MINUTES = 15, 57
-#: Names. For each: the limit, the number of callers, the seconds of a hold, and the label.
+#: For each name: the name, its limit, the number of callers, the seconds of a hold, and the label.
 TRAFFIC = [
     ("exports", 3, 7, 1.6, "reports.views.export"),
     ("api:search", 20, 12, 0.3, "api.views.search"),
@@ -66,7 +68,8 @@ def traffic() -> Iterator[None]:
 
 
 def remember() -> None:
-    """Write history for the minutes before the traffic: similar counts, of varying height."""
+    """Write history for the minutes before the traffic. Its counts vary around those of the
+    traffic."""
     from django_redis_sync import conf
     from django_redis_sync.engine.drivers import command
     from django_redis_sync.protocol.keys import keys_of
@@ -86,7 +89,8 @@ def remember() -> None:
 
 
 def at_another_time(what: str, n: int, share: float) -> int:
-    """Return the value of a counter in a minute with `share` of the traffic. w and r include ms."""
+    """Return the value of the counter `what` for a minute with `share` times the traffic. `n`: its
+    value after the traffic. The counters w and r also contain a sum of ms: see `count.lua`."""
     from django_redis_sync.protocol.scripts import CONSTANTS
 
     if what == "p":
@@ -111,7 +115,7 @@ def main(folder: Path) -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         site = stack.enter_context(conftest.running_site(url, scratch))
         browser = next(made := conftest.chromium.__wrapped__())
-        stack.callback(next, made, None)  # quits the browser
+        stack.callback(next, made, None)  # the fixture then quits the browser
         visitor = conftest.Visitor(browser, site)
         visitor.log_in("manu")
         stack.enter_context(traffic())

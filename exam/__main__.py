@@ -25,7 +25,7 @@ from .lab import find_server
 #: Max seconds of a trial.
 TRIAL_SECONDS = 240
 
-#: The comments around the tables of a page.
+#: The HTML comments that begin and end the generated tables in a page of the documentation.
 BEGIN, END = re.compile("<!-- exam: (.+) -->\n"), "<!-- exam ends -->"
 
 Trial = tuple[str, str]  # a lock and a fault
@@ -80,7 +80,8 @@ def examine_the_exam(options: argparse.Namespace) -> int:
     0 if all verdicts are right, else 1.
 
     Trials that run side by side slow each other down. So if a verdict is wrong, the trial is
-    repeated once, alone. The exception is a correct lock with a finding that load can't cause.
+    repeated once, alone. It is not repeated if load can't be the reason, because a correct lock has
+    a finding that is in PROVEN.
     """
     each = [(name, fault) for name in RIGHT for fault in FAULTS] + [*EXPECTED]
     trials = [(f"control:{name}", fault) for name, fault in each if fault in options.fault]
@@ -96,13 +97,14 @@ def examine_the_exam(options: argparse.Namespace) -> int:
 
 
 def expected(seen: Seen) -> set[str]:
-    """Return the kinds of which one must be found. A correct lock has no such kinds."""
+    """Return the kinds of findings of which the trial must have at least one. For a correct lock,
+    return an empty set."""
     return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
 
 
 def is_just(seen: Seen) -> bool:
-    """Print a verdict. Return True if a broken lock was convicted for its defect, or a correct one
-    acquitted."""
+    """Print the result of a trial. Return True if it is right: a broken lock must have a finding of
+    an expected kind, and a correct lock must not contradict its claims."""
     just = seen.outcome in ("passed", "seen")
     if kinds := expected(seen):
         just = not seen.why and not seen.kinds.isdisjoint(kinds)
@@ -134,7 +136,7 @@ def examined(key: str, fault: str) -> Seen:
 
 
 def read(path: Path | None) -> dict[Trial, Seen]:
-    """Return the results that earlier runs wrote into a file."""
+    """Return the results that earlier runs wrote into a JSON file, by lock and fault."""
     if path is None or not path.exists():
         return {}
     seen = [Seen.read(words) for words in json.loads(path.read_text())]
@@ -144,7 +146,7 @@ def read(path: Path | None) -> dict[Trial, Seen]:
 
 
 def cell(seen: Seen | None) -> str:
-    """Return a cell of the table. docs/exam.md has the legend."""
+    """Return the text of a table cell. docs/exam.md explains the signs."""
     if seen is None:
         return ""
     if seen.outcome not in ("passed", "failed", "seen"):
@@ -163,7 +165,8 @@ def line(seen: Seen) -> str:
 
 
 def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
-    """Return the generated part of a page: the tables of some groups."""
+    """Return the generated part of a page: a table for each of `groups` (default: all groups), and
+    the list of failed trials. `absent`: for each lock that was not examined, the reason."""
     examined = [*dict.fromkeys(lock for lock, _ in table)]
     others = [key for key in examined if key not in ADAPTERS]
     parts, shown = list[str](), list[str]()

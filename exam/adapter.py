@@ -37,8 +37,8 @@ class Lost(Exception):
 class Place:
     """The arguments of an adapter: servers, and the name, limit, and lease to use."""
 
-    url: str = ""  # of the Redis server
-    urls: tuple[str, ...] = ()  # of three Redis servers, if `needs` is "quorum"
+    url: str = ""  # address of the Redis server
+    urls: tuple[str, ...] = ()  # addresses of three Redis servers, if `needs` is "quorum"
     service: str = ""  # the value that `service()` yielded
     folder: str = ""  # a folder that only this trial uses
     name: str = "exam"
@@ -50,16 +50,16 @@ class Adapter:
     """A lock under examination. Each worker process makes an adapter and calls it from one thread.
     If a fault needs several threads, each has its own adapter, unless the adapter is `shared`."""
 
-    title = ""  # its name in the table
-    claims = Claims()  # the promises of its own documentation
-    quotes: dict[str, str] = {}  # for each claim, the sentence of the documentation
+    title = ""  # the name of the lock in the table
+    claims = Claims()  # what the documentation of the lock promises
+    quotes: dict[str, str] = {}  # for each claim, the sentence in which the documentation makes it
     source = ""  # the address of the documentation, and the version that it describes
     needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
-    limit = 1  # the limit with which it is examined: 2 for semaphores
+    limit = 1  # the limit in the exam: 2 for semaphores
     module = ""  # the module to import
-    package = ""  # the distribution that has the version, if its name is not that of the module
+    package = ""  # the name of the distribution, if it differs from that of the module
     shared = False  # True if all threads of a process use the same adapter
-    cannot: dict[str, str] = {}  # faults that don't apply, with the reason
+    cannot: dict[str, str] = {}  # for each fault that can't be tried on the lock, the reason
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -73,11 +73,13 @@ class Adapter:
         raise NotImplementedError
 
     def held(self, grant: Any) -> bool:
-        """Return True if the lock is held, by local knowledge. Called if the lock claims `told`."""
+        """Return True if the lock is held, as far as the process knows without asking the server.
+        The exam calls this method only if the lock claims `told`."""
         return True
 
     def fence(self, grant: Any) -> float | None:
-        """Return the fencing token of the grant. Called only if the lock claims `fenced`."""
+        """Return the fencing token of the grant. The exam calls this method only if the lock claims
+        `fenced`."""
         return None
 
     async def aacquire(self, wait: float) -> Any:
@@ -184,7 +186,8 @@ for _key in ADAPTERS:
 
 @cache
 def find(key: str) -> type[Adapter]:
-    """Return an adapter by its name in locks.ini, as "module:Class", or as "control:name"."""
+    """Return an adapter. `key`: its name in locks.ini, or "module:Class", or "control:NAME" for a
+    lock of controls.py. Raise LookupError for any other key."""
     words: dict[str, Any] = dict(_table[key]) if key in ADAPTERS else {}
     module, _, name = words.get("adapter", key).partition(":")
     if module == "control":
@@ -192,7 +195,7 @@ def find(key: str) -> type[Adapter]:
 
         return CONTROLS[name]
     if not name:
-        raise LookupError(f"{key} is neither in the list nor module:Class")
+        raise LookupError(f"{key} is not a lock of locks.ini, and not of the form module:Class")
     if not words:
         return getattr(importlib.import_module(module), name)
     adapter = getattr(importlib.import_module(f".adapters.{module}", __package__), name)

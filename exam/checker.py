@@ -3,11 +3,11 @@
 `check(history, claims)` returns findings, the worst first. It is strict about facts that the
 observer can prove, and tolerant about others:
 
-- An *overlap* is proven, because observed intervals are inside the true ones. A killed holder
-  counts until its last message. If a lock reports losses, its holder counts until the last time
-  when the lock reported that it is held. So a busy machine can't make one holder look like two.
-- *Waiting* is measured from outside, and takes longer on a busy machine. Its bounds are extended by
-  a multiple of the time for which a process of the trial could not run: see LOAD.
+- An *overlap* of two holders is proven, because the observed time of a holder is always within its
+  true time. A killed holder counts as inside until its last message. If a lock claims `told`, its
+  holder counts as inside until the last time when the lock reported that it is held.
+- A *wait* is measured from outside, and takes longer on a busy machine. So the allowed time is
+  extended by a multiple of the time for which a process of the trial could not run: see LOAD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .observer import Event
 
 Span = tuple[float, float]
 
-#: The order of two requests is known if they are at least this many seconds apart.
+#: The order of two requests counts as known if they are at least this many seconds apart.
 APART = 0.3
 #: Max seconds until a waiter is granted a free permit, for locks that don't claim `within`.
 DELAY = 2.0
@@ -33,8 +33,10 @@ DELAY = 2.0
 LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
-#: For locks that claim no time: the longest wait in vain, and the lease duration, in seconds.
-IN_VAIN, USUAL_LEASE = 5.0, 2.0
+#: If a lock does not claim `within`: max seconds for which a waiter may not get a free permit.
+IN_VAIN = 5.0
+#: If a lock claims no lease: the lease duration in seconds that the checker assumes.
+USUAL_LEASE = 2.0
 #: An answer counts as late if it comes more than this many seconds after the claimed time.
 LATE_BY = 1.0
 
@@ -144,10 +146,10 @@ class Visit:
     name: str
     wait: float
     asked: float
-    harmed: list[Span]  # times of harm to its messages, which may have hidden a grant
+    harmed: list[Span]  # when harm was done to this worker, so that a grant may have got lost
     entered: float = math.inf
     fence: float | None = None
-    proven: float = -math.inf  # the last time at which it was certainly inside
+    proven: float = -math.inf  # the last time at which the worker was certainly inside
     told: float = math.inf
     left: float = math.inf
     released: float = math.inf
@@ -166,7 +168,7 @@ class Visit:
         return min(self.entered, self.gave_up, self.failed, self.gone)
 
     def note(self, event: Event, told: bool) -> None:
-        """Apply an event. `told`: the claim `told` of the lock."""
+        """Add an event of this visit. `told`: True if the lock claims `told`."""
         what, at = event.what, event.at
         if name := _TIMES.get(what):
             setattr(self, name, min(getattr(self, name), at))
@@ -190,39 +192,40 @@ class Visit:
 
 @dataclass
 class Course:
-    """The visits of a history, the times of harm and of load, and the rules that find something in
-    the visits of one name."""
+    """The visits of a history, and the times of harm and of load. Methods that return findings
+    examine the visits of a single lock name."""
 
     claims: Claims
     end: float
     flags: Collection[str] = ()  # see `check`
     visits: list[Visit] = field(default_factory=list)
-    #: Times of harm by the name of the harmed worker. The name "" means harm to all workers.
+    #: When harm was done, by the name of the harmed worker. The name "" means all workers.
     harms: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
-    #: Times when a process could not run, by the process id. The id "" means the observer.
+    #: When a process could not run, by its process id. The id "" means the observer.
     busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def load(self, start: float, end: float, *pids: int) -> float:
-        """Return the seconds by which load may have delayed what happened in a span. If `pids` are
-        given, only they and the observer count."""
+        """Return by how many seconds load may have delayed what happened between `start` and `end`.
+        If `pids` are given, only the load on these processes and on the observer counts."""
         names = ["", *map(str, pids)] if pids else [*self.busy]
         waits = (sum(overlap((start, end), one) for one in self.busy[name]) for name in names)
         return LOAD * max(waits, default=0.0)
 
     def harm_to(self, visit: Visit) -> list[Span]:
-        """Return the times when harm was done to a visit or to all."""
+        """Return the times when harm was done to the worker of a visit, or to all workers."""
         return [*self.harms[""], *visit.harmed]
 
     def in_harm(self, visit: Visit, start: float, end: float) -> bool:
-        """Return True if harm was done in this time, or shortly before."""
+        """Return True if harm was done to the worker of a visit, or to all workers, between `start`
+        and `end` or shortly before."""
         after = DELAY + (self.claims.lease or 0)
         return any_overlap(((a, b + after) for a, b in self.harm_to(visit)), start, end)
 
     # More holders than the limit
 
     def crowds(self) -> Iterator[Finding]:
-        """Find times with more holders than the limit. Times with the same first and last holder
-        are one finding."""
+        """Find times with more holders than the limit. If several such times have the same first
+        and last holder, they are one finding."""
         spans = [
             (start, end, visit)
             for visit in self.visits
@@ -244,7 +247,7 @@ class Course:
             text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
             kind, against = TOLD_LATE if told and claims.told else TWO_INSIDE, True
             if at > min(map(self.rightful, among)):
-                # A holder stayed longer than its lease, and its lock does not claim to report that.
+                # A holder stayed longer than its lease, and its lock does not claim to report it.
                 fences = (first.fence, second.fence)
                 seen = None not in fences and fences[0] < fences[1]
                 kind, against = LATE, claims.fenced and not seen
@@ -261,7 +264,8 @@ class Course:
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
-        # Its lease began shortly before `enter`, or before what delayed the reply to its process.
+        # The lease began shortly before `enter`. If a stop or other harm delayed the reply, the
+        # lease began shortly before the delay.
         harms = [span for span in (*visit.stops, *self.harm_to(visit)) if span[0] < visit.entered]
         start = visit.entered
         for _ in range(5):
@@ -270,8 +274,8 @@ class Course:
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the first time when the visit's process could not run, or could not reach its
-        server."""
+        """Return the first time from which the process of a visit could not run, or could not reach
+        its server, for more than a third of the lease. Return inf if there is no such time."""
         short = (self.claims.lease or math.inf) / 3
         busy = [*self.busy[""], *self.busy[str(visit.pid)]]
         spans = [*visit.stops, *self.harm_to(visit)]
@@ -315,11 +319,11 @@ class Course:
             and not any_overlap([*early.stops, *self.harm_to(early)], asked, late.entered)
         )
 
-    # Free, and not granted
+    # Permits that are free, but not granted
 
     def delays(self) -> list[Finding]:
-        """Find times when a permit was free and not granted. If the lock claims no lease, also
-        report what would contradict a lease of USUAL_LEASE seconds."""
+        """Find times when a permit was free and not granted. If the lock claims no lease, also find
+        what would contradict a lease of USUAL_LEASE seconds, but only report it."""
         found = self.idle()
         if self.claims.lease is None:
             usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
@@ -351,7 +355,8 @@ class Course:
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
         claims, took = self.claims, end - start
-        # A process that runs for a third of the time can detect a free permit.
+        # Load excuses at most 70 % of the time. A process that runs in the rest of it can detect a
+        # free permit.
         load = min(self.load(start, end), 0.7 * took)
         if took <= (DELAY if claims.within is None else claims.within) + load:
             return []
@@ -359,23 +364,25 @@ class Course:
         text = f"{whom} waited" + (f", {newcomer.who} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
-        # If the lock claims no time, the wait counts only if the server was not harmed.
+        # If the lock does not claim `within`, the wait contradicts its claims only if it was long,
+        # and if no harm was done to all workers.
         in_vain = took > IN_VAIN + load and not self.harms[""]
         return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
 
     def occupied(self, visit: Visit) -> list[Span]:
-        """Return the longest times for which a visit may have a permit. The caller may not know of
-        the grant, because the reply was lost."""
+        """Return all times at which a visit may have had a permit. This includes a grant that its
+        worker does not know of, because the reply was lost."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
         # A stopped waiter may have a grant until it runs again, or until the lease expires.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         spans = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if any_overlap(visit.harmed, visit.asked, visit.answered):
-            # If the lock claims to survive a lost message, the grant of the lost reply ends.
+            # If the lock claims `retries`, a grant whose reply was lost ends within USUAL_LEASE.
             left = min(lease, USUAL_LEASE) if self.claims.retries else lease
             spans.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
-            # A running holder has its permit.
+            # A holder has its permit until it releases it or learns of a loss. If it dies or fails,
+            # the permit is taken for one more lease.
             ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]
@@ -416,8 +423,8 @@ class Course:
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterator[Finding]:
-        """Find short waits that got no permit although there was no other caller. `delays` finds
-        long waits."""
+        """Find short waits that ended without a permit although there was no other caller. `delays`
+        finds long waits."""
         for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
             when = (visit.asked, visit.gave_up)
             others = [one for one in self.visits if one is not visit]
@@ -450,8 +457,8 @@ def minus(span: Span, holes: Iterable[Span]) -> list[Span]:
 
 
 def sweep(spans: list[tuple[float, float, Any]]) -> Iterator[tuple[float, float, list[Any]]]:
-    """Yield the times between two neighboring ends of spans, each with the values of the spans
-    that cover it, in the order of their starts."""
+    """Divide the time at each start and each end of a span. Yield the start and the end of each
+    part, and the values of the spans that cover it, in the order of their starts."""
     spans = [one for one in spans if one[0] < one[1]]
     later = sorted(spans, key=lambda one: one[0], reverse=True)
     here: list[tuple[float, float, Any]] = []

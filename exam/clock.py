@@ -1,4 +1,4 @@
-"""A shim that can move the wall clock of a running program."""
+"""A shim, a preloaded C library, that can move the wall clock of a running program."""
 
 from __future__ import annotations
 

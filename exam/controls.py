@@ -1,8 +1,9 @@
-"""Locks that prove that the exam works: a correct one, and variants that must fail.
+"""Locks that prove that the exam works: a correct lock, and broken variants that must fail.
 
-Each fault has a control in faults.ini, which is a variant with defects, here or in right.lua. The
-trial must have a finding of one of the kinds that faults.ini gives. `stuck` and `untold` stand for
-several kinds. `python -m exam --self` runs the controls, and puts the correct locks to every fault.
+faults.ini names at least one variant for each fault, by its defects, with kinds of findings. The
+trial of the variant must have a finding of one of these kinds. `stuck` and `untold` stand for
+several kinds. The code of the defects is in this module and in right.lua. `python -m exam --self`
+examines the variants under their faults, and the correct locks under all faults.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Right(Adapter):
                 self.client.script_load(text)
 
     def words(self, token: str) -> list[Any]:
-        """Return the arguments of the script."""
+        """Return ARGV of the script right.lua."""
         lease = int(self.place.lease * 1000)
         return [token, self.place.limit, lease, int(time.time() * 1000)]
 
@@ -194,7 +195,7 @@ class Right(Adapter):
 
 #: Correct locks, in which no fault may find anything.
 RIGHT = ("right", "right-at-two")
-#: Right locks, and those with the defects that faults.ini names.
+#: The correct locks, and the broken variants with the defects that faults.ini names.
 CONTROLS = {one: type(one, (Right,), {"title": one, "limit": n + 1}) for n, one in enumerate(RIGHT)}
 #: For each broken lock and each of its faults: the kinds of which one must be found.
 EXPECTED: dict[tuple[str, str], set[str]] = {}

@@ -1,8 +1,8 @@
-"""The steps of the scripts of faults. faults.ini has the scripts, and explains them.
-`python -m exam.faults LOCK FAULT` examines one lock under one fault, and prints the result.
+"""Carry out a trial: `python -m exam.faults LOCK FAULT` examines one lock under one fault.
 
-A step that does harm notes in `evidence` that it reached the lock. `evidence_of` finds more in the
-history. A trial counts only if there is all evidence that its fault needs.
+faults.ini has a script for each fault, and explains the scripts. Many of their steps are methods in
+this module. A step that does harm notes in `evidence` that the harm reached the lock. `evidence_of`
+finds more evidence in the history. A trial counts only if it has all evidence that its fault needs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .observer import state, times
 
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("faults.ini"), encoding="utf-8")
-#: A section of faults.ini, which explains its lines.
+#: A section of faults.ini. The head of that file explains the fields.
 Fault = make_dataclass("Fault", ["title", "control", "script", *_table.defaults()], frozen=True)
 FAULTS = {name: Fault(**_table[name]) for name in _table.sections()}
 
 
 def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
-    """Return the evidence in a history."""
+    """Return how often each kind of evidence occurs in the visits of a history."""
     seen = Counter[str]()
     for one in visits:
         role = one.who.rstrip("0123456789")
@@ -58,7 +58,7 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
 
 
 class Script(Lab):
-    """A laboratory in which each method is a step of scripts."""
+    """A laboratory that plays scripts of faults. Its public methods are steps of these scripts."""
 
     def play(self, script: str) -> None:
         """Run a script. All its workers are started before its first step."""
@@ -94,18 +94,19 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside. Stop waiting when the claimed time for that has
-        passed."""
+        """Wait until the waiters are inside, but not longer than the lock claims that a grant may
+        take."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
             self.until_inside(hand.who, end - time.monotonic(), name)
 
     def refill(self, workers: str, name: str = "") -> None:
-        """After the last turns, check that workers can take all permits without other callers."""
+        """Wait for the last turns of the workers. Then, without other callers, check that the
+        workers can take all permits."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
-            return  # a worker got no permit, or an acquire might wait for ever
+            return  # a worker got no permit, or the lock can't limit the time of an acquire
         time.sleep(0.1)
         for wait in (1.5, 1.5, 8):  # load excuses a short wait in vain, but not a long one
             said = [hand.do("take", wait, name) for hand in others]
@@ -130,7 +131,7 @@ class Script(Lab):
         )
 
     def settle(self, who: str, seconds: float) -> None:
-        """Wait until no thread of a worker runs or waits for a processor."""
+        """Wait until no thread of a worker runs or waits for a processor, at most for `seconds`."""
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -139,7 +140,7 @@ class Script(Lab):
                 return
 
     def count_crowd(self, count: float) -> None:
-        size = self.team("crowd")[0].do("crowded")  # no number if the crowd used all the time
+        size = self.team("crowd")[0].do("crowded")  # a str if the busy process did not answer
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
@@ -157,7 +158,7 @@ class Script(Lab):
             time.sleep(chance.random() * 0.4)
             place = chance.randrange(len(crew))
             what = chance.choice(["kill", "kill", "stop", "cut", "lose"])
-            if what == "kill":  # a holder, if possible
+            if what == "kill":  # prefer the worker that got in last, which may be a holder
                 last = [one.who for one in self.history() if one.what == "enter"][-1:]
                 place = next((n for n, one in enumerate(crew) if one[0].who in last), place)
                 crew[place].kill()
@@ -167,7 +168,7 @@ class Script(Lab):
                 time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
                 crew[place].resume()
             for way in crew[place][0].ways if what in ("cut", "lose") else ():
-                if way.requests >= harmless[way]:  # no request may be harmed twice
+                if way.requests >= harmless[way]:  # a repeated request must not be harmed again
                     way.cut() if what == "cut" else way.harm("lose")
                     harmless[way] = way.requests + 15
         time.sleep(LEASE + 2.5)
@@ -180,9 +181,10 @@ class Script(Lab):
     # Harm to messages
 
     def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
-        """Harm each request of an acquire or of a release. Use a separate name for each request."""
+        """Harm each request of an acquire or of a release (`of`), one request at a time. Use a new
+        name each time."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
-        fillers = Team(self.team("filler")[1:])  # these workers hold the other permits
+        fillers = Team(self.team("filler")[1:])  # they hold the permits beyond the first
         way, of_release = a.ways[0], of == "release"
         a.do("warm", "dry")
         before = way.requests
@@ -211,14 +213,14 @@ class Script(Lab):
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
-            # A harmed acquire may leave a grant behind, for the time of a lease.
+            # A harmed acquire may leave a grant behind, which ends after the lease duration.
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
 
     def each_request_of_a_waiter(self) -> None:
-        """Delay each request of a waiter until the holders have released. The waiter must notice
-        the release."""
+        """Delay one request of a waiter until the holders have released, each time another request.
+        The waiter must notice the release."""
         for number in range(6):
             name = f"exam-{number}"
             self.play(
@@ -235,7 +237,8 @@ class Script(Lab):
     # Harm to servers
 
     def used(self, what: str, done: bool) -> None:
-        """Note that something was done to the first server, if the lock used it."""
+        """If the lock used the first server, and `done` is true, note the evidence that `what` was
+        done to this server."""
         self.evidence[f"a server that it used {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:
@@ -282,7 +285,8 @@ class Script(Lab):
         self.ask("FLUSHALL")
 
     def flush_scripts(self, seconds: float, more: str = "") -> None:
-        """Flush the scripts of all servers repeatedly, and count those that the lock calls."""
+        """Flush the scripts of all servers repeatedly for `seconds`. Count the lock's calls of
+        scripts meanwhile. `more`: a text after the name of this evidence."""
 
         def called() -> int:
             return sum(self.calls("evalsha", "evalsha_ro", server=one) for one in self.servers)
@@ -300,7 +304,8 @@ class Script(Lab):
         self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
-        """Start a replica of the first server. The replica does not get later changes."""
+        """Start a replica of the first server. When it is in sync, silence its link, so that it
+        does not get later changes."""
         link = self.way(self.redis)
         self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20
@@ -311,7 +316,7 @@ class Script(Lab):
         link.silence()
 
     def fail_over(self, workers: str) -> None:
-        """Kill the first server, and lead workers to its replica."""
+        """Kill the first server, promote its replica, and connect workers to the replica."""
         self.evidence["it used the primary"] += self.calls()
         self.redis.kill()
         self.ask("REPLICAOF", "NO", "ONE", server=self.replica)
@@ -345,7 +350,7 @@ class Seen:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of findings that contradict the claims."""
+        """The kinds of those findings that contradict the claims."""
         return {one.kind for one in self.found if one.against}
 
     @property
@@ -393,7 +398,7 @@ def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
     missing = ", ".join(one for one in fault.evidence.split(", ") if not evidence[one])
     if missing and fault.without:
         raise Unable(fault.without)
-    # A quorum has to survive that one of its three servers loses its data.
+    # A quorum must keep its promises even if one of its three servers loses its data.
     found = check(history, claims, flags - {"lossy"} if lock.needs == "quorum" else flags)
     claim, _, kinds = fault.unless.partition(": ")
     if claim and not getattr(claims, claim):

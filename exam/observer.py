@@ -1,15 +1,16 @@
 """The observer records when each worker is inside.
 
 Workers report what they will do and what they have done, in lines of a file, with the time of the
-monotonic clock that all processes of a machine share. `enter` is timed after the grant, and `leave`
-before the release. So each observed interval is *inside* the true one: a busy machine can hide an
-overlap, but can't cause one.
+monotonic clock that all processes of a machine share. A worker reports `enter` after the grant, and
+`leave` before the release. So the observed time of a holder is always *within* its true time. A
+busy machine can hide an overlap of two holders, but can't cause one.
 
 A thread of the observer also detects that a worker died, that it was stopped and continued, and
 that a worker, a watched server, or the thread itself could not run. This needs Linux.
 
-A line is a JSON array: [time, seat, pid, who, what, name, number, text], see `Event`. `seat` is any
-unique text. The first line of a seat says "hello". So a worker can be written in any language.
+A line is a JSON array: [time, seat, pid, who, what, name, number, text], see `Event`. `seat` is a
+text that is unique to the reporting thread or task. In its first line, `what` is "hello". A worker
+can be written in any language.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-#: Seconds between two checks of the processes, and between two checks of all their threads.
+#: Seconds between two checks of the processes, and between two checks of their threads.
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
 #: A delay of the observer is recorded if it is longer than this many seconds. A delay of another
 #: process is recorded if it is longer than half of this.
@@ -72,7 +73,7 @@ class Event:
 
 
 class Seat(contextlib.AbstractContextManager["Seat"]):
-    """The reports of a thread or task, for one visit at a time."""
+    """Reports the events of one thread or task to the observer. Visits must not overlap."""
 
     _numbers = itertools.count(1)
 
@@ -110,9 +111,10 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         return self.say("enter", None, fence)
 
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
-        """Return `held()`, and report it. Call this as often as possible while inside.
+        """Return `held()`, and report the answer. Call this as often as possible while inside.
 
-        There is a report before and after the call, so the time of the answer is between them.
+        The method reports once before and once after the call of `held`, because the answer holds
+        for a time between these reports.
         """
         self.say("probe")
         is_held = held()
@@ -130,8 +132,8 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
     @contextlib.contextmanager
     def harm(self, what: str, *whom: str) -> Iterator[None]:
-        """Report that this block does harm, so that the checker expects errors and waits. `whom`:
-        the harmed workers. Without `whom`, all workers are harmed."""
+        """Report that the `with` block does harm, so that the checker expects errors and waits.
+        `whom`: the names of the harmed workers. Without `whom`, all workers are harmed."""
         for who in whom or [""]:
             self.say("harm", who, text=what)
         try:
@@ -151,7 +153,8 @@ class _Process:
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """The file of the reports, and a thread that watches processes. They end with the block."""
+    """The file of the reports, and a thread that watches processes. The end of the `with` block
+    removes the file and ends the thread."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -175,7 +178,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         return Seat(self.path, who)
 
     def watch(self, pid: int) -> None:
-        """Record when a server could not run."""
+        """Watch a process, such as a server, and record when it could not run."""
         self._processes.setdefault(pid, _Process(pid))
 
     def history(self) -> list[Event]:
@@ -212,8 +215,8 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
             last = now
 
     def _look(self, process: _Process, threads: bool) -> None:
-        """Record that a process died, was stopped, or was continued, and for how long one of its
-        `threads` had to wait for a processor."""
+        """Record whether a process has died, was stopped, or was continued. If `threads` is true,
+        also record for how long a thread of the process had to wait for a processor."""
         now, letter = time.monotonic(), state(process.pid)
         if letter in ("", "Z", "X"):
             del self._processes[process.pid]
@@ -241,14 +244,15 @@ def die_with_parent() -> None:
 
 
 def state(pid: int) -> str:
-    """Return the letter for the state of a process, or "" if it has ended."""
+    """Return the kernel's letter for the state of a process, or "" if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0].upper()
     return ""
 
 
 def times(pid: int) -> dict[str, tuple[float, float]]:
-    """Return the seconds for which each thread of a process ran, and waited for a processor."""
+    """Return two numbers for each thread of a process: the seconds for which the thread ran, and
+    those for which it waited for a processor."""
     found = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):

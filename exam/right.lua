@@ -1,8 +1,8 @@
--- A fair, fenced semaphore, which is correct without `defects`. The line before this one sets them,
--- and `what`: acquire, renew, or release.
+-- A fair, fenced semaphore, which is correct if `defects` is empty. The client puts a line in front of this one. That
+-- line sets `defects`, and `what`: acquire, renew, or release.
 -- KEYS: leases by their end, waiters by their number, waiters by their last try, the last number
 -- ARGV: token, limit, lease in ms, the client's time in ms
--- Returns: the number of a grant, or whether it was renewed or released; else 0
+-- Returns a positive number if it acquired (the fence), renewed, or released the lease. Otherwise, returns 0.
 local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')

@@ -1,8 +1,9 @@
 """The workers of a trial: `python -m exam.worker ADAPTER SOCKET`.
 
-This process imports the adapter, and then forks a worker for each connection to SOCKET. That takes
-milliseconds, and there are no threads before. A worker receives commands, executes them on its main
-thread, and answers each. It reports all uses of its lock to the observer.
+This process imports the adapter, and then forks a worker for each connection to SOCKET. A fork
+takes only milliseconds, and is safe because this process has no threads. A worker receives
+commands, executes them on its main thread, and answers each. It reports all uses of its lock to the
+observer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from unittest import mock
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat, die_with_parent
 
-#: Seconds between two checks of a holder.
+#: Seconds between two checks by a holder whether it still holds the lock.
 OFTEN = 0.02
 
 
@@ -38,7 +39,7 @@ class Worker:
         self.locks: dict[str, Adapter] = {}
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
-        self.last: Any = None  # the grant that was released
+        self.last: Any = None  # the grant that was released last
         self.waiting: list[Any] = []  # the futures of the crowd
 
     def lock_of(self, name: str) -> Adapter:
@@ -94,7 +95,7 @@ class Worker:
             time.sleep(OFTEN)
         self.last, self.grant = self.grant, None
         with contextlib.suppress(Exception):
-            self.lock.release(self.last)  # as a `with` block does
+            self.lock.release(self.last)  # a `with` block also releases a lost lock
         return "lost"
 
     def give(self) -> str:
@@ -186,8 +187,8 @@ class Worker:
         return "forked"
 
     def threadless(self, seconds: float, wait: float) -> int:
-        """Acquire and hold the lock while no thread can be started. If that fails, acquire it
-        afterwards. Return the number of threads that were denied."""
+        """Acquire and hold the lock while no thread can be started. If the acquire fails, acquire
+        the lock afterwards. Return how many starts of a thread failed."""
         denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         names = {"_start_new_thread", "_start_joinable_thread"} & {*vars(threading)}
         patch = mock.patch.multiple(threading, **dict.fromkeys(names, denied))
@@ -205,7 +206,7 @@ class Worker:
             pass
 
         def ring(number: int, frame: Any) -> None:
-            if frame.f_code is not Worker.alarmed.__code__:  # else, acquire has returned its grant
+            if frame.f_code is not Worker.alarmed.__code__:  # in `alarmed`, acquire has returned
                 raise Alarm
 
         _pack_numbers_as_text()
@@ -238,7 +239,7 @@ class Worker:
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # their tasks have ended
+        for seat in (self.seat, other):  # the tasks of these two seats can't report any more
             seat.close()
         return "closed"
 
@@ -255,7 +256,7 @@ def _pack_numbers_as_text() -> None:
         )
 
 
-# The process that forks them
+# The process that forks workers
 
 
 def _work(kind: type[Adapter], line: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The example site for uvicorn, with a handler that serves style sheets without DEBUG, too."""
+"""The example site for uvicorn. Its handler serves style sheets even if DEBUG is off."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Which Redis databases the example site uses."""
+"""Find the database of a Redis URL, and a second database on the same server."""
 
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -13,7 +13,8 @@ def database_of(url: str) -> int:
 
 
 def neighbour_database(url: str) -> str:
-    """Return the URL of another database of the server: 1 for 0, 0 for 1, 3 for 2, and so on."""
+    """Return the URL of another database of the same server: database 1 for 0, 0 for 1, 3 for 2,
+    and so on."""
     base, _, query = url.partition("?")
     pairs = [(key, value) for key, value in parse_qsl(query) if key != "db"]
     pairs.append(("db", str(database_of(url) ^ 1)))

@@ -1,4 +1,4 @@
-"""The example site for gunicorn, with a handler that serves style sheets without DEBUG, too."""
+"""The example site for gunicorn. Its handler serves style sheets even if DEBUG is off."""
 
 import os
 

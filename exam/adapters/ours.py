@@ -1,6 +1,6 @@
 """Adapters of this project, and of locks that need Django or a PostgreSQL server.
 
-No other module of the exam imports from this repository.
+No other module of the exam imports other parts of this repository.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _OnDjango(Adapter):
 
 
 class OurSemaphore(_OnDjango):
-    """A semaphore, or at a limit of one a lock."""
+    """This project's `Semaphore`. If the limit is 1, its `Lock` instead."""
 
     claims = replace(ALL, within=3)
     options: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class OurSemaphore(_OnDjango):
 
 
 class OurQuorum(OurSemaphore):
-    """Three independent servers, of which two have to agree."""
+    """This project's quorum lock: two of three independent servers have to grant it."""
 
     claims = replace(OurSemaphore.claims, fair=False, fenced=False)
     options = {"using": ["default", "second", "third"]}
@@ -102,7 +102,7 @@ class OurAsyncSemaphore(OnLoop, OurSemaphore):
 
 
 class OurRequests(_OnDjango):
-    """A limited view. A request holds the permit while it is inside the view."""
+    """A view that this project limits. A request holds the permit while it is inside the view."""
 
     claims = replace(OurSemaphore.claims, told=False, fenced=False)
 
@@ -148,7 +148,8 @@ class OurRequests(_OnDjango):
 
 
 class DjangoSmartRatelimit(OurRequests):
-    """A decorator that never waits, so a rejected client sends the request again."""
+    """A view that django-smart-ratelimit limits. It never lets requests wait, so a client whose
+    request is rejected sends it again."""
 
     claims = Claims()
 
@@ -161,7 +162,7 @@ class DjangoSmartRatelimit(OurRequests):
 
 
 class CacheAdd(_OnDjango):
-    """Django's cache.add and cache.delete, as in recipes for tasks."""
+    """A lock made of Django's `cache.add` and `cache.delete`, as in recipes for tasks."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, self.place.lease

@@ -26,7 +26,7 @@ class OnRedis(Adapter):
     """A lock that uses one Redis client."""
 
     options: dict[str, Any] = {}
-    by_url = False  # its documentation calls `from_url()`, which makes a client that never retries
+    by_url = False  # True if its documentation calls `from_url()`, whose clients never retry
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -121,7 +121,7 @@ class Steindamm(OnRedis):
 
 
 class OnLoop(Adapter):
-    """A lock in async code, on an event loop in a thread, which the first call starts."""
+    """A lock for async code. The first call starts a thread with an event loop, which runs it."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -209,8 +209,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore that is a sorted set. Members are sorted by the client's time. A member with a
-    rank below the limit holds a permit."""
+    """A semaphore in a sorted set, whose scores are times by the clocks of the clients. A member
+    with a rank below the limit holds a permit."""
 
     def once(self) -> Any:
         me, now = uuid.uuid4().hex, time.time()
@@ -226,7 +226,8 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore. A second sorted set has the members by a counter, which gives the ranks."""
+    """A fair semaphore. The scores of its second sorted set come from a counter. The rank in this
+    set decides whether a member gets a permit."""
 
     def once(self) -> Any:
         me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"
@@ -245,7 +246,8 @@ class FairSortedSet(_Polling):
 
 
 class IncrLock(_Polling):
-    """A semaphore with INCR, which takes a permit if the result is within the limit, and DECR."""
+    """A semaphore that is a counter. A caller gets a permit if INCR returns at most the limit. DECR
+    releases the permit."""
 
     def once(self) -> Any:
         if self.client.incr(self.name) <= self.limit:

@@ -93,14 +93,14 @@ def run(options: argparse.Namespace, started: str | None) -> int:
 def _several(text: str) -> int:
     number = int(text)
     if not 2 <= number <= 16:
-        raise argparse.ArgumentTypeError("from 2 to 16, because the demo kills one")
+        raise argparse.ArgumentTypeError("must be from 2 to 16, because the demo kills one worker")
     return number
 
 
 def _port(text: str) -> int:
     number = int(text)
     if not 1024 <= number <= 65534:
-        raise argparse.ArgumentTypeError("from 1024 to 65534")
+        raise argparse.ArgumentTypeError("must be from 1024 to 65534")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Judge the observations of the scenarios. Missing observations are faults too."""
+"""Judge the observations of the scenarios. A missing observation counts as a fault."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ from itertools import combinations
 from example_project.demo.traffic import Answer
 from example_project.shop.witness import Visit
 
-NOTICED = 0.05  # seconds from arrival to entry; if a visit took longer, it has waited
-# Seconds. The system may wake a thread late, so a shorter difference does not count as a fault.
+NOTICED = 0.05  # a visit that takes more seconds than this from arrival to entry has waited
+# Waiters that differ by fewer seconds may enter in any order, because a thread may wake up late.
 ORDER_SLACK = 0.25
-LEASE_SLACK = 0.5  # seconds: allowance for polling and for a busy machine
+LEASE_SLACK = 0.5  # seconds that polling and a busy machine may add to the end of a lease
 
 
 @dataclass(frozen=True)

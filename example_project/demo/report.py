@@ -71,7 +71,8 @@ class Show:
         return self._sum_up(verdicts)
 
     def links(self, servers: Sequence[Server], password: str, redis_url: str | None) -> None:
-        """Print the addresses of the site. `redis_url`: None if the user's shell has REDIS_URL."""
+        """Print the addresses of the site. `redis_url`: the REDIS_URL that the user has to set to
+        run manage.py, or None if the user's shell already has it."""
         say = self.console.print
         say("\nThe site stays up for you to look at:")
         for server in servers:

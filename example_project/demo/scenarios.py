@@ -46,7 +46,7 @@ GIVE_UP_SECONDS = 10.0
 
 
 class Unjudged(Exception):
-    """Evidence is missing. The message names it."""
+    """A scenario can't be judged, because an observation is missing. The message says which."""
 
 
 def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Verdict]:
@@ -58,14 +58,14 @@ def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Ver
         for server in servers:
             try:
                 verdict = play(server, show)
-            except Exception as error:  # a scenario that was interrupted proves nothing
+            except Exception as error:  # a scenario that did not end proves nothing
                 verdict = Verdict((), (f"not judged: {type(error).__name__}: {error}",))
             verdicts[title, server.name] = verdict
     return verdicts
 
 
 def play_sale(server: Server, show: Show) -> Verdict:
-    """(a) Fifty buyers at once, ten tickets."""
+    """Scenario a: let fifty buyers buy at once, but sell only ten tickets."""
     sale = open_sale()
     page = f"{server.prefix}/sale/"
     asks = [
@@ -80,7 +80,8 @@ def play_sale(server: Server, show: Show) -> Verdict:
 
 
 def play_exports(server: Server, show: Show) -> Verdict:
-    """(b) Sixty requests to exports with a limit of three. Every third request doesn't wait."""
+    """Scenario b: send sixty requests to exports, whose limit is three. Every third request does
+    not wait for a permit."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
         PageRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
@@ -94,7 +95,8 @@ def play_exports(server: Server, show: Show) -> Verdict:
 
 
 def play_kill(server: Server, show: Show) -> Verdict:
-    """(c) Kill the worker that holds the only permit, then send requests until one is admitted."""
+    """Scenario c: kill the worker that holds the only permit. Then send requests until a request
+    is admitted."""
     page = f"{server.prefix}/exports/slow/"
     SLOW_EXPORTS.forget()
     with (

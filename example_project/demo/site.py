@@ -59,7 +59,8 @@ class Server:
 
 @contextlib.contextmanager
 def folder() -> Iterator[None]:
-    """Lock the demo's folder, so that no second demo uses it."""
+    """Lock the demo's folder during the block, so that no second demo uses it. Raise SiteError if
+    another demo uses it."""
     (settings.DEMO_DIR / ".gitignore").write_text("*\n")
     with (settings.DEMO_DIR / "in_use").open("a") as file:
         try:
@@ -98,7 +99,7 @@ def serve(workers: int | None, port: int | None) -> Iterator[Sequence[Server]]:
 
 
 def stay_up(servers: Sequence[Server]) -> None:
-    """Open a new sale, and wait until a server ends."""
+    """Open a new sale, and wait. Raise SiteError when a server ends."""
     open_sale()
     while True:
         for server in servers:

@@ -1,1 +1,1 @@
-"""The shop: a flash sale, exports, and a witness that counts without Redis."""
+"""The shop: a flash sale, exports, and a witness that counts requests without Redis."""

@@ -8,7 +8,7 @@ SLOWEST = 60.0
 
 
 def seconds_of(asked: Mapping[str, str], usual: float) -> float:
-    """Return the field `seconds`, or `usual` if the field is invalid."""
+    """Return the number in the field `seconds`, or `usual` if the field is missing or invalid."""
     try:
         seconds = float(asked.get("seconds", ""))
     except ValueError:
@@ -17,6 +17,6 @@ def seconds_of(asked: Mapping[str, str], usual: float) -> float:
 
 
 def text_of(request: HttpRequest, field: str) -> str:
-    """Return a field's text, shortened, or "somebody"."""
+    """Return the first 100 printable characters of a field, or "somebody" if it is empty."""
     text = "".join(char for char in request.POST.get(field, "") if char.isprintable())
     return text.strip()[:100] or "somebody"

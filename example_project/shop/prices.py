@@ -28,7 +28,8 @@ def price_lock() -> ReadWriteLock:
 
 
 def _if_locked(side: Any) -> Any:
-    """Return a side of the lock, or a null context in the demo without locks."""
+    """Return `side`, the read or the write side of the lock. In the demo without locks, return a
+    null context."""
     return nullcontext() if settings.WITHOUT_LOCKS else side
 
 

@@ -27,7 +27,7 @@ SLOW_SECONDS = 15.0  # default seconds of a slow export; the query can set other
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """List all pages, and the visits inside."""
+    """List all pages, and the requests that are inside a view now."""
     context = {
         "sale": Sale.objects.order_by("-pk").first(),
         "exports": EXPORTS.present(),
@@ -109,7 +109,7 @@ def export_now(request: HttpRequest) -> HttpResponse:
 @require_GET
 @semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=MAX_WAIT)
 def export_in_line(request: HttpRequest) -> HttpResponse:
-    """Return an export after waiting in the order of arrival."""
+    """Wait for a permit in the order of arrival, and return an export."""
     return _export(request)
 
 

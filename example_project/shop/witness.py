@@ -23,8 +23,8 @@ class Visit:
     """An admitted request: its page, its times, and the number of requests inside at its entry."""
 
     who: str  # the page's path, or the name of a customer
-    pid: int  # the worker
-    parent: int  # the server of the worker
+    pid: int  # pid of the worker
+    parent: int  # pid of the server that started the worker
     arrived: float  # monotonic seconds, the same clock in every process of a machine
     entered: float
     inside: int  # including this one
