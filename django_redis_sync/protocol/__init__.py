@@ -1,1 +1,4 @@
-"""The protocol: key names, Lua scripts, and the plans that run them. No redis, no Django."""
+"""The protocol: key names, Lua scripts, and the plans that run them.
+
+This package imports neither redis-py nor Django.
+"""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 MOST_BYTES = 200
-#: Number of characters of a token that people see.
+#: Number of characters to which a token is shortened before people see it.
 SHOWN = 8
 
 # A name may not contain control characters, surrogates, separators of lines, or marks that change
@@ -41,12 +41,13 @@ class Token(str):
 class Policy:
     """The operators' overrides of a policy, as this process last read them.
 
-    `mark`: the override, "-" or "PAUSED LIMIT" (see `pause_of`; LIMIT 0: none). Requests for each
-    key send it to the server, because policy and key may be on different nodes. `exempt`: the
-    overrides that apply to exempted keys instead, by quoted name. `due`: when to read the overrides
-    again; `used`: when the policy was last used; both in seconds of the monotonic clock. `stirred`:
-    True if the overrides have changed, and the change was not yet sent to the keys for which this
-    process waits.
+    `mark`: the overrides as text. It is "PAUSED LIMIT", or "-" if there are none. For PAUSED, see
+    `pause_of`. LIMIT is 0 if the limit is not overridden. Each request for a key sends `mark` to
+    the server, because the policy and the key may be on different nodes. `exempt`: for each exempt
+    key, by its quoted name, the text that applies instead of `mark`. `due`: when to read the
+    overrides again. `used`: when the policy was last used. Both are in seconds of the monotonic
+    clock. `stirred`: True if the overrides have changed, but the change was not yet sent to the
+    keys for which this process waits.
     """
 
     def __init__(self, registry: str, quoted: str) -> None:
@@ -60,12 +61,12 @@ policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
-    """The keys of a name. `display`: the name for people; `quoted`: the name in keys.
+    """The Redis keys of a name. `display`: the name for people; `quoted`: the name in Redis keys.
 
-    `declared`: the KEYS of every script, from which the script derives the other keys. The last one
-    never exists. Because of it, a Cluster node that is moving the slot rejects the script before
-    the script runs, instead of stopping it halfway. `keep`: minutes of history to write; 0: none.
-    `policy`: the policy, if the name is a key of a policy.
+    `declared`: the KEYS of every script, from which the script derives the other keys. The last of
+    them never exists. Because of it, a Cluster node that is moving the slot rejects the script
+    before the script runs, instead of stopping it halfway. `keep`: minutes of history to write, or
+    0 for no history. `policy`: the policy, if the name is a key of a policy.
     """
 
     display: str
@@ -88,16 +89,18 @@ class Keys(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The override of the policy, in the form of an argument of scripts."""
+        """The overrides of the policy that apply to this key, as scripts expect them in ARGV. It is
+        "-" if there are none."""
         policy = self.policy
         if policy is None:
             return "-"
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return three numbers: the start of the pause that is in force at `now`, its end, and the
-        limit. A number is 0 if there is none. Times are server ms. `paused` (see `pause_of`) and
-        `limit` are overrides of the name itself, which take precedence over those of its policy."""
+        """Return the overrides that are in force at `now`, as three numbers: the start and the end
+        of the pause, and the limit. Each is 0 if there is no such override. Times are server ms.
+        `paused` (see `pause_of`) and `limit`: overrides of the name itself, which take precedence
+        over those of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -106,14 +109,16 @@ class Keys(NamedTuple):
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the keys that a script with these KEYS uses, and the prefix of its wake-up lists."""
+    """Return the Redis keys that a script with the KEYS `declared` uses. For a script on a name, a
+    prefix stands for the keys of wake-up lists."""
     base = declared[0].removesuffix("leases")
     return declared if base == declared[0] else tuple(base + part for part in _PARTS)
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
     """Return `value`. Raise TypeError if it is not a str. Raise ValueError if it is empty, has a
-    control character, or is longer than `most` bytes in UTF-8. `what` begins the message."""
+    control character, or is longer than `most` bytes in UTF-8. `what`: the first words of the error
+    message, which name the value."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
@@ -138,14 +143,14 @@ def unquote(text: str) -> str:
 
 
 def share_terms(share: str, share_limit: int) -> str:
-    """Return "/LIMIT/SHARE", the text for a share, which precedes the label in a record. SHARE is
-    empty for the common share. If LIMIT is 0, there is no limit."""
+    """Return "/LIMIT/SHARE", the text that stands for a share in a record, before the label. SHARE
+    is empty for the common share. LIMIT is 0 if the share has no limit."""
     return f"/{share_limit}/{share.translate(_SHARE)}"
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """Return the share, its limit, and the label from the part of a record after the channel. If
-    the record has no share, return "" as share and 0 as limit."""
+    """Return the share, its limit, and the label. `text`: the part of a record after the channel.
+    If the record has no share, return "" as share and 0 as limit."""
     if not text.startswith("/"):
         return "", 0, text
     head, _, label = text.partition(" ")
@@ -160,8 +165,9 @@ def unquote_share(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
-    """Return the keys of `name`, or of the key `key` of the policy `name`. Raise TypeError or
-    ValueError for an invalid name or key (see `check_text`)."""
+    """Return the Redis keys of `name`. If `key` is given, `name` is a policy, and the Redis keys
+    are those of its key `key`. Raise TypeError or ValueError for an invalid name or key (see
+    `check_text`)."""
     check_text("a name", name)
     quoted, policy = quote(name), None
     if key is not None:
@@ -176,15 +182,16 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """Return the key of the operators' overrides. It is a hash with pauses ("p:NAME", see
-    `pause_of`) and limits ("l:NAME"). A field "xp:NAME" or "xl:NAME" exempts a key of a policy from
-    the pause or limit of the policy. NAME is quoted."""
+    """Return the Redis key of the hash with the operators' overrides. Its fields are pauses
+    ("p:NAME", see `pause_of`) and limits ("l:NAME"). If NAME is a key of a policy, a field
+    "xp:NAME" or "xl:NAME" exempts it from the pause or the limit of the policy. NAME is quoted."""
     return f"{quote(prefix)}:marks"
 
 
 def pause_of(text: str) -> tuple[int, float]:
-    """Return the start and the end of a pause in server ms, from "SINCE" or "SINCE UNTIL". Without
-    UNTIL, the end is inf. For "0" (not paused), return 0 and 0."""
+    """Return the start and the end of a pause, in server ms. `text`: "SINCE UNTIL" or, for a pause
+    without an end, "SINCE". In the second case, the end is inf. For "0" (not paused), return 0 and
+    0."""
     since, _, until = text.partition(" ")
     if not since.isdecimal() or since == "0":
         return 0, 0
@@ -192,16 +199,18 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Return the keys of a group's statistics: gauges per process, counts by key, and total counts.
+    """Return three Redis keys with the statistics of a group of names: the permits that each
+    process holds, hourly details (durations, and rejections by key), and counts per minute.
 
-    `prefix`: quoted. `group`: a quoted policy or template, or "" for all names.
+    `prefix`: the quoted prefix. `group`: a quoted policy or template, or "" for all names.
     """
     base = f"{prefix}:{{{group or '%'}}}:"  # no quoted name is "%"
     return base + "shares", base + "sketch", base + "sums"
 
 
 def split(quoted: str) -> tuple[str, str | None]:
-    """Return the name and the key, which may be None, from the text between the braces."""
+    """Return the name and the key from `quoted`, the text between the braces of a Redis key. The
+    key is None if the name is not a key of a policy."""
     name, at, key = quoted.partition("@")
     return unquote(name), unquote(key) if at else None
 

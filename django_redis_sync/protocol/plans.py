@@ -2,12 +2,12 @@
 
 A plan yields `Run`, `Wait` or `Sleep`. A driver, sync or async, carries out the step and sends an
 `Answer` into the plan, or throws `Failure` if there was no usable answer. Times are seconds of the
-client's monotonic clock. A lease is in seconds; `math.inf` if it is permanent.
+client's monotonic clock. A lease duration is in seconds, or `math.inf` for a permanent lease.
 
 The plans are safe for these reasons:
-- The local expiry of a lease counts from before the request was sent. For a waiter, it counts from
-  the server time of the grant, converted with the latest "wait" answer. So the local expiry is
-  never later than the expiry on the server.
+- The client counts the duration of a lease from a time before it sent the request. For a waiter, it
+  counts from the server time of the grant, converted with the latest "wait" answer. So the local
+  expiry is never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
 - If an acquire of a token was not answered, the script that ends the token writes a tombstone. The
   tombstone blocks late copies of the acquire.
@@ -39,23 +39,25 @@ from .steps import (
     seconds,
 )
 
-RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
-UNDO_BUDGET = 1.0  # max seconds for an undo, which delays the exception that caused it
+RIDE_OUT = 30.0  # max seconds of an outage for which a waiter repeats its requests
+UNDO_BUDGET = 1.0  # max seconds by which an undo delays the exception that caused it
 
 
 class AcquireRequest(NamedTuple):
     """The arguments of an acquire.
 
-    `wait`: False to try once. `give_up_at`: when waiting ends; inf: never. `budget`: seconds until
+    `wait`: False to try once. `give_up_at`: when waiting ends, or inf. `budget`: max seconds until
     the first answer, including retries. `attempt`: timeout of each try in seconds. `kind`: p
     (plain) or w (read/write). `permits`: 0 for the whole name. `shadow`: True to grant in any case,
-    and to count a request that would be rejected. `channel`: the channel of the wake-up message;
-    "-" if the waiter pops the message from a list. `tokens`: makes a token. `later`: retries an
-    undo that failed. `learn`: makes a plan to carry out before the acquire. `waits(token,
-    waiting)`: called with True when a token begins to wait, and with False when its wait ends; it
-    returns False to forbid the wait. `words`: see `worded`. `share`: "" for the common share.
-    `share_limit`: max permits of the share; 0: none. Without `share` and `share_limit`, the request
-    does not use shares.
+    and to count a request that would be rejected. `channel`: the channel of the wake-up message, or
+    "-" if the waiter pops the message from a list. `tokens`: a function that makes a token.
+    `later`: a function that retries an undo in the background. `learn`: a function that makes a
+    plan to carry out before the acquire.
+
+    `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
+    wait ends. It may return False to forbid the wait. `words`: see `worded`. `share`: the share, or
+    "" for the common share. `share_limit`: max permits of the share, or 0 for no limit. If both are
+    empty, the request does not use shares.
     """
 
     keys: Keys
@@ -84,12 +86,12 @@ class AcquireRequest(NamedTuple):
 class Grant(NamedTuple):
     """A granted lease. It began at `began` and is held at least until `until`.
 
-    `ends`: when the requested lease would end. If it is later than `until`, a renewal must follow.
-    `unanswered`: True if an acquire of this token was not answered, so that the release writes a
-    tombstone. `rejected`: if only shadow mode granted the request, the reason why the limit would
-    have rejected it. `waited`: seconds from the first request to the grant if it was queued, else
-    0. `used`: permits in use after the grant, if known, else those of the grant. `place`: the job
-    that the release marks as done.
+    `ends`: when a lease of the requested duration would end. If `ends` is later than `until`, a
+    renewal must follow. `unanswered`: True if an acquire of this token was not answered, so that
+    the release writes a tombstone. `rejected`: if only shadow mode granted the request, the reason
+    why the limit would have rejected it. `waited`: seconds from the first request to the grant, or
+    0 if the request was not queued. `used`: permits in use after the grant or, if unknown, the
+    permits of this grant. `place`: the ID of the job that the release marks as done, or "".
     """
 
     token: str
@@ -106,12 +108,13 @@ class Grant(NamedTuple):
 
 
 #: The usual last arguments of an acquire (override, max_waiters, fair, compact) and of a release
-#: (how, tombstone, hold, override, place). The scripts have them as defaults: they are not sent.
+#: (how, tombstone, hold, override, place). They are the scripts' defaults, so they are not sent.
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the last arguments of a script, without those at the end that have their defaults."""
+    """Return `last`, the last arguments of a script, without those at its end that equal the
+    defaults in `usual`."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -123,14 +126,16 @@ def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
 def _ending(
     keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
-    """Return a step of the script `release`. `more`: tombstone, hold in ms, and place."""
+    """Return a step that runs the script `release`. `more`: the arguments tombstone, hold (in ms),
+    and place."""
     tombstone, hold, place = more
     last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
 def undoing(keys: Keys, token: str) -> Run:
-    """Return the step that removes a token's lease or place, and writes its tombstone."""
+    """Return the step that removes a token's lease, or its place in the queue, and writes a
+    tombstone."""
     return _ending(keys, token, "0", UNDO_BUDGET, "undo", (1, 0, ""))
 
 
@@ -150,8 +155,8 @@ def acquire(
 ) -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first token, if the caller made one. `per_token`: the plan for one token;
-    `_acquire_with` by default.
+    `token`: the first token, if the caller has made it. `per_token`: a function that returns the
+    plan for one token, by default `_acquire_with`.
     """
     if ask.learn is not None:
         yield from ask.learn()
@@ -181,21 +186,22 @@ def acquire(
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
-    """Return the first step of `acquire`, or a later step of a waiter, with the mode `how`."""
+    """Return a step that runs the script `acquire`. `how`: the script's argument `how`, or "" for
+    the first step of a request."""
     words = words_of(ask, how) if how or ask.words is None else ask.words
     return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
-    """Return the request with the arguments of its first step, so that they are made only once.
-    For a key of a policy, return it unchanged: the arguments contain the override of the policy,
-    which may change."""
+    """Return the request with `words`, the arguments of its first step, so that they are made only
+    once. If the name is a key of a policy, return the request unchanged, because the arguments
+    contain the overrides of the policy, which may change."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
 def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
-    """Return the arguments after the token, for the first step or for mode `how`: lease, how,
-    wants, terms, keep, …"""
+    """Return the arguments of the script `acquire` after the token: lease, how, wants, terms, keep,
+    and the last arguments if they differ from their defaults. `how`: see `asking`."""
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
     shares = bool(ask.share or ask.share_limit)  # a name with shares is never compact
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
@@ -214,8 +220,8 @@ def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Gr
 
 
 def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Return a Grant or a Rejection. Return None if the place in the queue was lost, so that the
-    acquire must start again with another token."""
+    """Acquire with one token. Return a Grant or a Rejection. Return None if the token has lost its
+    place in the queue, so that the acquire must start again with another token."""
     until, how = start + ask.budget, ""
     while True:
         step = asking(ask, token, how)
@@ -238,16 +244,17 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # The server may have removed the message from the list, although its reply was
-                # lost. In that case, the reply to the next request has the lease.
+                # The server may have popped the message, and its reply may have been lost. In that
+                # case, the reply to the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
-            # `asked` is earlier than the server's `then`. So `began` is at most the time of the
-            # grant, and any error makes the local expiry earlier.
+            # `asked` is earlier than the server's `then`. So `began` is not later than the grant,
+            # and the local expiry is not too late.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A published message does not claim the lease. The lease ends at CLAIM unless renewed.
+            # A published message does not claim the lease, which then ends after CLAIM. A renewal
+            # claims it.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
             # Ignore a message that is too old. The reply to the next request has the new state.
             if began + seconds(lease) > answer.received:
@@ -255,15 +262,15 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 return (yield from settled(ask, token, reply, began, start, state))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, state, answer.received))
-        # With a place in the queue, the request survives an outage of up to RIDE_OUT.
+        # A request that has a place in the queue is repeated during an outage of up to RIDE_OUT.
         until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
 
 
 def settled(
     ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, state: SendState
 ) -> Plan:
-    """Return the outcome of an answer other than "wait": a Grant from `began`, or a Rejection.
-    Return None if the token has neither a lease nor a place in the queue."""
+    """Return the outcome of a reply other than "wait": a Rejection, or a Grant from the time
+    `began` on. Return None if the token has neither a lease nor a place in the queue."""
     word, *rest = reply
     if word == "more":
         return Rejection(FULL)
@@ -280,8 +287,8 @@ def settled(
     waited = max(began - start, TICK) if state.there else 0.0
     state.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # The grant has a limited lease. Make it permanent now, when the caller has it: a permanent
-        # lease of a dead caller would never expire.
+        # The request was for a permanent lease, but a grant always has a limited lease, so that it
+        # expires if the caller is dead. The caller is alive, so make its lease permanent.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
@@ -293,7 +300,7 @@ def settled(
 def _grant(
     ask: AcquireRequest, token: str, reply: list[Any], began: float, unanswered: bool, waited: float
 ) -> Grant:
-    """Return the Grant of an "ok" reply. The lease counts from `began`."""
+    """Return the Grant of an "ok" reply. The lease began at `began`."""
     least = began - TICK
     until, ends = least + seconds(reply[2]), least + ask.lease
     fence, permits, rejected = int(reply[1]), ask.permits, "".join(reply[4:5])
@@ -302,7 +309,7 @@ def _grant(
 
 
 def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
-    """Leave the queue. Return a Rejection, or a Grant if the lease was granted meanwhile."""
+    """Leave the queue. Return a Rejection, or a Grant if the waiter has got a lease meanwhile."""
     timeout = min(ask.attempt, UNDO_BUDGET)
     step = _ending(ask.keys, token, "0", timeout, "giveup", (int(state.unanswered), 0, ""))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
@@ -318,7 +325,7 @@ def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
 
 
 def counting_loss(keys: Keys, grant: Grant) -> Run:
-    """Return the step that counts a lost lease. The server can't detect the loss itself."""
+    """Return the step that counts a lost lease in the statistics."""
     return _ending(keys, grant.token, grant.fence, UNDO_BUDGET, "lost")
 
 
@@ -330,21 +337,21 @@ def given_back(answer: Answer, *_: Any) -> bool | None:
 def release(
     keys: Keys, grant: Grant, hold: float, budget: float, attempt: float, start: float
 ) -> Plan:
-    """Return True if the lease was released, False if it was lost before. `hold`: seconds after the
-    grant for which the permits stay taken."""
+    """Release a lease. Return True if it was released, or False if it was lost before. `hold`:
+    seconds after the grant for which the permits stay taken."""
     state = SendState()
     answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, state)
     if given_back(answer):
         return True
     if grant.unanswered:
-        # An acquire that was sent twice may have got a second lease, with another fence.
+        # A second copy of the acquire may have got another lease, with another fence. Undo it.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
     # If a try was not answered, that try may have released the lease.
     return state.unanswered and grant.until > start
 
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return True if a writer's lease became a reader's, False if the lease is lost."""
+    """Turn a writer's lease into a reader's. Return False if the lease is lost, else True."""
     step = _ending(keys, grant.token, grant.fence, attempt, "share")
     return (yield from once(step, start))[0] == "ok"
 
@@ -352,15 +359,16 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
-    """Return the step of the `nth` renewal. The server ignores it if it has executed a renewal with
-    a higher number. `known`: to adopt a lease, the highest number that its former owner used."""
+    """Return the step of the renewal with the number `nth`. The server ignores the step if it has
+    executed a renewal of the lease with a higher number. `known`: None, or the highest number that
+    the former owner of the lease used, if the step adopts a detached lease."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
 
 
 def number_of(renewal: Run) -> int:
-    """Return the number of a renewal among those of its lease."""
+    """Return the number `nth` of a renewal."""
     return int(renewal.argv[4])
 
 
@@ -380,17 +388,18 @@ def renew(
     start: float,
     known: int | None = None,
 ) -> Plan:
-    """Return the local expiry of the renewed lease, or None if the lease is lost."""
+    """Renew a lease. Return its new local expiry, or None if the lease is lost."""
     step = renewing(keys, grant, lease, nth, attempt, known)
     return renewed((yield from persist(step, start + budget, SendState())))
 
 
 def renewed(answer: Answer) -> float | None:
-    """Return the local expiry after a renewal, or None if the lease is lost."""
+    """Return the local expiry after an answer to a renewal, or None if the lease is lost."""
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return True if the server still has the lease. The end of the lease does not change."""
+    """Return True if the server still has the lease. If the lease comes from a handoff, claim it.
+    The end of the lease does not change."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     return (yield from once(step, start))[0] == "ok"

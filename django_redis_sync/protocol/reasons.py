@@ -17,7 +17,8 @@ class Reason(NamedTuple):
     `word`: the reason's code for programs, as in the server's reply. `sentence`: a text for people,
     a `str.format` template with `detail`. `crowded`: True if other holders or waiters are the
     cause. `skippable`: True if `locks run --skip` exits with 0 for this reason. `counted`: the
-    event in the statistics: n (rejected at once), t (timed out), or "" for none.
+    letter of the counter in the statistics: n (rejected at once), t (timed out), or "" if the
+    rejection is not counted.
     """
 
     word: str
@@ -84,7 +85,8 @@ class Rejection:
 
     @property
     def why(self) -> Reason:
-        """The entry of the reason in REASONS. If it is unknown, its word is also the sentence."""
+        """The entry of the reason in REASONS. If REASONS has no entry, a Reason with the word as
+        its sentence."""
         word = self.reason
         return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 

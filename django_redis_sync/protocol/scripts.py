@@ -39,15 +39,15 @@ _MAKE, _OPENS = "-- make ", ("then", "do", "else")
 #:
 #: These times depend on each other:
 #:
-#: - A waiter sends a heartbeat every HEARTBEAT, or deeper in the queue up to every ASLEEP -
-#:   PATIENCE (3 s). It counts as dead PATIENCE after its heartbeat was due. So ASLEEP is the latest
-#:   deadline of any waiter, and has to be at least HEARTBEAT + PATIENCE.
+#: - A waiter near the head of the queue sends a heartbeat every HEARTBEAT. Other waiters send it
+#:   less often, but at least every ASLEEP - PATIENCE (3 s). A waiter counts as dead PATIENCE after
+#:   its heartbeat was due. So ASLEEP has to be at least HEARTBEAT + PATIENCE.
 #: - The engine sends the heartbeat of an event loop every ALIVE / 3, so two may be lost.
-#: - A handoff grants a lease of FIRST at most until the new holder answers, which it has to do
-#:   within CLAIM. So CLAIM has to be shorter than FIRST.
+#: - Until the new holder answers a handoff, its lease lasts at most FIRST. It has to answer within
+#:   CLAIM. So CLAIM has to be shorter than FIRST.
 #: - TOMBSTONE_TTL must be longer than a copy of a request can be on its way.
-#: - A job that is away comes back after SOONEST to LATEST. If it does not, it loses its place in
-#:   the queue PLACE_LIFE later.
+#: - A job that is away is due after SOONEST to LATEST. If it does not come back within PLACE_LIFE
+#:   after it was due, it loses its place in the queue.
 #: - A free permit is kept for a job for TURN. If the job is not delivered by then, no permit is
 #:   kept during the next REST. So other callers lose at most TURN in each TURN + REST.
 CONSTANTS = MappingProxyType(
@@ -56,41 +56,42 @@ CONSTANTS = MappingProxyType(
         "CLAIM": 2500,  # a new holder that has not answered by then loses the lease
         "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
         "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
-        "ASLEEP": 5000,  # a waiter's next heartbeat is due at most this much later
+        "ASLEEP": 5000,  # a waiter without a heartbeat counts as dead after at most this time
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
-        "NEAR": 32,  # so many first waiters have the interval HEARTBEAT; each rank after adds 10 ms
-        "GRACE": 5000,  # the keys outlive the last lease and waiter by this time to twice this time
+        "NEAR": 32,  # number of first waiters with interval HEARTBEAT; each later rank adds 10 ms
+        "GRACE": 5000,  # the keys outlive the last lease or waiter by once to twice this time
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
         "CHUNK": 500,  # dead waiters that are removed from the queue at once
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
         "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
         "TOP_SHARES": 20,  # the status of a name shows this many of its heaviest shares
-        "EXCLUSIVE": 2**40,  # weight of the whole name: more than any limit
+        "EXCLUSIVE": 2**40,  # permits as which a lease of the whole name counts, above any limit
         "FORMAT": 1,  # version of the compact state; change it with the packed fields
-        "FINE": 120,  # the last minutes of history, which are stored in periods of a minute
-        "QUARTER": 15,  # minutes of a period of the older history
+        "FINE": 120,  # number of minutes of recent history, of which each minute is stored
+        "QUARTER": 15,  # older history is stored in periods of this many minutes
         "PLACE_LIFE": 90_000,  # how long the place of a job outlives the time when the job is due
         "SOONEST": 50,  # shortest time until a job comes back
         "LATEST": 60_000,  # longest time until a job comes back
         "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
-        "STARVED": 3,  # after so many deliveries of a job without a permit, a permit is kept for it
+        "STARVED": 3,  # number of deliveries without a permit after which one is kept for the job
         "TURN": 2000,  # how long a permit is kept for a job, and how long a job may be overdue
-        "REST": 30_000,  # how long no permit is kept for any job after the end of TURN
-        "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms
+        "REST": 30_000,  # after the end of TURN, no permit is kept for any job for this time
+        "PAIR": 2**40,  # count * PAIR + ms is one number for a count of events and a sum of ms
     }
 )
 
-#: Patterns and formats of the scripts. RECORD is the record of a token. It has a state and the
-#: number of the newest renewal, if any; a fence; a lease; and terms, which are constant: permits,
-#: limit, wake channel, label. The states: w waiting, g granted by a handoff, h held, k retained by
-#: `min_hold` after a release, x tombstone. PLACE is the record of a job; see `note_place.lua`.
+#: Patterns and formats of the scripts. RECORD is the record of a token. It starts with the state:
+#: w (waiting), g (granted by a handoff), h (held), k (retained by `min_hold` after a release), or x
+#: (tombstone). Then come the number of the newest renewal, if any, the fence, the lease duration,
+#: and the terms. TERMS are permits, limit, wake-up channel, share (if any), and label. PLACE is the
+#: record of a job; see `note_place.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "PLACE": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
-        "EVENTS": "'gwrntcslbvdxp'",  # a letter for each counter; p: max permits in use
+        "EVENTS": "'gwrntcslbvdxp'",  # the letters of all counters; p is the max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
@@ -132,7 +133,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
-    """Return ARGV by name, with defaults, and with the parts of `terms` and `wants`."""
+    """Return the values in ARGV by name. Include the defaults of arguments that are not sent, and
+    the parts of `terms` and `wants`."""
     names = script(verb).argv
     given = {name: DEFAULTS[name] for name in names[len(argv) :]}
     given.update(zip(names, argv, strict=False))
@@ -163,16 +165,18 @@ def header(text: str, word: str) -> tuple[str, ...]:
 
 
 def with_functions(text: str) -> str:
-    """Return `text` with all functions that it needs, directly or indirectly, as local ones."""
+    """Return the script `text` together with all functions that it needs, directly or
+    indirectly."""
     return "\n".join([*_placed(_code(text), set()), ""])
 
 
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
-    """Replace constants by their `values`, the script's KEYS in capitals by `KEYS[n]`, and fields
-    of a name by their positions.
+    """Return the script `text` without names of constants, keys, and fields.
 
-    If these were local variables instead, each function would have to capture them, which takes
-    time. Also remove indentation. Raise KeyError for an unknown field.
+    Replace constants by their `values`, the KEYS of the script, which are in capitals, by
+    `KEYS[n]`, and the fields of a name by their positions. If all these were local variables
+    instead, each function would have to capture them, which takes time. Also remove indentation.
+    Raise KeyError for an unknown field.
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
@@ -201,7 +205,8 @@ def functions() -> dict[str, list[str]]:
 
 
 def called(code: str) -> list[str]:
-    """Return the functions that are called, in order, except members of tables."""
+    """Return the names of the functions that `code` calls, in order. Leave out members of tables,
+    such as `string.sub`."""
     return re.findall(r"(?<![.:\w])([a-z_]+)\(", code)
 
 
@@ -212,8 +217,8 @@ def _code(text: str) -> list[str]:
 
 
 class _Statement(NamedTuple):
-    """A statement. `lines`: those before the block that the statement opens. `block`: the lines of
-    that block. `calls`: the functions to insert in front of the statement."""
+    """A statement of Lua. `lines`: its lines, without its block. `block`: the lines of its block,
+    if any. `calls`: the names of the functions to insert in front of the statement."""
 
     lines: list[str]
     block: list[str]
@@ -221,8 +226,8 @@ class _Statement(NamedTuple):
 
 
 def _placed(lines: list[str], made: set[str]) -> list[str]:
-    """Return `lines` with the functions that they call. Leave out the functions in `made`: the
-    script already has them."""
+    """Return `lines` together with the functions that they call. Leave out the functions in `made`,
+    because the script already has them."""
     made, placed = set(made), []
     for statement in _statements(tuple(lines)):
         for name in statement.calls:

@@ -1,7 +1,7 @@
 """Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
-`persist` repeats a step until the server answers. `LocalExpiry` is the earliest possible end of a
-lease. It is computed from the renewals that were sent, and from their answers.
+`persist` repeats a step until the server answers. `LocalExpiry` computes the earliest possible end
+of a lease from the renewals that were sent, and from their answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .keys import Keys
 
 SHORTEST_WAIT = 0.01  # shortest timeout of BLPOP in seconds: 0 would block forever
 BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
-TICK = 0.001  # seconds by which a lease may be shorter, because scripts count in whole ms
+TICK = 0.001  # seconds by which a lease may be too short, because scripts count in whole ms
 
 
 class Run(NamedTuple):
@@ -81,10 +81,10 @@ def seconds(reply: str) -> float:
 
 @dataclass(slots=True)
 class SendState:
-    """The state of a token on the server, as far as known. `unanswered`: True if an acquire request
-    of the token was not answered, and may still reach the server. `there`: True if the token may
-    have a place in the queue, or a lease. `announced`: True if `AcquireRequest.waits` was called,
-    and must be called again when the wait ends."""
+    """What is known of a token on the server. `unanswered`: True if a request of the token was not
+    answered, and may still reach the server. `there`: True if the token may have a place in the
+    queue, or a lease. `announced`: True if `AcquireRequest.waits` was called, so that it must be
+    called once more when the wait ends."""
 
     unanswered: bool = False
     there: bool = False
@@ -92,8 +92,9 @@ class SendState:
 
 
 def uncounted(step: Run) -> Run:
-    """Return the step to send after `step` was not answered. The server may have counted the event
-    already. So an acquire or a loss is sent with `keep` 0, and then scripts don't count it."""
+    """Return the step that repeats `step`, which was not answered. The server may have executed
+    `step`, and counted its event. So if it was an acquire, or reported a lost lease, set its
+    argument `keep` to 0, so that the script does not count the event twice."""
     if step.verb == "acquire" and step.argv[2] != "again":
         keep = 5
     elif step.verb == "release" and step.argv[3:4] == ("lost",):
@@ -104,12 +105,12 @@ def uncounted(step: Run) -> Run:
 
 
 def persist(step: Run, until: float, state: SendState, patient: bool = False) -> Plan:
-    """Return the answer to `step`. Repeat the step as long as that may help. At `until`, in seconds
-    of the monotonic clock, raise Failure.
+    """Return the answer to `step`. Repeat the step as long as a retry can succeed, at most until
+    the time `until` (in seconds of the monotonic clock). Then raise Failure.
 
-    A `patient` request has a place in the queue that it could lose. If the server is unreachable,
-    only a patient request is repeated until the time `until`. Any other request is repeated at most
-    once.
+    `patient`: True if the request has a place in the queue, which it could lose. If the server is
+    unreachable, only such a request is repeated until `until`. Any other request is repeated at
+    most once.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -118,9 +119,10 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
         except Failure as failure:
             if failure.why == "unanswered":
                 state.unanswered, step = True, uncounted(step)
+            # If a try had less time than the first, and was not answered, keep the earlier cause.
             if failure.why != "unanswered" or step.timeout == whole:
-                cause = failure.cause  # but keep the earlier cause if this try had less time
-            # Without a place in the queue, fail fast if the server is unreachable.
+                cause = failure.cause
+            # If the server is unreachable, a request without a place in the queue fails fast.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
@@ -137,13 +139,13 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
 
 
 def once(step: Run, start: float) -> Plan:
-    """Return the reply to a step that may run twice. Repeat the step until twice its timeout has
-    passed since `start`."""
+    """Return the reply to a step that the server may execute twice without harm. Repeat the step
+    until twice its timeout has passed since `start`."""
     return (yield from persist(step, start + 2 * step.timeout, SendState())).reply
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """Return the reply of a script, as `once` does. `attempt`: the timeout of the step."""
+    """Run a script with `once`, and return its reply. `attempt`: timeout of each try in seconds."""
     return once(Run(verb, keys.declared, argv, attempt), start)
 
 
@@ -155,8 +157,8 @@ class LocalExpiry:
     """
 
     # The server ignores a renewal with a lower number than the last one. So only the answer with
-    # the highest number counts. The server may execute a renewal with a higher number at any time.
-    # Then the lease lasts at least until the renewal's duration has passed since it was sent. The
+    # the highest number counts. The server may still execute a later renewal that was not answered.
+    # The lease then ends when the duration has passed since that renewal was sent, or later. The
     # earliest of these ends is the local expiry.
     __slots__ = ("_ends",)
 
@@ -177,7 +179,7 @@ class LocalExpiry:
         self._ends[nth] = (now + lease - TICK, False)
 
     def answered(self, nth: int, until: float) -> None:
-        """Record the answer to a renewal."""
+        """Record that the renewal `nth` was answered, and that the lease lasts until `until`."""
         self._ends[nth] = (until, True)
         ends = self._ends.copy()
         newest = max(nth for nth, (_, answered) in ends.items() if answered)

@@ -12,7 +12,8 @@ from .steps import Answer, Plan, Run, SendState, persist
 class Job(NamedTuple):
     """One delivery of a job by its task queue. `place`: a digest that identifies the job and its
     place in the queue of the name. `nth`: how many times the job was sent again. `ticket`: time of
-    its first request in µs of the server's clock, or 0. `label`: a text for operators."""
+    the job's first request in µs of the server's clock, or 0 in that request. `label`: a text for
+    operators."""
 
     place: str
     nth: int
@@ -32,21 +33,23 @@ class Later(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """This delivery must end without running the job. `why`: "copy" (the task queue delivered the
-    job twice: the job has ended, or was sent again since), or "cleared" (by an operator)."""
+    """This delivery must end without running the job. `why`: "copy" if the task queue has delivered
+    the job twice, and the job has ended or has been sent again since. "cleared" if an operator
+    cleared the job."""
 
     why: str
 
 
 def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
-    """Return a Grant, Later, or Dropped, or a Rejection if too many jobs and waiters wait. Raise
-    Failure if the server gave no answer within the budget."""
+    """Ask for a permit for a job. Return a Grant, Later, or Dropped. Return a Rejection for example
+    if too many jobs and waiters wait. Raise Failure if the server gave no answer within the
+    budget."""
     return (yield from acquire(ask, start, per_token=partial(_visit_with, job)))
 
 
 def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Return the outcome of the visit. Return None if the token has lost its lease. `acquire` then
-    tries again with another token."""
+    """Visit with one token, and return the outcome. Return None if the token has lost its lease, so
+    that `acquire` tries again with another token."""
     lease, _, wants, terms, keep, *_ = words_of(ask)
     of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
     argv = (token, lease, *of_job, wants, terms, keep, *last)

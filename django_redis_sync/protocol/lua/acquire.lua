@@ -5,21 +5,22 @@
 --   lease: ms, or inf
 --   how: try, wait, again (the heartbeat of a waiter), or shadow (grants in any case, and counts what it would reject)
 --   wants: the kind (p: plain; w: read/write), followed by the limit
---   terms: permits (0: the whole name), limit, channel ("-" in sync code), maybe the share as /LIMIT/SHARE, label
+--   terms: permits (0: the whole name), limit, channel ("-" in sync code), label. If the caller gives a share,
+--     /LIMIT/SHARE precedes the label.
 --   keep: minutes of history
 --   The other arguments may be left out:
---   mark: the override of the policy, see apply_override. Without it, or with "-", there is none.
---   max_waiters: the most waiters of the name. Without it, there may be any number.
+--   mark: the overrides of the policy, see apply_override; "-" (the default) for none
+--   max_waiters: the max number of waiters of the name; by default, there is no limit
 --   fair: 0 lets a newcomer pass a first waiter that needs more permits than are free
 --   compact: 0 keeps the name expanded
 -- Returns one of these texts:
 --   ok fence lease [used] [reason]. used: permits in use, if there are other holders. reason: why shadow mode would
 --     have rejected the caller.
---   wait now delay rank. delay: ms until the next heartbeat.
---   no reason waiting mean_hold limit. A rejection with four fields. For reason share, limit is that of the share.
---   more. Expired leases are left, so the caller repeats the call at once.
+--   wait now delay rank. now: server time in ms. delay: ms until the next heartbeat. rank: number of waiters ahead.
+--   no reason waiting mean_hold limit. A rejection, see reject. For reason share, limit is that of the share.
+--   more. This call has removed only some of the expired leases. The caller repeats the call immediately.
 --   large limit. The caller wants more permits than the limit in force.
---   kind other. The name is in use as the other kind.
+--   kind other. The name is in use as the kind `other`, which is not the caller's kind.
 --   gone. The lease or the place of the token has ended.
 --   dead. The token has a tombstone.
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
@@ -35,7 +36,7 @@ if packed then
 end
 local name, record = open(token, keep, us, mark)
 -- make count
-local reply, me, rank = nil, nil, nil -- me: the token if it is a waiter's
+local reply, me, rank = nil, nil, nil -- me: the token, if it belongs to a waiter
 if record then
   reply, terms = answer_known(name, token, record)
   if reply then return reply end

@@ -2,6 +2,7 @@
 -- KEYS leases never
 -- ARGV token mark keep
 --   token: the token of the lease or waiter, or the ID of the job
+--   mark, keep: as in acquire
 -- Returns one of these texts:
 --   ok
 --   gone. The lease, the waiter, or the job had ended before.

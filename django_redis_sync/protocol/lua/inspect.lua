@@ -1,9 +1,11 @@
 -- inspect: return the state of a name, without changes.
 -- KEYS leases never
 -- ARGV token max_rows
---   token: empty; max_rows: the most rows of holders, and the most rows of waiters
--- Returns now fence limit paused seen clash used holding waiting holders waiters, and for a name with shares:
---   number of shares, number of shares with waiters, and the heaviest shares (share, permits, waiters)
+--   token: empty; max_rows: the max number of rows of holders, and that of waiters
+-- Returns now fence limit paused seen clash used holding waiting holders waiters
+--   A name with shares has three more fields, see heaviest_shares.
+--   limit, paused: the overrides of the name. seen, clash: see mismatch. used: number of permits in use.
+--   holding, waiting: number of holders, number of waiters
 --   holders: token, end, record of each unexpired lease, by end
 --   waiters: token, ticket, deadline, record, in waiting order: the queue, parked waiters by share, then jobs that
 --   are away (the deadline of a job is the time when it is due)

@@ -3,10 +3,13 @@
 -- KEYS leases never
 -- ARGV token how value mark keep
 --   token: always empty
---   how: pause (value: see pause_ends; empty: a pause from now on, without an end) | resume (removes the pause) |
---   resize (value: the limit that replaces the limit of the callers) | reset (removes that limit) | poke (sets nothing,
---   and grants free permits after the override of the policy has changed)
---   mark: override of the policy, see apply_override (-: none)
+--   how: one of these words:
+--     pause: set a pause. value: see pause_ends; empty for a pause from now on, without an end
+--     resume: remove the pause
+--     resize: set a limit, which replaces the limits of the callers. value: the limit
+--     reset: remove this limit
+--     poke: change no override, and only grant free permits, because an override of the policy has changed
+--   mark: the overrides of the policy, see apply_override; "-" for none
 --   keep: minutes of history
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)

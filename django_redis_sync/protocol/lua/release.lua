@@ -8,7 +8,7 @@
 --     share: a writer becomes a reader, with the same lease
 --     lost: count a lease that was lost
 --   tombstone: 1 if an acquire of this token was not answered
---   hold: the permits stay taken for these ms after the grant; 0: not at all
+--   hold: for how many ms after the grant the permits stay taken, or 0
 --   place: the ID of the job that the holder has finished
 -- Returns one of these texts:
 --   ok [fence lease]. The two words follow if giveup found a lease.

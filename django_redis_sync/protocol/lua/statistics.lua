@@ -3,13 +3,13 @@
 -- KEYS shares sketch stats
 -- ARGV process entry life counts durations rejected rest keep peak
 --   process: a random name of the process
---   entry: its gauge, the permits that it holds now; empty if it holds none
---   life: ms until the gauge expires
+--   entry: the number of permits that the process holds now; empty if it holds none
+--   life: ms until the entry expires, unless the process repeats the call
 --   counts, durations, rejected: JSON objects with numbers as text. The keys of `counts` are events, those of
 --     `durations` are ranges of ms, and those of `rejected` are keys of the policy
---   rest: no key that is not in `rejected` had more rejections than this
+--   rest: each key that is not in `rejected` had at most this number of rejections
 --   keep: minutes of history
---   peak: the most permits of one key that were in use at the same time
+--   peak: the max number of permits of one key that were in use at the same time
 -- Returns ok
 local process, entry, life, counts, durations, rejected, rest, keep, peak = unpack(ARGV)
 local time = redis.call('TIME')
@@ -31,7 +31,7 @@ else
   redis.call('HSET', SHARES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
 end
 local gauges = redis.call('HGETALL', SHARES)
-for i = 1, #gauges, 2 do -- remove the gauges of dead processes
+for i = 1, #gauges, 2 do -- remove the entries of dead processes
   if tonumber(string.match(gauges[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', SHARES, gauges[i]) end
 end
 redis.call('PEXPIRE', SHARES, life)

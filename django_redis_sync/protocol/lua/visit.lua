@@ -1,6 +1,6 @@
 -- visit: ask for a permit for a job that its task queue has delivered. The reply is a lease, or the time after which
 -- the job has to be sent again. Until then, the job is "away" and keeps its place. Live waiters come before jobs.
--- Each delivery has a token of its own. If it is granted a lease, this is the token of the lease. If a call is repeated
+-- Each delivery has a token of its own, which is also the token of a lease that is granted to it. If a call is repeated
 -- with the same token, the reply is the same.
 -- KEYS leases never
 -- ARGV token lease place nth ticket wants terms keep mark max_waiters job

@@ -1,4 +1,4 @@
--- Store a lease of the token `t`, which ends at `ends`, and the record of the lease.
+-- Store a lease of the token `t`, and its record. The lease ends at `ends`.
 local function add_lease(name, t, ends, permits, record)
   if name.card == 0 then name.new_leases = true end
   redis.call('ZADD', LEASES, string.format(name.format, ends), t)

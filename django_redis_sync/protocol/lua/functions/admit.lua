@@ -1,7 +1,7 @@
 -- Grant a lease to a newcomer. `free`: true if enough permits are free. If not, shadow mode grants the lease and counts
--- a rejection. `alone`: true if the caller allows the compact state. The name then becomes compact, unless it has a
--- holder, an override, a tombstone, a job that is away, or a note about callers with different limits. The packed text
--- has the terms as the caller sent them, so it has no share.
+-- a rejection. `alone`: true if there are no waiters, and the caller allows the compact state. The name then becomes
+-- compact, unless the lease is permanent, or the name has a holder, an override, a tombstone, a job, or the field
+-- '#clash'. In the compact state, the terms are stored as the caller sent them, without a share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
   if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end

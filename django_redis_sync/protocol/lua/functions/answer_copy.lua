@@ -1,8 +1,8 @@
 -- Return the reply to a copy, or nil if this delivery counts as the job itself. A copy is a delivery of a job that its
 -- task queue has delivered before. While the job runs, a copy has to come again later. After the job has ended, a copy
 -- is dropped. While the job is away, a copy of the last delivery has to come again later, and a copy of an earlier
--- delivery is dropped. But if the next delivery is overdue by TURN, it seems lost. A copy of the last delivery then
--- counts as the job.
+-- delivery is dropped. But if the job is overdue by TURN, its next delivery seems lost. A copy of the last delivery
+-- then counts as the job.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)

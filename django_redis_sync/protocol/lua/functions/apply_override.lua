@@ -1,6 +1,6 @@
--- Apply the override of a policy to the name of one of its keys. `mark`: "<paused> <limit>", as the caller sends it; 0
--- stands for a part that is not overridden. For the format of <paused>, see pause_ends. If the name has an override of
--- its own, that one applies.
+-- Apply the overrides of a policy to the name of one of its keys. `mark`: "<paused> <limit>", as the caller sends it. A
+-- part that is not overridden is 0. For the format of <paused>, see pause_ends. Overrides of the name itself take
+-- precedence.
 local function apply_override(name, mark)
   local paused, limit = string.match(mark, '^(.+) (%d+)$')
   if paused ~= '0' and not name.paused then

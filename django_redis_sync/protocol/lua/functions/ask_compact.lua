@@ -1,5 +1,5 @@
--- Return the reply to an acquire of a name in the compact state. If that state can't hold the result, expand the
--- name and return nil.
+-- Return the reply to an acquire of a name in the compact state. If the compact state can't store the result, expand
+-- the name and return nil.
 -- `packs`: true if the new lease may be stored in the compact state.
 local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   local token, lease, how, wants, terms, _, mark, max_waiters = unpack(ARGV)

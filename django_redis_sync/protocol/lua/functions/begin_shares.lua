@@ -1,4 +1,4 @@
--- If the caller gives a share, mark the name as one with shares.
+-- If the terms of the caller have a share, store that the name has shares.
 local function begin_shares(name, terms)
   name.shared = share_of(terms) and '0'
   if name.shared then

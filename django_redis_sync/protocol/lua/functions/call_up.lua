@@ -1,6 +1,6 @@
--- Move the first parked waiter of a share into the queue, if the share's limit allows the permits of this waiter.
--- `held`: permits that the share holds; `ticket`: see enter_queue. Return the waiter's token, or '' if no waiter was
--- moved.
+-- Move the first parked waiter of a share into the queue, unless its permits would exceed the limit of the share.
+-- `held`: number of permits that the share holds. `ticket`: see enter_queue. Return the token of the waiter, or '' if
+-- no waiter was moved.
 local function call_up(name, share, held, ticket)
   for _ = 1, BOUND do
     local member = redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', '1')[1]

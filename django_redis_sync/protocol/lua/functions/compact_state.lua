@@ -1,8 +1,8 @@
--- Read the compact state. A name is compact if it has at most one lease and no waiters. Its lease is then one packed
--- field of the hash LEASES, and its only other key has the counters. Return the packed text: '' for an unused name,
--- false for an expanded one. Then return the clock in microseconds (not for an expanded name), and the COMPACT fields:
+-- Read the compact state. A name can be compact if it has at most one lease and no waiters. The field '#' of the hash
+-- LEASES is then a packed text with the state, and the only other key has the counters. If the name is expanded, return
+-- false. Otherwise return the packed text ('' for an unused name), the time in microseconds, and the COMPACT fields:
 -- fence, expiry of the key, end of the lease (0: none), seen, peak, holder, and the position of the record. A name that
--- has INFO is expanded, whatever its other keys are.
+-- has the key INFO is expanded, even if it has a packed text.
 local function compact_state(base)
   if redis.call('EXISTS', base .. 'info') == 1 then
     set_key_names(base)

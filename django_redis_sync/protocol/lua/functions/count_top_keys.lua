@@ -1,7 +1,7 @@
--- Add the durations per hour and bucket ("<hour>:d:<bucket>"), and the rejections per hour of the keys that were
--- rejected most ("<hour>:k:<key>"). Keep the top TOP_KEYS keys of an hour by the algorithm of Misra and Gries: subtract
--- the count of the next key from all counts, and add it to "<hour>:off". So no count is too high, and none is too low
--- by more than "<hour>:off".
+-- Add counts to fields of the present hour: of durations by their range ("<hour>:d:<range>"), and of rejections by key
+-- ("<hour>:k:<key>"). At most TOP_KEYS keys stay, by the algorithm of Misra and Gries: if there are more, subtract the
+-- highest count beyond the first TOP_KEYS from all counts, remove keys without a count, and add the subtracted number
+-- to "<hour>:off". So a count is never too high, and too low by at most "<hour>:off". `rest`: see statistics.
 local function count_top_keys(name, durations, rejected, rest)
   local hour = math.floor(name.minute / 60)
   local this = hour .. ':'

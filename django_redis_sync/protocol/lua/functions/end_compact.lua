@@ -1,4 +1,5 @@
--- Return the reply to a release of a name in the compact state, or expand the name and return nil.
+-- Return the reply to a release of a name in the compact state. If the release can't be done in this state, expand the
+-- name and return nil.
 local function end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   local token, fence, keep, _, tombstone, hold = unpack(ARGV)
   local held = holder == token and us < ends * 1000

@@ -1,5 +1,5 @@
--- Remove the record of a job that the holder of `token` has finished. If the task queue may deliver the job again
--- (`seen`), mark the record as ended instead, so that such a delivery is dropped.
+-- Remove the record of a job that the holder of `token` has finished. If the task queue may deliver the job again (the
+-- field `seen` is 1), mark the record as ended instead, so that such a delivery is dropped.
 local function end_run(name, place, token, own)
   local base = string.sub(LEASES, 1, -7)
   local state, nth, owner, ticket, vain, seen, share, job = string.match(redis.call('HGET', INFO, place) or '', PLACE)

@@ -1,5 +1,5 @@
--- Remove and count the lease or the waiter of a token. If the caller asks for a tombstone, write it. If the caller
--- gives `hold`, the permits of a released lease stay taken.
+-- Remove the lease or the waiter of a token, and count the end of a live lease. If the caller asks for a tombstone,
+-- write it. If the caller gives `hold`, the permits of a released lease stay taken until `hold` ms after its grant.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then

@@ -1,5 +1,5 @@
--- Set the expiry of keys to `expiry`. If the name gets a new expiry (`later` is true), set it for all keys of the name.
--- Else set it only for the keys that this script may have created.
+-- Set the expiry of keys to `expiry`. If `later` is true, the expiry of the name has changed, so set it for all keys of
+-- the name. Otherwise set it only for the keys that this script may have created.
 local function extend(name, later, expiry)
   local keys = {nil, nil, nil, nil} -- preallocated
   if later then keys[1] = INFO end

@@ -1,4 +1,5 @@
--- Return true if `permits` permits are free. 0 stands for the whole name. It is free if the name has no lease.
+-- Return true if the name has `permits` free permits, and is not paused. If `permits` is 0, return true if the whole
+-- name is free, that is, if it has no lease.
 local function fits(name, permits, limit)
   if name.paused then return false end
   if permits == 0 then return name.card == 0 end

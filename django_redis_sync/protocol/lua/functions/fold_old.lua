@@ -1,7 +1,7 @@
 -- Move an old count to the field of a longer period. The count moves from "<minute>:<what>" to
 -- "<minute>q:<what>", which is a quarter of an hour, and from there to "total:<what>". The count of a minute includes
--- the milliseconds (see `count`); the longer periods have a field "…:ms" for them. Peaks are not added: a quarter has
--- the highest peak of its minutes, and the totals have none.
+-- a sum of ms (see `count`). Longer periods have a separate field "…:ms" for the sum. Peaks are not added up: a quarter
+-- has the highest peak of its minutes, and the totals have no peak.
 local function fold_old(name, field, minute, fine, keep)
   local at, quarter, what = string.match(field, '^(%d+)(q?):(.+)$')
   local age = at and minute - at or 0

@@ -1,6 +1,6 @@
--- Grant a lease to `t`. `ticket`: the time when a waiter came; `handed`: true for a handoff, which the new holder has
--- yet to claim; `shadow`: true if only shadow mode grants the lease, so that a rejection is counted. Return the fence
--- as text, the duration of the lease in ms as text, and the permits in use.
+-- Grant a lease to the token `t`. `ticket`: the time when a waiter or job came, or nil. `handed`: true for a handoff,
+-- which the new holder has to claim. `shadow`: true if only shadow mode grants the lease, so that a rejection is
+-- counted. Return the fence as text, the duration of the lease in ms as text, and the number of permits in use.
 local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
   -- The fence is a time, so it grows even if the keys were lost, unless the clock goes back.
   name.fence = name.fence < name.us and name.us or name.fence + 1

@@ -1,6 +1,5 @@
--- Grant free permits to waiters, from the head of the queue on. Remove the dead waiters that are found there. `me`: the
--- token of the waiter whose heartbeat runs this script, or nil. Return the reply to `me`, or nil if `me` was granted
--- nothing.
+-- Grant free permits to the first waiters of the queue, in order. Remove dead waiters at its head. `me`: the token of
+-- the waiter whose heartbeat runs this script, or nil. Return the reply to `me`, or nil if `me` got no lease.
 local function hand_off(name, me)
   local reply, dead = nil, 0
   for _ = 1, BOUND do

@@ -1,5 +1,5 @@
--- Return the highest use in this minute as the text "<minute>:<permits>". The field '#peak' has the same format.
--- `used`: the permits in use now.
+-- Return the highest number of permits that were in use at once in this minute, as the text "<minute>:<permits>".
+-- `used`: the number of permits in use now. `peak`: an earlier result, from any minute.
 local function highest_use(stats, minute, peak, used)
   local this = minute .. ':'
   if used <= tonumber(string.match(peak, '^' .. this .. '(%d+)$') or 0) then return peak end

@@ -1,7 +1,7 @@
--- Return true if the last free permit is kept for another job. That job got no permit STARVED times although its turn
--- was near, and it is due within TURN. The permit is kept for at most TURN after the first caller found it kept.
--- '#places' is empty if no permit is kept. Else it is "<due> <since> <place>", where <since> is the time of that first
--- caller, or 0.
+-- Return true if the last free permit is kept for a job, and this job is not the caller. A permit is kept for a job
+-- that got none in STARVED visits, although its turn was near. It is kept only around the time when the job is due, and
+-- for at most TURN after the first caller that did not get it. The field '#places' is "<due> <since> <place>", or empty
+-- if no permit is kept. <due>: when the job is due. <since>: when that first caller came, or 0. <place>: the job.
 local function keeps(name)
   local due, since, place = string.match(name.places, '^(%d+) (%d+) (%S+)$')
   due, since = tonumber(due), tonumber(since)

@@ -1,6 +1,6 @@
--- Update the share of the token `t`; the caller is removing `t`. `ends`: the end of the lease of `t`, or false if `t`
+-- Update the share of the token `t`, because `t` is being removed. `ends`: the end of the lease of `t`, or false if `t`
 -- is a waiter. `ticket`: the ticket of `t` in the queue, or false. If the share then has no waiter in the queue, its
--- first parked waiter enters the queue with this ticket (without one, at the end).
+-- first parked waiter enters the queue. It gets this ticket or, if `ticket` is false, enters at the end.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

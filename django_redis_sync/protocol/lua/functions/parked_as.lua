@@ -1,4 +1,4 @@
--- Return the text that stands for a waiter in PARKED. PARKED is in the order of the shares, then of arrival.
+-- Return the text of a waiter in the sorted set PARKED, which is ordered by share, and then by arrival.
 local function parked_as(share, arrival, t)
   return share .. ' ' .. string.format('%016.0f', arrival) .. ' ' .. t
 end

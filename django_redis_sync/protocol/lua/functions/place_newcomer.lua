@@ -1,4 +1,5 @@
--- Grant permits to a newcomer, reject it, or append it to the queue. Return the reply, or nil and the newcomer's rank.
+-- Grant permits to a newcomer, reject it, or append it to the queue. Return the reply or, if the newcomer has to wait,
+-- nil and its rank in the queue.
 local function place_newcomer(name, base, permits, limit, waiting)
   if name.shared then
     return place_in_share(name, base, permits, limit, waiting)

@@ -1,5 +1,6 @@
--- Count a rejection, and return the reply. It has the reason (full, share, or timeout; paused if the name is paused),
--- the number of waiters, for how many ms permits were held on average lately (empty: unknown), and the limit in force.
+-- Count a rejection, and return the reply "no reason waiting mean_hold limit". reason: `reason` (full, share, or
+-- timeout), or paused if the name is paused. waiting: number of waiters. mean_hold: for how many ms permits were held
+-- on average lately, or empty if unknown. limit: the limit in force.
 local function reject(name, reason, waiting, limit)
   local idle = reason == 'full' and name.card + waiting == 0
   if idle then name.puts = {} end -- don't store an unused name

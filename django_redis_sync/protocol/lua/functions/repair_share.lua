@@ -1,4 +1,5 @@
--- If no waiter of a share is in the queue, call up its first parked waiter. This happens if the queue was lost.
+-- If no waiter of a share is in the queue, move its first parked waiter into the queue. This is necessary after the key
+-- of the queue was lost.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end

@@ -1,4 +1,5 @@
--- Remove what has expired, and grant free permits to live waiters. They come before the job that visits.
+-- Remove expired leases, dead waiters, and jobs that did not come back. Then grant free permits to waiters, which come
+-- before the visiting job.
 local function serve_others(name, base, place, terms)
   if not name.shared then
     begin_shares(name, terms)

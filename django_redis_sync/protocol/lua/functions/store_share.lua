@@ -1,5 +1,5 @@
--- Store the number of permits that a share holds, and its waiter in the queue. Write both at once, because this script
--- may read them again.
+-- Store the number of permits that a share holds, and its waiter in the queue. Write both here and not in `finish`,
+-- because this script may read them again.
 local function store_share(name, share, held, first)
   if held == 0 and first == '' then
     redis.call('HDEL', INFO, '/' .. share)

@@ -1,5 +1,5 @@
--- Remove expired leases and dead waiters, up to a bound per script. `me`: the token of the waiter whose heartbeat runs
--- this script, or nil. It is alive, even if its deadline has passed.
+-- Remove expired leases and dead waiters, up to a maximum number per script. `me`: the token of the waiter whose
+-- heartbeat runs this script, or nil. This waiter is alive, even if its deadline has passed.
 local function sweep(name, me)
   if name.us < name.fence then -- fences are times, so the clock was set back. Shorten leases and deadlines
     for _, key in ipairs({LEASES, WAITERS}) do

@@ -1,5 +1,6 @@
--- Grant the only lease, in the compact state. `expired`: the token of the former holder, or ''. `new`: true if this
--- call creates the key. Return the reply. Most acquires end here, so this function calls few others.
+-- Grant the only lease of a name in the compact state, and return the reply. `expired`: the token of an expired lease,
+-- or ''. `new`: true if this call creates the key. Most acquires end here, so for speed, this function calls few other
+-- functions.
 local function take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, seen, peak, expired, new)
   local now = (us - us % 1000) / 1000
   fence = fence < us and us or fence + 1

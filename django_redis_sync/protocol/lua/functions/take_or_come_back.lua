@@ -1,5 +1,5 @@
--- If it is the turn of a job, grant it a permit. Otherwise store the time at which the job has to come again. Return
--- the reply.
+-- If it is a job's turn, grant it a permit. Otherwise store the time at which the job is due, that is, has to come
+-- again. Return the reply in both cases.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)

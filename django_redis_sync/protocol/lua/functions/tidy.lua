@@ -1,5 +1,5 @@
--- Once a minute, add the counters that are older than FINE minutes to those of their quarter of an hour. Add the
--- counters that are older than `keep` minutes to the totals.
+-- Once a minute, add counters of minutes that are more than FINE minutes ago to the counters of their quarter of an
+-- hour. Add counters that are more than `keep` minutes old to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
   local last = redis.call('HGET', name.stats, 'tidied')

@@ -1,5 +1,5 @@
--- Return the reply to a waiter. It has the ms after which the waiter repeats its acquire. A waiter that is late by
--- PATIENCE counts as dead.
+-- Return the reply to a waiter. The reply says after how many ms the waiter has to repeat its acquire. A waiter that is
+-- late by PATIENCE counts as dead.
 local function wait(name, token, rank, channel)
   -- The waiter at rank N watches the lease that expires N-th, so one waiter wakes up per expiring lease.
   local delay = math.min(HEARTBEAT + math.max(0, rank - NEAR) * 10, ASLEEP - PATIENCE)

@@ -1,4 +1,5 @@
--- Return the number of waiters of a share: the parked ones, and `first`, its waiter in the queue ('' for none).
+-- Return the number of waiters of a share: those that are parked, and its waiter in the queue. `first`: the token of
+-- the waiter in the queue, or '' if there is none.
 local function waiting_in_share(share, first)
   return redis.call('ZLEXCOUNT', PARKED, '[' .. share .. ' ', '(' .. share .. '!') + (first == '' and 0 or 1)
 end
