@@ -30,7 +30,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 DJANGO_REDIS = ("6", "7")
 #: Each version of Django, and the oldest version of Python that supports it.
 DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
-#: Variable with the folder of a newer `redis-server`, such as that of Debian's redis-tools.
+#: Environment variable with the folder of a newer `redis-server`, such as that of redis-tools.
 NEWER_REDIS = "DJANGO_REDIS_SYNC_NEWER_REDIS"
 
 #: Folders with pyenv's interpreters. The interpreter that runs this file may be one of them.
@@ -91,7 +91,7 @@ def _versions(django: str, django_redis: str) -> list[str]:
 @nox.session
 @nox.parametrize("python,django,django_redis", list(_lines()))
 def tests(session: nox.Session, django: str, django_redis: str) -> None:
-    """Run the tests on one line of the matrix, without browser, deep, and tools tests."""
+    """Run the tests on one line of the matrix, except those marked browser, deep, or tools."""
     _test(session, _versions(django, django_redis), "-m", "not browser and not deep and not tools")
 
 

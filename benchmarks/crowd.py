@@ -69,7 +69,7 @@ class Failed(Exception):
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
     """Run a contender in new processes that start at the same time."""
-    others = _connections(url)  # connections of this process from earlier benchmarks
+    others = _connections(url)  # connections that this process has kept from earlier benchmarks
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
     key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"

@@ -1,4 +1,4 @@
-"""The cost of an uncontended acquire and release in one thread."""
+"""Measure the cost of an acquire and a release in one thread, without other callers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .contenders import OURS, REDIS_PY
 from .report import Table
 
-#: benchmark -> (column, label below the bars)
+#: What the plots show: benchmark -> (column of its table, label below the bars)
 _SHOWN = {
     "uncontended": (f"× {REDIS_PY}", "time of one cycle, redis-py's Lock = 1 (less is better)"),
     "limit-1": ("cycles/s", "cycles per second, limit 1, 2 × 8 threads"),

@@ -1,4 +1,4 @@
-"""The import time and the memory that the app adds to a process."""
+"""Measure the import time and the memory that the app adds to a process."""
 
 from __future__ import annotations
 

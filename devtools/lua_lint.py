@@ -78,12 +78,12 @@ def _layout(text: str) -> Iterator[str]:
     within = False  # True after the first line of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
-        made = code.strip().removeprefix("-- make ").split() if "-- make " in code else []
+        inserted = code.partition(scripts.INSERT)[2].split()
         code = code.partition("--")[0].rstrip()
         where = f"line {number}"
-        for name in made:
+        for name in inserted:
             if name not in scripts.functions():
-                yield f"{where} makes {name}, which is not a function"
+                yield f"{where} inserts {name}, which is not a function"
         if not code:
             continue
         word, depth = code.split()[0], len(code) - len(code.lstrip())

@@ -67,7 +67,7 @@ def find_server() -> Path | None:
 def free_port() -> int:
     """Return a free loopback port with a free Cluster bus port (10000 above it). Raise NoServer if
     there is none."""
-    # With the usual random numbers, processes with equal seeds would try the same ports.
+    # SystemRandom has no seed. With a seed, as in tests, several processes would try equal ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:
@@ -94,11 +94,11 @@ def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
 
 
 class RedisServer:
-    """A Redis server in a directory of its own, on loopback or a Unix socket. Also a context
+    """A Redis server in a directory of its own, on loopback or a Unix socket. It is also a context
     manager.
 
-    `port`: None picks a free port, which stays the same after `restart()`. `config`: directives, in
-    addition to `defaults()`. `environment`: additional variables.
+    `port`: None picks a free port, which stays the same after `restart()`. `config`: configuration
+    directives besides those of `defaults()`. `environment`: additional environment variables.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class RedisServer:
             while chunk := connection.recv(4096):
                 reply += chunk
         if reply.startswith((b"-NOAUTH", b"-NOPERM")):
-            return True  # the server runs, and requires a login
+            return True  # the server runs, but requires a login or a permission
         return reply.startswith((b"+PONG", b"-MASTERDOWN")) and (
             b"process_id:%d\r" % (self.pid or 0) in reply
         )

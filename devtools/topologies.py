@@ -152,7 +152,7 @@ class Sentinels(_Servers):
         # an equal URL.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
-        # By default, a primary waits for more replicas for 5 s before it sends its data.
+        # By default, a primary waits 5 s for further replicas before it sends its data.
         quick: dict[str, ConfigValue] = {
             "repl-diskless-sync-delay": 0,
             "repl-ping-replica-period": 1,

@@ -332,7 +332,7 @@ class Course:
         return found
 
     def idle(self) -> list[Finding]:
-        """Find times when a permit was free, and no waiter got in."""
+        """Find times when a permit was free, but no waiter got in."""
         harm, found = ("harm", None), list[Finding]()
         spans: list[Any] = [(start, end, harm) for start, end in self.harms[""]]
         for visit in self.visits:
@@ -393,7 +393,7 @@ class Course:
             spans.append((visit.gone, visit.gone + lease))
         return spans
 
-    # Answers that are late, early or wrong, and losses
+    # Late, early, and wrong answers, and lost leases
 
     def outcomes(self) -> Iterator[Finding]:
         claims, lease = self.claims, self.claims.lease or math.inf

@@ -36,7 +36,7 @@ SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
 class Grant:
     token: str
     number: int
-    sent: float  # the lease ends at this time plus its duration, or later
+    sent: float  # when the request was sent; the lease lasts at least its duration from then on
     pid: int
     ended: threading.Event
 
@@ -113,7 +113,7 @@ class Right(Adapter):
             raise
 
     def pause(self) -> None:
-        """Wait between two tries."""
+        """Wait before the next try of an acquire."""
         if "subscribes-late" not in self.defects:
             return time.sleep(0.02)
         with self.client.pubsub() as channel:

@@ -167,7 +167,7 @@ class Way(ThreadingTCPServer):
     # One thread accepts connections, and two threads serve each connection
 
     def _serve(self, client: socket.socket, *_: Any) -> None:
-        with contextlib.suppress(OSError):  # the server is down
+        with contextlib.suppress(OSError):  # the server may be down
             pair = _Pair(client, socket.create_connection((HOST, self._to)))
             self._pairs.add(pair)
             answers = threading.Thread(target=self._pump, args=(self._answers, pair), daemon=True)
@@ -256,7 +256,7 @@ class Hand:
 
     def start(self, *words: Any) -> None:
         self._unanswered += 1
-        with contextlib.suppress(OSError):  # the worker died
+        with contextlib.suppress(OSError):  # the worker may have died
             self.line.send(words)
 
     def end(self, seconds: float = COMMAND_SECONDS) -> Any:
@@ -319,7 +319,7 @@ class Team(list[Hand]):
     resume = partialmethod(signal, number=SIGCONT)
 
     def kill_alone(self) -> None:
-        """Kill the workers, but not the processes that they started."""
+        """Kill the workers, but not the processes that the workers have started."""
         for hand in self:
             os.kill(hand.pid, SIGKILL)
             hand.line.close()

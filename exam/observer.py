@@ -174,7 +174,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         self._file.close()
 
     def seat(self, who: str) -> Seat:
-        """Return a seat for this process."""
+        """Return a Seat, with which this process reports events under the name `who`."""
         return Seat(self.path, who)
 
     def watch(self, pid: int) -> None:
@@ -188,7 +188,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
             return sorted(self._events, key=lambda event: event.at)
 
     def _read(self) -> None:
-        """Read new lines."""
+        """Read the new lines of the file, and add their events."""
         *lines, self._unread = (self._unread + self._file.read()).split(b"\n")
         for line in lines:
             at, seat, pid, who, what, *words = json.loads(line)

@@ -83,8 +83,8 @@ class Worker:
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
-        """Hold the lock for `seconds`, and check it often. Before that, sleep for `doze` seconds
-        without a check."""
+        """Hold the lock. First sleep for `doze` seconds without a check, and then check for
+        `seconds` whether the lock is still held."""
         if self.grant is None:
             return "nothing"
         time.sleep(doze)
@@ -143,7 +143,8 @@ class Worker:
         return "stormed"
 
     def crowd(self, count: float, wait: float) -> str:
-        """Let threads or tasks wait for the lock. Report only one of them to the observer."""
+        """Let `count` threads or tasks wait for the lock. Report only one of them to the
+        observer."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
@@ -227,8 +228,8 @@ class Worker:
         return "alarmed"
 
     def close_loop(self) -> str:
-        """Acquire the lock on a new event loop. Close the loop without a release, and without
-        cancelling a task that waits."""
+        """Acquire the lock on a new event loop, and let a task wait for it. Then close the loop,
+        without a release, and without cancelling the task."""
         self.lock, self.loop = self.kind(self.place), asyncio.new_event_loop()
         self.seat.ask(self.place.name, 5)
         self.grant = self.loop.run_until_complete(asyncio.wait_for(self.lock.aacquire(5), 5))

@@ -597,7 +597,8 @@ def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:
             "weight for if whole",
         ),
         "once, where it is made": (
-            "-- make weight\nif a then\n  weight(1)\nend\nif a then\n  weight(2)\nend\n",
+            "-- insert functions: weight\nif a then\n  weight(1)\nend\n"
+            "if a then\n  weight(2)\nend\n",
             "weight if if",
         ),
         "in each block that calls it": (

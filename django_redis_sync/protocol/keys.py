@@ -1,7 +1,7 @@
-"""Redis keys: `PREFIX:{NAME}:part`. All keys of a name are in one Cluster slot.
+"""Redis keys: `PREFIX:{NAME}:part`. Because of the braces, all keys of a name are in one slot.
 
-`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy, NAME is `POLICY@KEY`, and
-only this `@` is unquoted.
+`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy, NAME is `POLICY@KEY`. The
+`@` between policy and key is not quoted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PARTS = ("leases", "queue", "parked", "waiters", "info", "wake:", "stats")
 
 
 class Token(str):
-    """A token, or a key that ends with one. A token is a secret, so `repr` shortens it for error
-    pages and mails."""
+    """A token, or a Redis key that ends with a token. A token is a secret, so `repr` shortens it,
+    for example in error pages and mails."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: Policies by the Redis key of the operators' overrides and the quoted name of the policy.
+#: Policies by two texts: the Redis key of the operators' overrides, and the policy's quoted name.
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
@@ -216,5 +216,5 @@ def split(quoted: str) -> tuple[str, str | None]:
 
 
 def display(name: str, key: str | None) -> str:
-    """Return a name, or a key of a policy, as shown to people."""
+    """Return the text that people see for a name, or for a key of a policy."""
     return name if key is None else f"{name}@{key}"

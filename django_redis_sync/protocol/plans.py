@@ -177,7 +177,7 @@ def acquire(
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A request that was not answered may still reach the server. It must not take permits.
+        # A request that was not answered may still reach the server, and must not take permits.
         if state.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -212,7 +212,7 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
 
 
 def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Grant | None:
-    """Return the Grant if the first answer completes the acquire, else None."""
+    """Return a Grant if the first answer already grants the request. Otherwise return None."""
     reply = answer.reply
     if reply[0] == "ok" and ask.lease < math.inf:
         return _grant(ask, token, reply, answer.sent, False, 0.0)
@@ -330,7 +330,7 @@ def counting_loss(keys: Keys, grant: Grant) -> Run:
 
 
 def given_back(answer: Answer, *_: Any) -> bool | None:
-    """Return True if the first answer completes the release, else None."""
+    """Return True if the first answer already says that the lease was released, else None."""
     return True if answer.reply[0] == "ok" else None
 
 

@@ -6,7 +6,7 @@ creation costs a tenth of a command. So the composer inserts a function in front
 that calls it. A run that skips the statement doesn't create the function. If several statements of
 a block call a function, a line before them inserts the function for the rest of the block:
 
-    -- make count grant
+    -- insert functions: count grant
 
 The composer reads lines, not Lua syntax. `devtools/lua_lint.py` rejects what the composer would
 misread. The rules are:
@@ -33,7 +33,7 @@ from ..values import MOST_PERMITS as MOST_PERMITS
 from .keys import share_of_terms
 
 LUA = Path(__file__).parent / "lua"
-_MAKE, _OPENS = "-- make ", ("then", "do", "else")
+INSERT, _OPENS = "-- insert functions: ", ("then", "do", "else")
 
 #: Constants of the scripts, which Python uses too. Times are in milliseconds.
 #:
@@ -122,7 +122,7 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: The value of `max_waiters` that means no limit. There are always fewer waiters.
+#: The value of `max_waiters` for no limit. It is higher than any number of waiters.
 ANY = 10**9
 
 #: The defaults of the arguments that a caller may leave out.
@@ -146,7 +146,7 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
     return given
 
 
-#: Scripts on a name, and scripts on several names.
+#: The scripts that use a single name, and those that use several names.
 NAME_SCRIPTS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
 OTHER_SCRIPTS = ("marks", "statistics")
 
@@ -160,7 +160,7 @@ def read(name: str) -> str:
 
 
 def header(text: str, word: str) -> tuple[str, ...]:
-    """Return the names in the lines `-- WORD …` of a file, for example the KEYS of a script."""
+    """Return the words after `-- WORD ` in lines of a file, for example the KEYS of a script."""
     return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
 
 
@@ -211,8 +211,8 @@ def called(code: str) -> list[str]:
 
 
 def _code(text: str) -> list[str]:
-    """Return the lines of `text` without empty lines and comments. Keep `-- make` lines."""
-    lines = (re.sub(rf"\s*--(?!{_MAKE[2:]}).*", "", line) for line in text.splitlines())
+    """Return the lines of `text` without empty lines and comments, except INSERT lines."""
+    lines = (re.sub(rf"\s*--(?!{INSERT[2:]}).*", "", line) for line in text.splitlines())
     return [line for line in lines if line]
 
 
@@ -237,8 +237,8 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the lines of a function, after the lines of the functions that it always calls. Return
-    no lines if the script already has the function."""
+    """Return the lines of a function. The lines of functions that each call of it needs come first.
+    Return no lines if the function is in `made`, because the script already has it."""
     if name in made or name not in functions():
         return []
     made.add(name)
@@ -250,16 +250,16 @@ def _defined(name: str, made: set[str]) -> list[str]:
 
 @cache
 def _statements(lines: tuple[str, ...]) -> list[_Statement]:
-    """Return the statements of a block. The result is cached, because a function is inserted in
-    many places."""
+    """Return the statements of a block. The results are cached, because many scripts insert the
+    same functions."""
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
     found: list[_Statement] = []
     for start, stop in zip(starts, [*starts[1:], len(lines)], strict=False):
         first, *rest = lines[start:stop]
         word = first.split()[0]
-        if first.lstrip().startswith(_MAKE):
-            found.append(_Statement([], [], first.split()[2:]))
+        if first.lstrip().startswith(INSERT):
+            found.append(_Statement([], [], first.partition(INSERT)[2].split()))
         elif not first.endswith(_OPENS):
             found.append(_Statement([first, *rest], [], called("\n".join([first, *rest]))))
         elif word == "elseif":  # functions for an `elseif` have to be inserted before the `if`

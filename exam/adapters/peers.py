@@ -129,9 +129,9 @@ class OnLoop(Adapter):
         return self.run(self.aacquire(wait))
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of a coroutine. If the caller is interrupted, cancel the coroutine. If
-        the coroutine has already ended, return its result all the same, so that the caller does not
-        lose its grant."""
+        """Run a coroutine, and return its result. If an exception interrupts the caller meanwhile,
+        cancel the coroutine, and raise the exception. But if the coroutine has ended before the
+        cancellation, return its result, so that the caller does not lose its grant."""
         if self._loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, daemon=True).start()

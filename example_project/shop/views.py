@@ -102,7 +102,7 @@ def _sale_page(request: HttpRequest, answer: str = "", status: int = 200) -> Htt
 @require_GET
 @semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=0)
 def export_now(request: HttpRequest) -> HttpResponse:
-    """Return an export at once, or a 503."""
+    """Return an export if a permit is free, or else a 503."""
     return _export(request)
 
 

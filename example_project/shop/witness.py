@@ -43,7 +43,7 @@ class Witness:
 
     @contextmanager
     def watch(self, who: str, arrived: float) -> Iterator[Visit]:
-        """Count the caller as inside during the `with` block."""
+        """Count a visit by `who` as inside during the `with` block."""
         with self._gate():
             visit = Visit(
                 who, os.getpid(), os.getppid(), arrived, time.monotonic(), len(self._present()) + 1
@@ -85,8 +85,8 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let one thread of all processes in at a time. A thread stays for less than a
-        millisecond."""
+        """Let only one thread at a time run the block, among the threads of all processes. A thread
+        stays for less than a millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)

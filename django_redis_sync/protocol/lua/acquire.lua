@@ -35,7 +35,7 @@ if packed then
   if reply then return reply end
 end
 local name, record = open(token, keep, us, mark)
--- make count
+-- insert functions: count
 local reply, me, rank = nil, nil, nil -- me: the token, if it belongs to a waiter
 if record then
   reply, terms = answer_known(name, token, record)

@@ -1,9 +1,11 @@
 -- renew: change the end of a lease, or confirm a handoff.
 -- KEYS leases never
 -- ARGV token fence how ms nth known keep
---   how: set (the lease ends in `ms`; inf: never), adopt (set, by the new owner of a detached lease), or confirm (the
---   end stays)
---   nth: number of this renewal of the lease. If it is lower than that of an earlier request, nothing changes.
+--   how: one of these words:
+--     set: the lease ends after `ms` (inf: never)
+--     adopt: as set, but for the new owner of a detached lease
+--     confirm: the end of the lease stays
+--   nth: number of this renewal of the lease. If a renewal with a higher number was executed, nothing changes.
 --   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
 -- Returns one of these texts:
 --   ok lease. lease: ms left, or inf.

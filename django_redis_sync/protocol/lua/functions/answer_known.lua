@@ -1,5 +1,5 @@
--- Return the reply to an acquire whose token has a record already. If the token waits, return nil and the terms of the
--- waiter (permits, limit, share, and label).
+-- Return the reply to an acquire if its token already has a record. If the token belongs to a waiter, return nil and
+-- the terms of the waiter (permits, limit, channel, share, label).
 local function answer_known(name, token, record)
   local state, _, fence, _, terms = string.match(record, RECORD)
   if state == 'x' then return 'dead' end

@@ -1,5 +1,5 @@
--- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, a parked waiter of the share
--- enters the queue at its end.
+-- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, let a parked waiter of the share
+-- enter the queue at its end.
 local function take_share(name, t, permits, record)
   if name.card == 1 then -- the name had no leases, so earlier counts are invalid
     name.shared = whole(name, name.fence)

@@ -1,4 +1,5 @@
--- Return how many permits a lease counts as. A lease of the whole name (0 permits) counts as more than any limit.
+-- Return the number of permits that a lease takes. For a lease of the whole name (0 permits), return a number above any
+-- limit.
 local function weight(permits)
   return permits == 0 and EXCLUSIVE or permits
 end
