@@ -33,7 +33,7 @@ DELAY = 2.0
 LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
-#: If a lock does not claim `within`: max seconds for which a waiter may not get a free permit.
+#: If a lock does not claim `within`: max seconds that a permit may be free while a worker waits.
 IN_VAIN = 5.0
 #: If a lock claims no lease: the lease duration in seconds that the checker assumes.
 USUAL_LEASE = 2.0
@@ -382,7 +382,7 @@ class Course:
             spans.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
             # A holder has its permit until it releases it or learns of a loss. If it dies or fails,
-            # the permit is taken for one more lease.
+            # its permit stays taken for the lease duration.
             ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]

@@ -1,4 +1,4 @@
-"""A shim, a preloaded C library, that can move the wall clock of a running program."""
+"""A shim that can move the wall clock of a running program. It is a preloaded C library."""
 
 from __future__ import annotations
 

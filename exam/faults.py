@@ -94,8 +94,8 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside, but not longer than the lock claims that a grant may
-        take."""
+        """Wait until the waiters are inside. Give up after the time within which the lock claims to
+        grant a free permit, or after IN_VAIN and some seconds if it claims no time."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
@@ -184,7 +184,7 @@ class Script(Lab):
         """Harm each request of an acquire or of a release (`of`), one request at a time. Use a new
         name each time."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
-        fillers = Team(self.team("filler")[1:])  # they hold the permits beyond the first
+        fillers = Team(self.team("filler")[1:])  # they take all permits but one
         way, of_release = a.ways[0], of == "release"
         a.do("warm", "dry")
         before = way.requests

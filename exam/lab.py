@@ -413,8 +413,8 @@ class Lab:
 
     @cache  # noqa: B019
     def _forker(self, off: float) -> str:
-        """Return the path of the socket of a process that forks workers. Their wall clocks are
-        wrong by `off` seconds."""
+        """Return the path of the socket of a process that forks workers. The wall clocks of these
+        workers are wrong by `off` seconds."""
         environment = self._clock(off).environment if off else {}
         environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         socket = f"{self.folder}/workers{off}"

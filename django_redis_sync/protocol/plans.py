@@ -269,8 +269,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
 def settled(
     ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, state: SendState
 ) -> Plan:
-    """Return the outcome of a reply other than "wait": a Rejection, or a Grant from the time
-    `began` on. Return None if the token has neither a lease nor a place in the queue."""
+    """Return the outcome of a reply other than "wait": a Rejection, or a Grant that began at
+    `began`. Return None if the token has neither a lease nor a place in the queue."""
     word, *rest = reply
     if word == "more":
         return Rejection(FULL)
@@ -337,8 +337,8 @@ def given_back(answer: Answer, *_: Any) -> bool | None:
 def release(
     keys: Keys, grant: Grant, hold: float, budget: float, attempt: float, start: float
 ) -> Plan:
-    """Release a lease. Return True if it was released, or False if it was lost before. `hold`:
-    seconds after the grant for which the permits stay taken."""
+    """Release a lease. Return True if it was released, or False if it was lost before. `hold`: for
+    how many seconds after the grant the permits stay taken."""
     state = SendState()
     answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, state)
     if given_back(answer):

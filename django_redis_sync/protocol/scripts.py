@@ -52,21 +52,21 @@ INSERT, _OPENS = "-- insert functions: ", ("then", "do", "else")
 #:   kept during the next REST. So other callers lose at most TURN in each TURN + REST.
 CONSTANTS = MappingProxyType(
     {
-        "FIRST": 5000,  # longest lease of a handoff until the new holder answers
-        "CLAIM": 2500,  # a new holder that has not answered by then loses the lease
+        "FIRST": 5000,  # max lease duration after a handoff, until the new holder answers
+        "CLAIM": 2500,  # a new holder that does not answer within this time loses the lease
         "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
         "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
         "ASLEEP": 5000,  # a waiter without a heartbeat counts as dead after at most this time
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
         "NEAR": 32,  # number of first waiters with interval HEARTBEAT; each later rank adds 10 ms
-        "GRACE": 5000,  # the keys outlive the last lease or waiter by once to twice this time
+        "GRACE": 5000,  # after the last lease or waiter, the keys stay for once or twice this time
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
-        "CHUNK": 500,  # dead waiters that are removed from the queue at once
+        "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
         "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
         "TOP_SHARES": 20,  # the status of a name shows this many of its heaviest shares
-        "EXCLUSIVE": 2**40,  # permits as which a lease of the whole name counts, above any limit
+        "EXCLUSIVE": 2**40,  # permits that a lease of the whole name takes: more than any limit
         "FORMAT": 1,  # version of the compact state; change it with the packed fields
         "FINE": 120,  # number of minutes of recent history, of which each minute is stored
         "QUARTER": 15,  # older history is stored in periods of this many minutes

@@ -15,7 +15,7 @@ from .keys import Keys
 
 SHORTEST_WAIT = 0.01  # shortest timeout of BLPOP in seconds: 0 would block forever
 BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
-TICK = 0.001  # seconds by which a lease may be too short, because scripts count in whole ms
+TICK = 0.001  # seconds by which a lease may end early, because scripts count in whole ms
 
 
 class Run(NamedTuple):

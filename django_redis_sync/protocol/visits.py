@@ -41,9 +41,9 @@ class Dropped(NamedTuple):
 
 
 def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
-    """Ask for a permit for a job. Return a Grant, Later, or Dropped. Return a Rejection for example
-    if too many jobs and waiters wait. Raise Failure if the server gave no answer within the
-    budget."""
+    """Ask for a permit for a job. Return a Grant, Later, or Dropped. Return a Rejection if the
+    request is rejected, for example because too many jobs and waiters wait. Raise Failure if the
+    server gave no answer within the budget."""
     return (yield from acquire(ask, start, per_token=partial(_visit_with, job)))
 
 

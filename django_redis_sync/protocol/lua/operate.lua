@@ -1,5 +1,5 @@
--- operate: set or remove an operator's override of a name. There are two: a pause lasts until its end, or until it is
--- resumed. A limit lasts until it is reset. While an override lasts, the keys of the name don't expire.
+-- operate: set or remove an operator's override of a name. An override is a pause or a limit. A pause lasts until its
+-- end, or until it is resumed. A limit lasts until it is reset. The keys of the name don't expire before the override.
 -- KEYS leases never
 -- ARGV token how value mark keep
 --   token: always empty
