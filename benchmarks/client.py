@@ -140,7 +140,7 @@ def instructions(url: str, names: list[str]) -> Iterator[int]:
         def make(name: str, cycles: int) -> None:
             print(cycles, name, file=child.stdin, flush=True)
             if not child.stdout.readline():
-                raise RuntimeError("the process under valgrind has ended")
+                raise RuntimeError("the process under valgrind has ended too early")
 
         make(names[0], 1)
         counter = callgrind.Callgrind(child.pid, dumps)

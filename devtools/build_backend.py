@@ -25,8 +25,8 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 
 
 def even_out(sdist: Path, epoch: int) -> None:
-    """Rewrite an sdist: sort the members by name, set their time to `epoch`, remove their owners,
-    and normalize their modes to those of executable and other files."""
+    """Rewrite an sdist: sort the members by name, set their time to `epoch`, and remove their
+    owners. Set the mode of folders and executable files to 755, and of other files to 644."""
     plain = io.BytesIO()
     with tarfile.open(sdist) as old, tarfile.open(fileobj=plain, mode="w") as new:
         for member in sorted(old.getmembers(), key=lambda member: member.name):

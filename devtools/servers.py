@@ -234,8 +234,8 @@ class RedisServer:
     def _launch(self, binary: Path) -> None:
         assert self.directory is not None
         words = self.command(binary)
-        # Only on the main thread, because the kernel kills the server when the starting thread
-        # ends.
+        # Use LAUNCHER only on the main thread, because with it, the kernel kills the server when
+        # the thread that started the server ends.
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:

@@ -310,7 +310,7 @@ class Course:
                 yield Finding(ORDER, late.entered, 0.0, text)
 
     def passed(self, early: Visit, late: Visit) -> bool:
-        # The waiter's message may have been delayed while its process could not run.
+        # If a waiter's process could not run, its request may have been delayed meanwhile.
         asked, got = early.asked, early.answered
         return (
             got - asked > 2 * APART

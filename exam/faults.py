@@ -84,8 +84,8 @@ class Script(Lab):
             self.seat.say(what, who)
 
     def until_inside(self, who: str, seconds: float, name: str = "") -> None:
-        """Wait for up to `seconds` until a worker with a name that begins with `who` gets in.
-        `name`: the name of the lock, or any lock by default."""
+        """Wait for up to `seconds` until a worker gets in. `who`: the start of the worker's name.
+        `name`: the name of the lock; by default, any lock."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for one in self.history():

@@ -423,5 +423,5 @@ class Lab:
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         if not process.stdout.readline():
-            raise RuntimeError("workers can't be started")
+            raise RuntimeError("the process that forks workers did not start")
         return socket

@@ -32,8 +32,8 @@ from typing import Any
 
 #: Seconds between two checks of the processes, and between two checks of their threads.
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
-#: A delay of the observer is recorded if it is longer than this many seconds. A delay of another
-#: process is recorded if it is longer than half of this.
+#: The observer records its own delays if they are longer than this many seconds. It records delays
+#: of other processes if they are longer than half of this.
 BUSY = 0.1
 _LIBC = ctypes.CDLL(None)
 

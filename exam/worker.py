@@ -201,7 +201,7 @@ class Worker:
         return denied.call_count
 
     def alarmed(self, times: float) -> str:
-        """Acquire repeatedly, interrupted by exceptions from a signal handler."""
+        """Acquire and release repeatedly. A signal handler interrupts acquires with exceptions."""
 
         class Alarm(Exception):
             pass

@@ -59,7 +59,7 @@ CONSTANTS = MappingProxyType(
         "ASLEEP": 5000,  # a waiter without a heartbeat counts as dead after at most this time
         "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
         "NEAR": 32,  # number of first waiters with interval HEARTBEAT; each later rank adds 10 ms
-        "GRACE": 5000,  # after the last lease or waiter, the keys stay for once or twice this time
+        "GRACE": 5000,  # the keys outlive the last lease or waiter by 1 to 2 times this time
         "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
         "BOUND": 100,  # max entries that a script removes or hands off in one round
         "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step
