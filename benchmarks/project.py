@@ -1,4 +1,4 @@
-"""The smallest Django project with this app, for the processes of a benchmark."""
+"""A minimal Django project with this app, for the processes of a benchmark."""
 
 from __future__ import annotations
 

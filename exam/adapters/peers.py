@@ -57,8 +57,8 @@ class RedisPy(OnRedis):
 
 
 class PythonRedisLock(OnRedis):
-    """A lock whose `with` waits without limit. For a short wait, `acquire(timeout=...)` is used,
-    which takes whole seconds."""
+    """A lock whose `with` waits without limit. For a wait of up to a second, the adapter calls
+    `acquire(timeout=1)` instead, because the timeout must be in whole seconds."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, int(self.place.lease)
