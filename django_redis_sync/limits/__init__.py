@@ -6,13 +6,14 @@ The steps of a request, with their modules:
    project. All three ask `policy` which limits apply. It finds the entry of ENDPOINTS whose name or
    pattern matches the view, and combines the options from the decorator or mixin, ENDPOINTS,
    SEMAPHORES, and REQUESTS into a frozen `Policy`.
-2. `admission` acquires a permit of each policy, in a fixed order. If one of them is full, it
-   releases the permits that it has.
-   `identity` makes the key and the share, from the user, the address, or a project's callable.
-   `semaphore` sends the requests to Redis, and lets only some of a process's requests wait.
-3. `breaker` detects that Redis is down. Then `local`, a limiter in this process, decides.
-4. For a request without a permit, `rejection` makes the response, as JSON, a page, or in the form
-   of the view's framework.
+2. `admission` acquires a permit of each policy, in a fixed order. If a policy has no free permit,
+   it releases the permits that it has acquired. `identity` makes the key and the share, from the
+   user, the address, or a project's callable. `semaphore` sends the acquire requests to Redis, and
+   bounds how many requests of a process wait.
+3. `breaker` detects that Redis is down. Until Redis is back, `local`, a limiter in this process,
+   decides which requests to admit.
+4. For a rejected request, `rejection` makes the response. It is JSON, a page, or in the form of the
+   view's framework.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.
 
 `routes` finds the name, the class, and the limits of a view without calling it, and lists the views

@@ -1,8 +1,8 @@
-"""Admit or reject a request; log a rejection, and send its signal. Decorator, mixin, and middleware
-share this module.
+"""Admit or reject requests, and report each rejection in the log and by a signal. The decorator,
+the mixin, and the middleware use this module.
 
-The logic is written once, as plans that yield steps. `admit` carries them out in sync code, and
-`aadmit` in async code.
+The logic is written once, as plans: generators that yield steps. `admit` runs the steps in sync
+code, and `aadmit` in async code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .semaphore import RequestSemaphore, Wait, WaitSlots, semaphore_of, tasks, t
 
 
 class RejectedRequest(NamedTuple):
-    """A request that got no permit. It names the policy and the limit that rejected it."""
+    """A rejected request: the policy that rejected it, the number of permits of that policy, and
+    the Rejection."""
 
     policy: Policy
     limit: int
@@ -39,9 +40,9 @@ class RejectedRequest(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the response. If other requests are the cause, it is the option
-        `status`. Without that option, it is 429 if these requests have the same key or share. In
-        all other cases, it is 503."""
+        """The HTTP status of the response. If other holders or waiters are not the cause of the
+        rejection, it is 503. Otherwise it is the policy's option `status`. The default of that
+        option is 429 if the policy has a key or if the share is full, else 503."""
         if not self.rejection.why.crowded:
             return 503
         same = self.policy.key is not None or self.rejection.reason == SHARE
@@ -51,13 +52,13 @@ class RejectedRequest(NamedTuple):
 def admit(
     policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
 ) -> Hold | RejectedRequest:
-    """Acquire a permit of each policy that counts the request. Return them in a Hold, or release
-    them and return a RejectedRequest.
+    """Acquire a permit of each policy that applies to the request, and return the permits in a
+    Hold. If a policy rejects the request, release the permits and return a RejectedRequest.
 
-    Permits are acquired in a fixed order. The wait for each is limited by the `blocking_timeout` of
-    its policy, and all waits together by the longest of these. `seen`: the request object that the
-    view gets, if it is another one. `preflight`: True if a framework answers the request before
-    the view's code.
+    All requests acquire permits in the same order. The wait for a permit takes at most the
+    `blocking_timeout` of its policy. All waits of a request together take at most the longest of
+    these timeouts. `seen`: the request object that the view gets, if it is not `request`.
+    `preflight`: True if a framework answers the request without the view's code.
     """
     admission = _Admission(request, seen, threads)
     if not conf.current().enabled:
@@ -76,8 +77,8 @@ async def aadmit(
 
 
 class _Admission:
-    """The admission of a request to the limits that are applied together: those of the middleware,
-    of a mixin, or of decorators that directly wrap each other."""
+    """Acquires the permits that a request takes together: those of the middleware, of a mixin, or
+    of decorators that directly wrap each other."""
 
     __slots__ = ("hold", "request", "seen", "slots", "state")
 
@@ -101,7 +102,7 @@ class _Admission:
                             limit = semaphore.limit or 0
                             return RejectedRequest(semaphore.policy, limit, rejection)
         except GeneratorExit:
-            hold.release_later()  # a closed plan can't yield more steps
+            hold.release_later()  # a closed generator can't yield the release as a step
             raise
         except BaseException:
             yield Either(hold.release, hold.arelease)
@@ -109,8 +110,8 @@ class _Admission:
         return hold
 
     def _semaphores(self, policies: Sequence[Policy], preflight: bool) -> Plan:
-        """Return the semaphores of the policies that count the request, in the order of
-        admission."""
+        """Return the semaphores of the policies that apply to the request, in the order in which to
+        acquire them."""
         semaphores, state = [], self.state
         for policy in policies:
             if policy in state.passed or not policy.counts(self.request.method, preflight):
@@ -125,12 +126,13 @@ class _Admission:
             if policy.blocking_timeout > state.longest:
                 state.longest = policy.blocking_timeout
         if len(semaphores) > 1:
-            # All requests use this order. Otherwise two requests could wait for each other.
+            # All requests acquire permits in this order, so that two requests can't deadlock.
             semaphores.sort(key=lambda one: (one.name, one.id.using, one.key or ""))
         return semaphores
 
     def _semaphore_for(self, policy: Policy) -> Plan:
-        """Return the semaphore of a policy that depends on the request."""
+        """Return the semaphore for this request, if the policy's key, share, or limits depend on
+        the request."""
         key = share = None
         if policy.key is not None:
             key = yield from identity.key_of(policy, self.request, self.seen)
@@ -143,7 +145,7 @@ class _Admission:
         return semaphore_of(policy, (key, limits[0], share, limits[1]))
 
     def _notification(self, semaphore: RequestSemaphore, rejection: Rejection) -> Either:
-        """Log a rejection. Return the step that sends `acquire_rejected`."""
+        """Log a rejection. Return the step that sends the signal `acquire_rejected`."""
         policy = semaphore.policy
         word = "rejected" if policy.enforce else "would have rejected"
         logger.info("%s %s: %s (limit %r)", word, self.request.path, rejection, policy.name)
@@ -155,8 +157,9 @@ class _Admission:
         )
 
     def _permit(self, semaphore: RequestSemaphore) -> Plan:
-        """Add a permit to the hold and return None. If there is no permit, return the Rejection. In
-        shadow mode, if the request would be rejected, add a permit and return the Rejection."""
+        """Add a permit to the hold and return None. If the request is rejected, return the
+        Rejection. In shadow mode, a request that would be rejected also gets a permit, and the
+        Rejection is returned."""
         redis = breaker(semaphore.id.using)
         generation = redis.allow()
         try:
@@ -168,18 +171,19 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            # The garbage collector may raise this on a thread that has locked the limiter. `left`
-            # needs the lock, too.
+            # The garbage collector may close this plan on a thread that has locked the local
+            # limiter. Don't call `left` here: it could wait for that lock forever.
             raise
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
     def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> Plan:
-        """Do what `_permit` does while Redis is available. Send only one acquire request, so that
-        Redis counts only one outcome. Raise Unavailable if Redis doesn't answer."""
+        """Carry out `_permit` with Redis. Send only one acquire request, because Redis counts the
+        outcome of each one. Raise Unavailable if Redis doesn't answer."""
         policy, hold = semaphore.policy, self.hold
-        # Redis does not count the requests that were admitted locally and still run.
+        # Requests that were admitted locally may still run. Redis does not count them, so the local
+        # limiter decides first.
         if policy.enforce and local_limiter.has_local_admissions(semaphore.id):
             rejection = yield from self._locally(semaphore)
             if rejection is not None:
@@ -188,8 +192,8 @@ class _Admission:
         if policy.blocking_timeout and policy.enforce:
             seconds = self._seconds_left(policy)
             if seconds > 0 and not self.slots.full(self.request):
-                # When a wait begins, Redis has answered. The wait reports this to the breaker at
-                # once, so that other requests need not wait for the end of this wait.
+                # A wait begins after Redis has answered. The wait reports the answer to the breaker
+                # when it begins, so that the breaker can close before the wait ends.
                 succeeded = partial(redis.succeeded, generation)
                 take.wait = Wait(self.request, self.slots, seconds, succeeded)
         try:
@@ -212,7 +216,7 @@ class _Admission:
         return got
 
     def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> Plan:
-        """Do what `_permit` does while Redis is down, according to the option `on_outage`."""
+        """Carry out `_permit` while Redis is down, as the option `on_outage` says."""
         policy = semaphore.policy
         if policy.on_outage == "open" or not policy.enforce:
             local_limiter.enter(semaphore.id, self.hold, semaphore.share)
@@ -226,8 +230,8 @@ class _Admission:
         return None
 
     def _locally(self, semaphore: RequestSemaphore) -> Plan:
-        """Enter the local limiter, maybe after a wait, and return None. If the limiter does not
-        admit the request, return the Rejection."""
+        """Ask the local limiter to admit the request, and wait if the policy allows it. Return None
+        if the request is admitted, else the Rejection."""
         policy, used, hold = semaphore.policy, semaphore.id, self.hold
         shares = semaphore.share, semaphore.share_limit
         seconds, reason = self._seconds_left(policy), ""
@@ -245,8 +249,8 @@ class _Admission:
         return replace(found, reason=reason) if reason and found.reason != SHARE else found
 
     def _seconds_left(self, policy: Policy) -> float:
-        """Return the max seconds for which the request may wait for a permit of the policy. The
-        waits of a request together take at most its longest `blocking_timeout`."""
+        """Return the seconds for which the request may still wait for a permit of the policy. All
+        waits of a request together take at most the longest `blocking_timeout` of its policies."""
         return float(min(policy.blocking_timeout, self.state.longest - self.state.waited))
 
 
@@ -254,9 +258,9 @@ class _Admission:
 
 
 class Take:
-    """The step that requests a permit, and waits for it with `wait`. Its result is a lease or a
-    Rejection. `got` has the result too, so that a plan can read it if it is interrupted after the
-    step."""
+    """The step that requests a permit. Its result is a lease or a Rejection. `wait`: if set, the
+    request may wait for the permit. `got`: the result, for a plan that is interrupted before it
+    receives the result."""
 
     wait: Wait | None = None
     got: Lease | Rejection | None = None
@@ -274,7 +278,7 @@ class Take:
 
 
 class WaitHere(NamedTuple):
-    """The step that waits in the local queue."""
+    """The step in which a request waits in the queue of the local limiter."""
 
     waiter: LocalWait
     wait: Wait

@@ -1,4 +1,4 @@
-"""The circuit breaker of a cache: while Redis is down, requests don't wait for it."""
+"""The circuit breaker of a cache alias. While Redis is down, requests don't contact Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..signals import outage_changed
 PROBE_INTERVAL = 1.0
 #: Max seconds that a probe may take.
 PROBE_TIMEOUT = 0.5
-#: Seconds between two log lines about the same error of the configuration.
+#: Seconds between two log lines about the same configuration error.
 REMINDER_INTERVAL = 300.0
 
 
@@ -28,14 +28,14 @@ class Breaker:
     """The circuit breaker of a cache alias.
 
     While the breaker is closed, every request may contact Redis. While it is open, no request may,
-    and a thread probes Redis once per `PROBE_INTERVAL`. After each answered probe, one request may
-    contact Redis. Its outcome decides whether the breaker closes. If it ends without an outcome,
-    one request after the next probe decides.
+    and a thread probes Redis once per `PROBE_INTERVAL`. After each answered probe, one request, the
+    trial, may contact Redis. If Redis answers the trial, the breaker closes. Otherwise the next
+    answered probe permits another trial.
     """
 
-    # Invariant: the generation grows with each change, and is odd while Redis is down. A request
-    # reports its outcome with the generation in which it began. So an answer to a request that
-    # began before an outage does not end the outage.
+    # Invariant: the generation grows by 1 when the breaker opens or closes, and is odd while the
+    # breaker is open. A request reports its outcome with the generation in which it began. So if a
+    # request began before an outage, its late answer does not end the outage.
 
     def __init__(self, alias: str) -> None:
         self.alias, self.pid = alias, os.getpid()  # `made_once` reads `pid`
@@ -47,14 +47,14 @@ class Breaker:
 
     @property
     def down(self) -> bool:
-        """True while Redis is down."""
+        """True while Redis counts as down, because the breaker is open."""
         return self.generation % 2 == 1
 
     def allow(self) -> int | None:
         """Return the generation with which a request must report its outcome.
 
-        Return None if the request must not contact Redis. After an answered probe, only one request
-        gets a generation.
+        Return None if the request must not contact Redis. While the breaker is open, only the trial
+        after an answered probe gets a generation.
         """
         generation = self.generation
         if generation % 2 == 0:
@@ -65,7 +65,7 @@ class Breaker:
             return self.generation if trial or not self.down else None
 
     def succeeded(self, generation: int) -> None:
-        """Record that Redis answered a request of this generation."""
+        """Record that Redis answered a request that began in this generation."""
         if generation % 2 == 0:
             return
         with self._lock:
@@ -77,7 +77,7 @@ class Breaker:
             self._notify(down=False)
 
     def failed(self, generation: int, error: BaseException) -> None:
-        """Record that Redis did not answer a request of this generation."""
+        """Record that Redis did not answer a request that began in this generation."""
         with self._lock:
             if generation != self.generation:
                 return
@@ -90,13 +90,13 @@ class Breaker:
             self._notify(down=True)
 
     def close(self) -> None:
-        """End the probes, because the settings have changed."""
+        """Stop probing Redis. Called after the settings have changed."""
         with self._lock:
             self.generation += self.down
 
     def _log(self, error: BaseException, changed: bool) -> None:
-        """Log an error once per outage. Log an error of the configuration again every
-        REMINDER_INTERVAL seconds."""
+        """Log an error if it began the outage. Log a configuration error again every
+        REMINDER_INTERVAL seconds. `changed`: True if this error began the outage."""
         why = configuration_error(error)
         if why and (why != self._logged or clock() >= self._remind_at):
             self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL
@@ -113,8 +113,8 @@ class Breaker:
             logger.error(message, self.alias, error)
 
     def _ensure_prober(self) -> None:
-        """Start the thread that probes Redis. If it can't be started, the next request tries
-        again."""
+        """Start the thread that probes Redis, unless it runs. If the thread can't be started, the
+        next request tries to start it."""
         if self.down and (self._prober is None or not self._prober.is_alive()):
             name = f"redis-sync-probe-{self.alias}"
             thread = threading.Thread(target=self._probe, name=name, daemon=True)

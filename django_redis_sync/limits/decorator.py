@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..defaults import Limit, PolicyOptions
 
 Function = TypeVar("Function", bound=View)
-#: The options of decorators that directly wrap each other, as in `routes.Stack`.
+#: The options of decorators that directly wrap each other: `declared` of a `routes.Stack`.
 Marks = tuple[Declared, ...]
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
@@ -56,12 +56,13 @@ def semaphore_required(
 def semaphore_required(
     name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
-    """Let at most `limit` requests of a view run at the same time. Others wait or are rejected.
+    """Let at most `limit` requests of a view run at the same time. Further ones wait or are
+    rejected.
 
-    This decorates sync and async views, and methods of class-based views, directly or with
-    method_decorator. Decorators that directly wrap each other acquire permits together. Without a
-    name, the semaphore is named after the view. Without a limit, REDIS_SYNC gives the limit. The
-    options are those of `defaults.PolicyOptions`.
+    Use it on sync and async views, and on methods of class-based views, directly or with
+    method_decorator. Decorators that directly wrap each other acquire their permits together.
+    Without `name`, the semaphore is named after the view. Without `limit`, the setting REDIS_SYNC
+    gives the limit. The options are those of `defaults.PolicyOptions`.
 
     Raise TypeError or ValueError for wrong options. At the first call, raise TypeError if the
     function gets no request, and ImproperlyConfigured if no limit is set.
@@ -72,13 +73,14 @@ def semaphore_required(
         options["limit"] = limit
     if name is not None and not isinstance(name, str):
         if options or not callable(name):
-            raise TypeError("semaphore_required takes the semaphore's name first, a str")
+            raise TypeError("the first argument of semaphore_required must be a name, a str")
         return decorate(name, _BARE)
     return partial(decorate, declared=Declared(name, options))
 
 
 def decorate(view: View, declared: Declared) -> View:
-    """Return `view`, limited by the policy `declared`. Raise TypeError if it can't be a view."""
+    """Return a view that calls `view` and limits its requests with the options `declared`. Raise
+    TypeError if `view` is a class or can't be called."""
     if isclass(view):
         raise TypeError(
             f"semaphore_required is for functions: put method_decorator(semaphore_required(...), "
@@ -135,7 +137,8 @@ def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, k
 
 
 def respond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
-    """Return the view's response, or the response to a rejected request, in sync code."""
+    """Acquire the permits, call the sync view, and return its response. If the request is rejected,
+    return the response of `answer()` instead."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = admit(policies, request, seen, is_preflight(request, view, args))
     if isinstance(hold, RejectedRequest):
@@ -156,7 +159,7 @@ def respond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = F
 
 def _not_async(view: View, awaitable: Any) -> TypeError:
     if iscoroutine(awaitable):
-        awaitable.close()  # prevents Python's warning that it was never awaited
+        awaitable.close()  # prevents the warning that the coroutine was never awaited
     name = f"{view.__module__}.{getattr(view, '__qualname__', view)}"
     return TypeError(
         f"the view {name} returned a {type(awaitable).__name__}, but is not async: define it with "
@@ -194,8 +197,8 @@ class SemaphoreRequiredMixin:
     List the mixin before View and after LoginRequiredMixin, so that a request without a login takes
     no permit.
 
-    With Django REST framework, limit the handler with a decorator if the policy depends on the
-    user: the framework authenticates the user inside the view.
+    Django REST framework authenticates the user inside the view. If the policy depends on the user,
+    decorate the handler, such as `get`, instead of using the mixin.
     """
 
     semaphore_name: str | None = None
@@ -212,11 +215,12 @@ class SemaphoreRequiredMixin:
             )
         ours = [name for name in vars(cls) if name.startswith(("semaphore_", "get_semaphore_"))]
         if wrong := unknown(ours, _NAMES):
-            raise TypeError(f"class {cls.__name__} has attributes that are no options: {wrong}")
+            raise TypeError(f"class {cls.__name__} has attributes that are not options: {wrong}")
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """Return the view function, with its limit as an attribute for the middleware."""
+        """Return the view function. Its attribute MARK has the limit, for the middleware and the
+        checks."""
         view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
         setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
         return view  # type: ignore[no-any-return]
@@ -230,7 +234,8 @@ class SemaphoreRequiredMixin:
 
 
 def declared_by(view: Any) -> Declared:
-    """Return the options of a view with the mixin for its current request."""
+    """Return the options of a view instance with the mixin, for the request that the instance
+    handles."""
     given, of_request = [], False
     for option in ENTRY:
         value = getattr(view, f"get_semaphore_{option}")()
@@ -242,16 +247,16 @@ def declared_by(view: Any) -> Declared:
 
 
 def _may_reference_request(view: Any, option: str, value: Any) -> bool:
-    """Return True if an option is a callable that may reference the view and so its request, for
-    example a closure or a bound method."""
+    """Return True if an option is a callable that may keep a reference to the view, and thereby to
+    its request. Examples are a closure and a bound method."""
     if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
         return False
     parts = ("__closure__", "__defaults__", "__kwdefaults__")
     return not isfunction(value) or any(getattr(value, part) for part in parts)
 
 
-# With this mark, a decorator directly on `dispatch` acquires the mixin's permits together with its
-# own.
+# With this attribute, a decorator that directly wraps `dispatch` acquires the mixin's permits
+# together with its own permits.
 setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
 
 
@@ -261,7 +266,8 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
 
 
 class _Mark:
-    """The limit that the mixin declares for a view. The middleware and the checks use it."""
+    """The limit that a view class with the mixin declares. The middleware and the checks read
+    it."""
 
     name = None
 

@@ -1,7 +1,7 @@
 """The key and the share of a request. Addresses and free-form values become digests.
 
-The project's callables may make a key or a share, and may query the database. So each call is a
-step of a plan, which `run` carries out in sync code and `arun` in async code.
+A callable of the project may return the key or the share, and may query the database. So each call
+is a step of a plan. `run` runs the plan in sync code, and `arun` in async code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 _SALT = "django_redis_sync.limits.identity"
-#: A primary key of up to this many bytes is used as it is.
+#: Max bytes of a primary key that is used unchanged. A longer one is replaced by its digest.
 MAX_PLAIN = 100
 
 
@@ -36,7 +36,8 @@ def digest(kind: str, value: str, secret: Any = None) -> str:
 
 
 def of_user(pk: Any) -> str:
-    """Return the key of a user: the primary key, or its digest if it doesn't fit in a key."""
+    """Return the key of a user: the primary key. If the primary key is too long or has control
+    characters, return its digest."""
     text = str(pk)
     try:
         return check_text("a primary key", text, MAX_PLAIN)
@@ -48,7 +49,7 @@ def of_value(value: Any) -> str:
     """Return the key for a value that a policy's callable returned. Raise TypeError unless the
     value is a str or an int."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise TypeError(f"a policy's key must return a str, not {type(value).__name__}")
+        raise TypeError(f"a policy's key must return a str or an int, not {type(value).__name__}")
     return digest("key", str(value))
 
 
@@ -66,11 +67,14 @@ def possible_keys(text: str) -> list[str]:
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
-    """Return the client's address. With trusted proxies, it is the address in X-Forwarded-For that
-    the outermost of them wrote. Otherwise it is REMOTE_ADDR. Return "" if there is none."""
+    """Return the client's address, or "" if it is unknown. `trusted_proxies`: the number of the
+    project's proxies. With proxies, the address is the one that the outermost proxy wrote to
+    X-Forwarded-For. Without proxies, or if that address is missing or invalid, it is
+    REMOTE_ADDR."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
-        # Each proxy appends an address on the right. A client may have forged those further left.
+        # Each proxy appends one address at the right end. A client may have forged the other
+        # addresses.
         passed = str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         if len(passed) >= trusted_proxies:
             return _bare(passed[-trusted_proxies]) or nearest
@@ -79,7 +83,8 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
 
 #: Addresses of IPv4 clients behind a NAT64. The last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: Addresses behind a NAT64 whose network has chosen the prefix. Each address is one client.
+#: IPv6 addresses for NAT64 with a locally chosen prefix. Where they contain the IPv4 address is
+#: unknown, so each whole address counts as one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
@@ -123,7 +128,7 @@ Plan = Generator[Any, Any, Any]
 
 
 def run(plan: Plan) -> Any:
-    """Carry out a plan in sync code, and return its result."""
+    """Run the steps of a plan in sync code, and return the result of the plan."""
     try:
         step = plan.send(None)
         while True:
@@ -136,8 +141,9 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # If the plan has ended with this error, throw() raises it again. Otherwise this code was
-        # interrupted between two steps, and throw() returns the step that releases the permits.
+        # If the plan raised this error, throw() raises the error again. Otherwise the error
+        # interrupted this function between two steps. Then throw() returns the step that releases
+        # the permits.
         plan.throw(error).do()
         raise
 
@@ -161,8 +167,8 @@ async def arun(plan: Plan) -> Any:
 
 
 class Call(NamedTuple):
-    """Call a callable of the project. In async code, a sync callable runs in a thread, because it
-    may query the database."""
+    """The step that calls a callable of the project. In async code, a sync callable runs in a
+    thread, because it may query the database."""
 
     function: Any
     request: Any
@@ -183,7 +189,7 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 
 
 class Either(NamedTuple):
-    """Call one function in sync code, and another in async code."""
+    """The step that calls `do` in sync code, and `ado` in async code."""
 
     do: Callable[[], Any]
     ado: Callable[[], Awaitable[Any]]
@@ -200,8 +206,8 @@ def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
 
 
 def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the share of a request, or None for the common share, to which anonymous users
-    belong."""
+    """Return the share of a request. Return None for the common share: that of anonymous users, and
+    of requests for which the policy's callable returns None."""
     return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
 
 
@@ -229,7 +235,7 @@ def _client(policy: Policy, request: HttpRequest) -> str:
 
 
 def _user(request: Any) -> Any:
-    """Return the primary key of the request's user, or None if it is anonymous. Raise
+    """Return the primary key of the request's user, or None if the user is anonymous. Raise
     ImproperlyConfigured if the request has no user."""
     try:
         return request.user.pk

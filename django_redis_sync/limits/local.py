@@ -1,8 +1,8 @@
-"""The local limiter: the limits of this process while Redis is down.
+"""The local limiter: it limits the requests of this process while Redis is down.
 
-An exception from a signal handler may interrupt a thread at any bytecode. Then a request may end
-without a report to the limiter. So the limiter references requests weakly, and a request that no
-longer exists uses no permit.
+If an exception from a signal handler interrupts a thread, a request may end without a report to the
+limiter. So the limiter has only weak references to requests. A request that no longer exists uses
+no permit.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: A dict with an item for each request. The key is a weak reference to the object that stands for
-#: the request: its `Hold`. The value has the request's share of each semaphore that it uses.
+#: The requests that have permits. The key is a weak reference to the request's `Hold`. The value
+#: maps each semaphore from which the request has a permit to the share of the request.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 
 class LocalLimiter:
-    """The requests that run in this process, and the requests that wait here while Redis is down.
+    """The requests of this process that have a permit, and those that wait for one while Redis is
+    down.
 
-    Requests that Redis admitted count too. So the limit also applies to all requests together when
-    Redis goes down, and when it is available again. `hold`: an object that identifies a request,
-    and exists until the request has ended.
+    Requests that Redis admitted count, too. So when an outage begins or ends, the limit applies to
+    the requests that Redis admitted and the requests that this limiter admitted together. `hold`:
+    an object that identifies a request, and exists until the request has ended.
     """
 
-    # A plain lock is safe here: CPython runs no signal handler between the acquire of a `with` and
-    # its block, nor between the block and the release. Requests are counted without the lock.
+    # An exception from a signal handler can't leave this lock locked: CPython runs no signal
+    # handler between the acquire of a `with` and its block, or between the block and the release.
+    # `admitted` and `enter` count requests without the lock.
     def __init__(self) -> None:
         self._lock, self._turns = threading.Lock(), itertools.count()
         self._by_redis: _Inside = {}
@@ -45,7 +47,7 @@ class LocalLimiter:
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
 
     def has_local_admissions(self, semaphore: SemaphoreId) -> bool:
-        """Return True if a request that was admitted locally to this semaphore still runs."""
+        """Return True if a request still runs that this limiter admitted to the semaphore."""
         return bool(self._local) and any(semaphore in held for held in self._local.copy().values())
 
     def admitted(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
@@ -59,15 +61,15 @@ class LocalLimiter:
         self._local.setdefault(ref(hold, self._local.pop), {})[semaphore] = share
 
     def try_enter(self, newcomer: LocalWait, max_waiters: int) -> LocalWait | bool:
-        """Return True if the request is admitted at once.
+        """Admit a request at once and return True, or put it in the queue.
 
-        Otherwise return `newcomer`, with which it can wait, or False if `max_waiters` requests wait
-        already.
+        If the request is in the queue now, return `newcomer`; its method `wait()` waits. If
+        `max_waiters` requests already wait, return False.
         """
         semaphore = newcomer.semaphore
         with self._lock:
-            # Make the queue before requests are counted. `left` looks for the queue without the
-            # lock. So a request that ends meanwhile finds the queue, and can admit the newcomer.
+            # Create the queue before counting requests. `left` looks for the queue without the
+            # lock. So if a request ends in between, `left` finds the queue and admits the newcomer.
             self._queues.setdefault(semaphore, [])
             waiters = self._waiters(semaphore)
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer
@@ -81,7 +83,8 @@ class LocalLimiter:
             return admitted or (newcomer if newcomer in waiters else False)
 
     def finish_wait(self, semaphore: SemaphoreId, hold: Any) -> bool:
-        """Return True if a request that waited was admitted. Otherwise remove it from the queue."""
+        """Return True if the request was admitted while it waited. Otherwise remove the request
+        from the queue and return False."""
         with self._lock:
             if semaphore in self._local.get(ref(hold), ()):
                 return True
@@ -89,7 +92,7 @@ class LocalLimiter:
         return False
 
     def left(self, semaphore: SemaphoreId, hold: Any) -> None:
-        """Stop counting a request, because it has ended or no longer waits. Admit waiters."""
+        """Stop counting a request that has ended or no longer waits. Admit waiters in its place."""
         _remove(self._by_redis, semaphore, hold)
         if self._local:
             _remove(self._local, semaphore, hold)
@@ -107,8 +110,8 @@ class LocalLimiter:
             waiter.wake()
 
     def rejection(self, rejected: LocalWait) -> Rejection:
-        """Return the Rejection of a request. Its reason is that the request's share has reached its
-        limit, or else that no permit is free."""
+        """Return the Rejection of a request. The reason is SHARE if the request's share has reached
+        its share_limit, else FULL."""
         semaphore, share_limit = rejected.semaphore, rejected.share_limit
         waiters = self._waiters(semaphore)
         if share_limit is None or self._shares(semaphore).count(rejected.share) < share_limit:
@@ -126,8 +129,9 @@ class LocalLimiter:
             del self._queues[semaphore]
 
     def _shares(self, semaphore: SemaphoreId) -> list[str | None]:
-        """Return the shares of the requests that run. Requests without a share are one share."""
-        # Copies, because a request may leave meanwhile.
+        """Return the share of each request that has a permit. It is None for a request without a
+        share."""
+        # Iterate over copies, because other threads may change the dicts meanwhile.
         holds = [*self._by_redis.copy().values(), *self._local.copy().values()]
         return [held[semaphore] for held in map(dict.copy, holds) if semaphore in held]
 
@@ -144,7 +148,7 @@ class LocalLimiter:
         return None
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:
-        """Admit a waiter. Then all other shares have their turn before its share."""
+        """Admit a waiter, and move its share to the end of the order of turns."""
         self.enter(admitted.semaphore, admitted.hold, admitted.share)
         turn = next(self._turns)
         for waiter in waiters:
@@ -163,10 +167,10 @@ def _remove(inside: _Inside, semaphore: SemaphoreId, hold: Any) -> None:
 
 @dataclass(eq=False)
 class LocalWait:
-    """A request that waits in a local queue. `turn`: the number of its share. All waiters of a
-    share have the same number. The share with the lowest number is served next."""
+    """A request that waits in a local queue. `turn`: the position of the request's share in the
+    order of turns; the lowest is next. All waiters of a share have the same `turn`."""
 
-    # `left` admits a waiter, under the limiter's lock. After that, the bell wakes the waiter.
+    # `left` admits a waiter under the limiter's lock, and then rings the waiter's bell.
     semaphore: SemaphoreId
     hold: Any
     limit: int
@@ -177,13 +181,15 @@ class LocalWait:
     _wake_task: Callable[[], None] | None = None
 
     def wake(self) -> None:
-        """Wake the thread or task that waits, or that will wait."""
+        """Wake the thread or task that waits. If it has not begun to wait, its wait will end at
+        once."""
         self._bell.ring()
         if self._wake_task is not None:
             self._wake_task()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the request is admitted, at most `seconds`. `finish_wait` must follow."""
+        """Wait until the request is admitted, at most `seconds`. Call `finish_wait()`
+        afterwards."""
         self._bell.wait(seconds)
 
     async def await_(self, seconds: float) -> None:
@@ -191,7 +197,7 @@ class LocalWait:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         self._wake_task = partial(_wake, loop, woken)
-        if not self._bell.wait(0):  # if it has rung, the request is admitted already
+        if not self._bell.wait(0):  # if the bell has rung, the request is admitted
             await asyncio.wait([woken], timeout=seconds)
 
 

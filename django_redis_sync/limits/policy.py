@@ -1,8 +1,8 @@
-"""Policies: how a semaphore limits requests. Options are parsed once into a frozen object.
-`Endpoints` finds the entry of ENDPOINTS whose name or pattern matches a view.
+"""Policies: how a semaphore limits requests. The options of a policy are parsed once, into a frozen
+Policy. `Endpoints` finds the entry of ENDPOINTS whose name or pattern matches a view.
 
-If several sources give an option, the first one wins. The order is: the decorator or mixin, the
-entry in ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
+An option may come from several sources. The first source that gives the option applies. The order
+is: the decorator or mixin, the entry in ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..values import unknown
 
 
 class _NotGiven:
-    """The value of an option that was left out. This value is not None, because None is a valid
-    value of options."""
+    """The type of NOT_GIVEN, the value of an option that was left out. None can't have this
+    meaning, because it is a valid value of some options."""
 
     def __repr__(self) -> str:
         return "NOT_GIVEN"
@@ -55,9 +55,9 @@ class Policy(_Options):  # type: ignore[misc]
     """A limit for requests. At most `limit` requests of the same `name` and key run at the same
     time. Times are in seconds.
 
-    The other attributes are the options of `defaults.Entry`, which explains them. Dotted paths are
-    resolved, and `methods` are in upper case. `semaphores`: a cache of the policy's semaphores, by
-    key, limit, share, and share_limit.
+    The other attributes are the options of `defaults.Entry`, which explains them. A callable
+    replaces its dotted path, and `methods` are in upper case. `semaphores`: a cache of the policy's
+    semaphores, by key, limit, share, and share_limit.
     """
 
     __slots__ = ()
@@ -73,8 +73,8 @@ class Policy(_Options):  # type: ignore[misc]
         )
 
     def counts(self, method: str | None, preflight: bool = False) -> bool:
-        """Return True if requests with this HTTP method are limited. `preflight`: True if a
-        framework answers the request before the view's code."""
+        """Return True if this policy limits requests with this HTTP method. `preflight`: True for
+        an OPTIONS request that a framework answers without the view's code."""
         return not preflight if self.methods is None else method in self.methods
 
 
@@ -87,10 +87,10 @@ class SemaphoreId(NamedTuple):
 
 
 def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """Return the policy of a name. The first of `layers` that gives an option wins.
+    """Return the policy of a name. If several `layers` give an option, the first of them applies.
 
-    Raise TypeError or ValueError if a value is impossible, and ImproperlyConfigured if nothing
-    gives a limit.
+    Raise TypeError or ValueError if a value is invalid, and ImproperlyConfigured if neither
+    `layers` nor the settings give a limit.
     """
     config = conf.current()
     requests = {option: config.requests[option] for option in ENTRY if option in config.requests}
@@ -135,8 +135,9 @@ class Entry(NamedTuple):
 
 
 def entry_of(pattern: str, given: Any) -> Entry:
-    """Return an entry of ENDPOINTS. If `given` is a str, it is the name. If `given` is a dict, the
-    name is its item "name", or else the pattern.
+    """Return the entry of ENDPOINTS with the key `pattern` and the value `given`. A str is the name
+    of the semaphore. A dict has options. Its item "name" is the name of the semaphore; by default,
+    that is the pattern.
 
     Raise ImproperlyConfigured if `given` is neither a str nor a dict, or if the pattern is not a
     str.
@@ -251,7 +252,8 @@ _found: dict[str | None, Endpoint] = {}
 
 
 def endpoint_of(request: HttpRequest) -> Endpoint:
-    """Return the policies of this request's view. They are parsed at the first request."""
+    """Return the cached policies of this request's view. The first request of a view parses
+    them."""
     match = request.resolver_match
     name = None if match is None else match.view_name
     found = _found.get(name)

@@ -31,13 +31,14 @@ from .policy import Policy
 
 #: Bounds of Retry-After in seconds, and its value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
-#: Part by which Retry-After is increased at random, so that clients don't return together.
+#: Retry-After is increased at random by up to this part, so that clients don't all retry at the
+#: same time.
 JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return an estimate of the seconds until all waiters and then this request have used a
-    permit."""
+    """Return the value of Retry-After: the estimated seconds until all waiters, and then this
+    request, would have used a permit."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -49,7 +50,7 @@ def _retry_after(rejected: RejectedRequest | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RejectionInfo:
-    """A rejection, as a project's `response` callable gets it as second argument.
+    """The rejection that a project's `response` callable gets as its second argument.
 
     `status`: the HTTP status. `retry_after`: seconds. `message`: a text in the request's language.
     `reason`: a word of `protocol.reasons`, such as "full". `name`: the name of the limit.
@@ -117,7 +118,7 @@ def _checked(made: Any, policy: Policy) -> HttpResponseBase | None:
     if isinstance(made, HttpResponseBase):
         return made
     if iscoroutine(made):
-        made.close()  # prevents Python's warning that it was never awaited
+        made.close()  # prevents the warning that the coroutine was never awaited
     logger.error(
         "response=%s of the limit %r returned a %s, not an HttpResponse: the default response was "
         "sent (an async callable works only if the view is async)",
@@ -134,7 +135,7 @@ def _name_of(function: Any) -> str:
 
 
 def _is_plain(request: HttpRequest) -> bool:
-    """Return True if the default response is JSON that no framework and no template makes."""
+    """Return True if the default response is JSON, made without a framework or a template."""
     view = _view_of(request)
     return not (is_drf(view) or _ninja_api(view) or _prefers_page(request))
 
@@ -162,10 +163,11 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
 
 
 def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
-    """Add the headers of a rejection that the response does not have yet. Return the response."""
+    """Add Retry-After and Cache-Control, unless the response has them. Return the response."""
     response.setdefault("Retry-After", str(info.retry_after))
     response.setdefault("Cache-Control", "no-store")
-    # Otherwise Django logs an error for each rejection, and mails it to the admins.
+    # Without this attribute, Django would log each rejection, and mail those with status 503 to the
+    # admins.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
@@ -180,7 +182,7 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
     context = {"message": info.message, "status": info.status, "retry_after": info.retry_after}
     try:
         return loader.render_to_string(names, context, request)
-    except TemplateDoesNotExist:  # no template engine has APP_DIRS
+    except TemplateDoesNotExist:  # no engine looks for templates in this app
         return info.message
 
 
@@ -194,13 +196,13 @@ def is_drf(view: Any) -> bool:
 
 
 def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the response to a rejected request of a REST framework view. The exception handler and
-    the renderers of the view make it."""
+    """Return the response to a rejected request of a REST framework view. The view's exception
+    handler and renderers make the response."""
     exceptions: Any = import_module("rest_framework.exceptions")
     error = exceptions.APIException(info.message, code=info.reason)
     error.status_code, error.wait = info.status, info.retry_after  # `wait` sets Retry-After
     if hasattr(seen, "parser_context"):  # the request was rejected inside the view
-        # If the error were raised, Django would log the response as an error of the server.
+        # If this code raised the error, Django would log the response as a server error.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match
     made = match.func.cls(**getattr(match.func, "initkwargs", {}))

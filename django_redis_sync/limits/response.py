@@ -1,9 +1,10 @@
 """Hold the permits of a request until the request ends.
 
 If a view returns a complete response, its permits are released at once. The permits of a stream are
-released after its last byte. If Django still has to render the response, they are released after
-that. Such a response may also be discarded: a template or a middleware raises an exception, or the
-client leaves. So the permits are released at the end of the request at the latest.
+released after its last byte. If Django still has to render the response, the permits are released
+after the rendering. A stream or an unrendered response may be discarded instead, because a template
+or a middleware raises an exception, or because the client leaves. So the end of the request also
+releases the permits.
 
 Django reports the end of a request in two ways. It calls `request.close()` when it closes the
 response that it sent, which may be another one than the view's. Under ASGI, if the client left
@@ -41,12 +42,12 @@ from .breaker import Breaker
 from .local import local_limiter
 from .policy import Policy, SemaphoreId
 
-#: The attribute of a request with its State.
+#: The attribute of a request that has the request's State.
 _STATE = "_redis_sync"
 
-#: A stream is ended shortly before its lease expires, so that it has stopped when the next request
-#: is admitted. The end is LEAD seconds before the expiry, or the part MAX_PART of max_hold if that
-#: is shorter.
+#: A stream is ended before its lease reaches max_hold, so that the stream has stopped when the next
+#: request is admitted. It is ended LEAD seconds before max_hold has passed, or the part MAX_PART of
+#: max_hold before, whichever is later.
 LEAD, MAX_PART = 0.5, 0.1
 
 
@@ -57,7 +58,7 @@ class State:
     - `passed`: the policies that the middleware has applied.
     - `longest`: the longest `blocking_timeout` of the request's limits so far.
     - `waited`: the seconds that the request has waited, for all of its limits together.
-    - `hold`: the permits of the middleware.
+    - `hold`: the Hold with the permits that the middleware acquired, or None.
     """
 
     __slots__ = ("held", "hold", "longest", "passed", "waited")
@@ -78,12 +79,12 @@ def state_of(request: HttpRequest) -> State:
 
 
 class RequestLease(Lease):
-    """The lease of a request to `path`. Shortly before `max_hold` has passed, it ends the stream of
-    the response. Its log lines name the path."""
+    """The lease of a request to the URL path `path`. If the response is a stream, the lease ends
+    the stream shortly before `max_hold` has passed. The lease's log lines name the path."""
 
     # Defaults as class attributes, because most leases set only `path`.
     path = ""
-    #: The hold of the stream that this lease ends. _hang_up_at: the time to end the stream.
+    #: _hold: the Hold of the stream. _hang_up_at: the time at which this lease ends the stream.
     _hold: weakref.ref[Hold] | None = None
     _hang_up_at = math.inf
 
@@ -122,7 +123,7 @@ class RequestLease(Lease):
 
 
 class Permit(NamedTuple):
-    """A permit that a request took. `lease` is None if Redis was down at that time."""
+    """A permit that a request took. `lease` is None if the request was admitted without Redis."""
 
     semaphore: SemaphoreId
     lease: Any
@@ -185,7 +186,8 @@ class Hold:
             run_callbacks(self.release)
 
     def goes_with(self, request: HttpRequest, response: Any) -> bool:
-        """If `response` is not complete, let its end release the permits, and return True.
+        """If `response` is a stream or not rendered yet, arrange that its end releases the permits,
+        and return True.
 
         Return False if the caller has to release the permits now, because the response is complete
         or the request has ended.
@@ -206,7 +208,8 @@ class Hold:
         return True
 
     def hang_up(self) -> bool:
-        """End the stream of this hold as if its client had left. Return False if there is none.
+        """End the stream of this hold as if its client had left. Return False if it has no stream
+        to end.
 
         Any thread may call this. The call never waits, because the lease expires soon.
         """
@@ -214,11 +217,11 @@ class Hold:
         return hang_up is not None and hang_up()
 
     def _watch(self, response: Any, request: HttpRequest) -> None:
-        """Wrap the iterator of a stream.
+        """Wrap the iterator of a stream, so that `hang_up` can end the stream. Otherwise a client
+        that reads slowly could make the stream last forever.
 
-        If the iterator raises, the permits are released: under ASGI, Django doesn't close such a
-        response. `hang_up` can end the iterator. Otherwise a client that reads slowly could make
-        the stream last forever.
+        If the iterator raises an exception, the wrapper releases the permits, because Django
+        doesn't close such a response under ASGI.
         """
         # Don't set streaming_content: the response and the iterator would form a reference cycle,
         # which only the garbage collector frees.
@@ -227,7 +230,8 @@ class Hold:
             return
         asgi = isinstance(request, ASGIRequest)
         connection = request.META.get("gunicorn.socket")
-        # The server may send a file without iterating over the response.
+        # A WSGI server may send a file without this iterator. Then `hang_up` needs the connection
+        # to end the stream.
         if connection is not None or asgi or not hasattr(response, "file_to_stream"):
             self._hang_up = partial(_shut, connection)
         response._iterator = self._watched(response._iterator, asgi)
@@ -258,8 +262,9 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Return a permit with a lease to release now, or None. No other caller gets this permit.
-        While Redis is down, release the leases in the background instead."""
+        """Remove a permit and return it, so that the caller releases its lease. Return None if
+        there is no such permit. While Redis is down, release the leases in the background
+        instead."""
         self._hang_up = None  # the connection may already serve another request
         while self._permits:
             try:
@@ -288,7 +293,8 @@ def _shut(connection: socket.socket | None) -> bool:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> bool:
-    """Cancel the task, as Django does when the client leaves."""
+    """Cancel the task that sends the stream, as Django does when the client leaves. Return False if
+    there is no task."""
     if task is None:
         return False
     with contextlib.suppress(RuntimeError):  # the loop is closed, so the stream has ended
@@ -298,8 +304,8 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
 
 # The end of a request
 
-#: The holds to release when an ASGI request ends, by the context in which Django handles the
-#: request.
+#: The holds to release at the end of an ASGI request. The key is the context in which Django
+#: handles the request.
 _at_end = weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]()
 
 

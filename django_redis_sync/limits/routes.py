@@ -31,7 +31,7 @@ _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 class Stack(NamedTuple):
     """Decorators that directly wrap each other. `declared`: their options, the outermost decorator
-    first. `view`: the view that the innermost one wraps."""
+    first. `view`: the view that the innermost decorator wraps."""
 
     declared: tuple[Declared, ...]
     view: View
@@ -42,12 +42,12 @@ class Stack(NamedTuple):
 def stack_of(view: Any) -> Stack | None:
     """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
     stack: Stack | None = getattr(view, STACK, None)
-    # Another decorator may have copied the attribute from the function that it wraps.
+    # `view` may be made by another decorator, to which functools.wraps copied the attribute.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
 
 
 def first_is_mixin(view: Any) -> bool:
-    """Return True if a call of `view` first runs the mixin's dispatch."""
+    """Return True if a call of `view` runs the mixin's `dispatch` before any other code."""
     if isinstance(view, partial):  # method_decorator passes a partial of the bound method
         dispatch = getattr(view.func, "__func__", None)
     else:
@@ -64,13 +64,12 @@ def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
             return seen, request
     raise TypeError(
         f"{getattr(view, '__qualname__', view)!s} got no request: semaphore_required is for views; "
-        "for other functions there is synchronized"
+        "limit other functions with synchronized"
     )
 
 
 def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
-    """Return True for an OPTIONS request that a framework answers, before any code of the view
-    runs."""
+    """Return True for an OPTIONS request that a framework answers without the view's code."""
     if request.method != "OPTIONS":
         return False
     owner: Any = owner_of(view)
@@ -106,7 +105,8 @@ def name_of(view: View, args: Any) -> str:
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
     """Return the default name of a semaphore for a method of a class-based view."""
-    # If Django REST framework makes a class of a function, it sets only __name__.
+    # Django REST framework makes a class of a function, and sets its __name__ but not its
+    # __qualname__.
     own = owner.__qualname__.endswith(owner.__name__)
     name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
     return name if method == "dispatch" else f"{name}.{method}"
@@ -128,10 +128,12 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method, in the form of `marks_of`. A list has the limits of
-    decorators that directly wrap each other, or of a mixin, or of both if the decorators directly
-    wrap the mixin. A request takes the permits of a list together. The outermost list comes
-    first."""
+    """Return lists with the limits of a view for an HTTP method, the outermost list first. A
+    request takes the permits of a list together.
+
+    A list has the limits of decorators that directly wrap each other, of a mixin, or of both if the
+    decorators directly wrap the mixin. Each limit has the form of `marks_of`.
+    """
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
     handler = getattr(owner, method.lower(), None)
@@ -203,11 +205,12 @@ def policies_of(route: Route) -> Iterator[Policy]:
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
-    """Return the limits that the requests of a view take together, for each way through the view.
+    """Return the ways through a view. Each HTTP method has a way; equal ways are returned once.
 
-    A view has one way per HTTP method. A way is a list of admissions in order: first the admission
-    by the middleware, then one for each list of `places_of`. `atomic`: True if ATOMIC_REQUESTS
-    wraps the view, so that the middleware takes all limits in one admission.
+    A way is a list of admissions, in the order in which a request passes them: first the admission
+    by the middleware, then one for each list of `places_of`. An admission is a list of policies
+    whose permits are taken together. `atomic`: True if ATOMIC_REQUESTS wraps the view, so that the
+    middleware takes all limits in one admission.
     """
     endpoint = _endpoint_of(route)
     if endpoint is None:
@@ -244,7 +247,8 @@ def errors_of(route: Route) -> list[Exception]:
 
 
 def _parsed(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> Iterator[Policy | Exception]:
-    """Yield the policy, or the mistake, of each limit that doesn't depend on the request."""
+    """Yield the Policy of each limit that doesn't depend on the request. If its options are wrong,
+    yield the exception instead."""
     for mark, fallback in marks:
         try:
             declared = mark.declared()

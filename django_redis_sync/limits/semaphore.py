@@ -1,7 +1,8 @@
 """The semaphores of policies, and the wait slots of a process.
 
 A request that waits for a permit blocks its thread. If all threads of a process waited, none would
-be left for requests without a limit. So a process has wait slots for only some of its requests.
+be left for requests without a limit. So a request needs a wait slot to wait, and the number of wait
+slots is limited.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..protocol.scripts import MOST_PERMITS
 from .policy import Policy, SemaphoreId
 from .response import RequestLease, state_of
 
-#: Max seconds that Redis may take to answer. After that, it counts as down.
+#: Max seconds to wait for an answer of Redis. If Redis takes longer, it counts as down.
 ATTEMPT = 0.5
 #: Max cached semaphores of a policy. A keyed policy has one per key.
 _MAX_SEMAPHORES = 250
@@ -43,7 +44,7 @@ _SHARED_THREADS = 2
 _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit", "using"}
 
 
-#: What a semaphore of a policy depends on: the key, the limit, the share, and the share_limit.
+#: The values that select a semaphore of a policy: the key, the limit, the share, the share_limit.
 Given = tuple[str | None, int, str | None, int | None]
 
 
@@ -60,7 +61,8 @@ class CountedKeys:
         self._until = 0.0
 
     def has(self, semaphore: SemaphoreId) -> bool:
-        """Return True if the key is counted. Add it if there are fewer than MAX."""
+        """Return True if statistics are written for the key. Add the key if there are fewer than
+        MAX."""
         if clock() >= self._until:
             self._keys, self._until = set(), clock() + self.HOUR
         if len(self._keys) < self.MAX:
@@ -72,8 +74,7 @@ counted_keys = CountedKeys()
 
 
 class RequestSemaphore(Semaphore):
-    """The semaphore of a policy. The policy has one for each combination of key, limit, share, and
-    share_limit."""
+    """A semaphore of a policy, for one combination of key, limit, share, and share_limit."""
 
     _attempt = ATTEMPT
     _lease = RequestLease
@@ -81,8 +82,8 @@ class RequestSemaphore(Semaphore):
     def __init__(self, policy: Policy, given: Given) -> None:
         key, limit, share, share_limit = given
         if share is None and policy.share is not None:
-            # The request belongs to the common share. A request with neither a share nor a
-            # share_limit does not take turns, so give it a share_limit.
+            # The policy has shares, but this request belongs to the common share. In Redis, a
+            # request takes turns only if it has a share or a share_limit, so give it a share_limit.
             share_limit = share_limit or MOST_PERMITS
         using = policy.using or conf.current().cache
         options = {option: getattr(policy, option) for option in _PASSED_ON}
@@ -94,7 +95,8 @@ class RequestSemaphore(Semaphore):
         self._shadow, self._usual = not policy.enforce, {}
 
     def take_for(self, request: HttpRequest, wait: Wait | None) -> Lease | Rejection:
-        """Return a lease with the label of `request`, or a Rejection. Wait only with `wait`."""
+        """Return a lease with the label of `request`, or a Rejection. If `wait` is None, don't wait
+        for a permit."""
         if not may_wait():
             self._check_may_wait("acquire")
         return self._got(*self._asked_by(request, wait))
@@ -112,7 +114,8 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # The budget is enough for one try. A second try would only delay the action of on_outage.
+        # The budget allows one attempt. If Redis doesn't answer it, the option on_outage applies at
+        # once.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -121,7 +124,7 @@ class RequestSemaphore(Semaphore):
 
 
 def semaphore_of(policy: Policy, given: Given) -> RequestSemaphore:
-    """Return the semaphore of a policy for a request. The policy caches it."""
+    """Return the policy's semaphore for the values `given`, from the cache of the policy."""
     known: dict[Given, RequestSemaphore] = policy.semaphores
     found = known.get(given)
     if found is None:
@@ -132,9 +135,10 @@ def semaphore_of(policy: Policy, given: Given) -> RequestSemaphore:
 
 
 def label_of(request: HttpRequest) -> str:
-    """Return the label of a request's lease, with the view, the user, and X-Request-ID."""
+    """Return the label of a request's lease: the view's name, the user's primary key,
+    X-Request-ID."""
     match = request.resolver_match
-    user = getattr(request, "_cached_user", None)  # request.user may make a query
+    user = getattr(request, "_cached_user", None)  # request.user may query the database
     return write_label(
         request.path if match is None else match.view_name,
         "" if user is None or user.pk is None else str(user.pk),
@@ -146,10 +150,10 @@ class WaitSlots:
     """The wait slots of this process, for threads or for tasks."""
 
     def __init__(self, option: str) -> None:
-        #: The option with the number of slots. Its name is also the reason of a rejection.
+        #: The name of the option with the number of slots, and the reason of a Rejection.
         self.reason = option
-        # Weak references, so that a wait that no longer exists has no slot. An exception from a
-        # signal handler may end a wait without `leave`.
+        # An exception from a signal handler may end a wait without a call of `leave`. The
+        # references are weak, so that the slot is free again when the Wait no longer exists.
         self._taken = weakref.WeakSet[Any]()
         if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
             os.register_at_fork(after_in_child=self._taken.clear)
@@ -159,8 +163,8 @@ class WaitSlots:
         return len(self._taken) >= self._max(request)
 
     def take(self, wait: Wait, request: HttpRequest) -> bool:
-        """Take a slot for `wait` and return True, or return False. If two callers want the last
-        slot at the same time, both may fail."""
+        """Take a slot for `wait` and return True. If no slot is free, return False. If two callers
+        want the last slot at the same time, both may get False."""
         self._taken.add(wait)
         if len(self._taken) <= self._max(request):
             return True
@@ -182,8 +186,8 @@ threads, tasks = WaitSlots(MAX_WAITING_THREADS), WaitSlots(MAX_WAITING_TASKS)
 
 
 class Wait:
-    """The wait of a request for a permit. The plan calls this object when the wait begins, and
-    when it ends."""
+    """The wait of a request for a permit. The code that waits calls this object when the wait
+    begins, and again when it ends."""
 
     def __init__(
         self,
@@ -192,15 +196,15 @@ class Wait:
         seconds: float,
         succeeded: Callable[[], None] | None = None,
     ) -> None:
-        """`seconds`: max time to wait. `succeeded`: a function to call when the wait begins. At
-        that time, Redis has answered."""
+        """`seconds`: max time to wait. `succeeded`: a function that this object calls when the wait
+        begins, to report that Redis has answered."""
         self._request, self._slots, self.seconds = request, slots, seconds
         self._succeeded, self.no_slot, self._began = succeeded, False, 0.0
         self.notify: Callable[[str, bool], Any] | None = None
 
     def __call__(self, token: str, begins: bool) -> bool:
         """Take a wait slot when the wait begins, and free it when the wait ends. Return False if no
-        slot is free, so that the request may not wait."""
+        slot is free. Then the request must not wait."""
         if begins:
             self._began = clock()
             if self._succeeded is not None:
