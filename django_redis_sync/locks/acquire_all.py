@@ -30,10 +30,10 @@ class acquire_all:
     - `blocking`: False to not wait. None: use the option of each object.
     - `blocking_timeout`: seconds to wait for all of them together. None: use that of each object.
 
-    The leases have the order of `semaphores`. A block raises NotAcquired if any of them is not
-    available in time, and LeaseLost if a lease is lost while the others are waited for. After an
-    error, everything that was acquired is released. Raise TypeError or ValueError if an argument is
-    wrong.
+    The leases have the order of `semaphores`. A block raises NotAcquired if not all of them are
+    available in time. It raises LeaseLost if one lease is lost during the wait for another. After
+    an error, everything that was acquired is released. Raise TypeError or ValueError if an argument
+    is wrong.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class acquire_all:
         self._order()
 
     def acquire(self) -> tuple[Lease, ...] | None:
-        """Return the leases, or None if any of them was not available in time."""
+        """Return the leases in the order of `semaphores`, or None if not all were available in
+        time."""
         return self._hold(self._held.add, or_none=True)
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
@@ -95,8 +96,9 @@ class acquire_all:
     def _hold(
         self, register: Callable[[_Group], None], or_none: bool = False
     ) -> tuple[Lease, ...] | None:
-        """Acquire all, register them as a group, and return the leases. After any exception,
-        release what was acquired. `or_none`: return None instead of raising NotAcquired."""
+        """Acquire all semaphores, call `register` with the group of leases, and return the leases.
+        After any exception, release what was acquired. `or_none`: return None instead of raising
+        NotAcquired."""
         group, left = _Group(), self._time_left()
         try:
             for i in self._order():
@@ -172,7 +174,7 @@ class _Group:
         return all(lease.ended for _, _, lease in self.taken)
 
     def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
-        """Add a lease. Raise NotAcquired for a Rejection."""
+        """Add the lease `got`. Raise NotAcquired if `got` is a Rejection."""
         if isinstance(got, Rejection):
             raise semaphore._error_of(got)
         self.taken.append((index, semaphore, got))
@@ -183,8 +185,8 @@ class _Group:
             lease.check()
 
     def leave(self, *error: Any, undo: bool = False) -> None:
-        """Release all leases at the end of their block. If a release fails, release the others.
-        `undo`: True if not all could be acquired."""
+        """Release all leases at the end of a block. If the release of a lease fails, still release
+        the others. `undo`: True if not all semaphores could be acquired."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error, undo=undo)

@@ -35,8 +35,8 @@ _CHECKS: dict[str, values.Check] = {
 
 @lru_cache(maxsize=512, typed=True)
 def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Check the arguments of the class `kind`, and return the attributes of an object with these
-    arguments.
+    """Check the arguments of a public class, and return them as attributes of its object. `kind`:
+    the class.
 
     Raise TypeError or ValueError if an argument is wrong. The cache distinguishes types, because
     True equals 1, but is not a valid limit.
@@ -45,8 +45,9 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
     name = arguments["name"]
     if not isinstance(name, str):
         raise TypeError(
-            f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
-            "client. The connection is that of a cache alias, using='...'"
+            f"the first argument of {_public_name(kind)}() must be a name, a str, not "
+            f"{type(name).__name__}. Pass no client: to choose a connection, pass a cache alias as "
+            "using='...'"
         )
     check_text("a name", name)
     for option, check in _CHECKS.items():
@@ -66,7 +67,7 @@ def text_of_share(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, ALLOWED):
         raise TypeError(
             f"share must be a str, int, UUID, date or Enum, not {type(value).__name__}; for a "
-            "model, its pk"
+            "model, use its pk"
         )
     return check_text("a share", str(value.name if isinstance(value, Enum) else value))
 
@@ -80,8 +81,8 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:
         return TypeError(
-            f"{call} takes a name and options by keyword, not {more[0]!r}: it takes no client. "
-            "The connection is that of a cache alias, using='...'"
+            f"{call} takes a name, and options by keyword, not {more[0]!r}. Pass no client: to "
+            "choose a connection, pass a cache alias as using='...'"
         )
     options = [option for option in options if method or option not in SEMAPHORE]
     wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)

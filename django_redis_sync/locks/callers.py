@@ -33,7 +33,7 @@ Caller = weakref.ref[Any]
 
 #: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: To find a lease of the caller, at most this many of the process's newest leases are searched.
+#: A search for a lease of the caller looks at this many leases of the process, the newest ones.
 _MAX_SEARCHED = 100
 #: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
@@ -50,7 +50,8 @@ running_loop = asyncio._get_running_loop
 
 
 class _Thread:
-    """An object that exists as long as its thread runs. `threading` may not know the thread."""
+    """An object that exists as long as its thread runs. It stands for the thread, because
+    `threading` may have no Thread object for it."""
 
     __slots__ = ("__weakref__",)
 
@@ -66,7 +67,7 @@ _here = _Here()
 def this_caller() -> Caller:
     """Return the current task, or else the current thread."""
     loop = running_loop()
-    # Callbacks of the loop don't run in a task.
+    # A callback of the loop runs without a task. Its caller is the thread.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
 
 
@@ -77,7 +78,8 @@ def may_wait() -> bool:
 
 
 def check_may_wait(of: Any, method: str) -> None:
-    """Raise SynchronousOnlyOperation if sync code would wait for `method` on an event loop."""
+    """Raise SynchronousOnlyOperation if sync code must not wait in this thread. `of` and `method`:
+    the object and the method that would wait, for the message."""
     if not may_wait():
         block = f"`async with {of!r}` or " if method == "acquire" else ""
         raise SynchronousOnlyOperation(
@@ -93,8 +95,7 @@ class ByCaller(dict[Caller, T]):
 
     __slots__ = ("__weakref__",)
 
-    # There is no threading.local per object, because it is expensive to make, and many objects are
-    # used only once.
+    # A threading.local per object would be expensive, because many objects are used only once.
     def at(self, caller: Caller, make: Callable[[], T]) -> T:
         """Return the value of a caller. If there is none, return `make()`, and store it for as long
         as the caller exists."""
@@ -102,8 +103,9 @@ class ByCaller(dict[Caller, T]):
         if found is None:
             found = make()
             if (living := caller()) is not None:
-                # The callback is a function in C. A signal handler may run in a callback in Python,
-                # and its exception would be lost. The proxy avoids a reference cycle.
+                # The weak reference calls `ended`, a function in C. If it were Python code, a
+                # signal handler could run in it, and the handler's exception would be lost. The
+                # proxy avoids a reference cycle.
                 ended = partial(operator.delitem, weakref.proxy(self))
                 return self.setdefault(weakref.ref(living, ended), found)
         return found
@@ -122,14 +124,15 @@ class Holdings:
     of another block. The items are leases, or groups of leases of `acquire_all`.
     """
 
-    # Invariant: _blocks has the open blocks of each caller with an open block, newest last. An
-    # entry may outlive the caller: a block in a generator may end in another thread.
+    # Invariant: _blocks maps each caller with an open block to the items of its open blocks, the
+    # newest last. An entry may outlive the caller, because a block in a generator may end in
+    # another thread.
     def __init__(self, shared: bool = False) -> None:
         # The leases are the keys of a dict, because operations on a dict are atomic.
         self._leases: ByCaller[dict[Any, None]] = ByCaller()
         self._shared = shared
         self._blocks: dict[Caller, list[Any]] = {}
-        #: Blocks that ended and could not be identified.
+        #: Number of blocks that ended in another thread or task and could not be identified.
         self._unidentified = 0
 
     # For `acquire` and `release`
@@ -154,18 +157,20 @@ class Holdings:
         return next((item for item in reversed(mine) if not item.ended), None)
 
     def take_newest(self) -> Any:
-        """Remove and return what `newest()` returns."""
+        """Remove and return the newest item of this caller that was not released or detached.
+        Return None if there is none."""
         mine = self._of(this_caller())
         try:
             while True:
-                item, _ = mine.popitem()  # atomic: another thread gets the next item
+                item, _ = mine.popitem()  # atomic: two threads never get the same item
                 if not item.ended:
                     return item
         except KeyError:
             return None
 
     def take(self) -> Any:
-        """Do what `take_newest()` does, but raise NotAcquired instead of returning None."""
+        """Remove and return the newest item, as `take_newest()` does. Raise NotAcquired if there is
+        none."""
         item = self.take_newest()
         if item is None:
             raise NotAcquired("this thread or task holds nothing through this object")
@@ -221,7 +226,8 @@ class Holdings:
         return item
 
     def _forget_unidentified(self) -> None:
-        """Remove the entries of all blocks if as many blocks have ended unidentified."""
+        """If as many blocks ended unidentified as there are entries, all blocks have ended. Then
+        remove the entries."""
         if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller, items in list(self._blocks.items()):

@@ -1,4 +1,4 @@
-"""The `JobQueue` of Celery. Imported only by `on_full="retry"`.
+"""The `JobQueue` for Celery. This module is imported only if `on_full="retry"` is used.
 
 The script `visit` decides when a task is sent again.
 """
@@ -27,13 +27,13 @@ except ImportError as error:
 
 #: The header of a task that was sent again. Its value is the `note` that `JobQueue.again` got.
 HEADER = "redis_sync"
-#: The attribute of a task's request that is set when the task has requested its own permit. After
-#: that, calls of limited functions in the body of the task wait for their permits.
+#: The attribute of a task's request that is set when the task has requested its own permit. If the
+#: body of the task then calls limited functions, these calls wait for their permits.
 _LET_IN = "_redis_sync_let_in"
 
 
 def queue_of(function: Callable[..., Any]) -> JobQueue:
-    """Return the queue of Celery for the task with the body `function`."""
+    """Return the JobQueue for the Celery task whose body is `function`."""
 
     def delivery() -> tuple[tuple[str, ...], Any] | None:
         task = current_task._get_current_object() if current_task else None
@@ -110,8 +110,8 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of the tasks with on_full="retry" that can be lost. Such a task is lost if
-    its worker dies after it got the task and before it has sent the task again."""
+    """Return the names of the tasks with on_full="retry" that can be lost. If a worker dies between
+    getting such a task and sending it again, the task is lost."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

@@ -19,7 +19,8 @@ from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
-#: Min seconds of `max_hold` in a handle. The rest of `max_hold` may be 0, but the option can't be.
+#: Min seconds of `max_hold` in a handle. The time that is left of `max_hold` may be 0, but the
+#: option `max_hold` must be positive.
 _MIN_HOLD_LEFT = 0.001
 
 
@@ -32,8 +33,8 @@ def check(terms: LeaseSettings) -> None:
 
 
 def of(state: LeaseState) -> str:
-    """Detach a lease and return its handle. The handle has the rest of `max_hold`, so the seconds
-    since the grant count for the adopter too."""
+    """Mark a lease as detached, and return its handle. The `max_hold` in the handle is the time
+    that is left of `max_hold`."""
     terms, grant, known = state.terms, state.grant, state.detached()
     max_hold = max(_MIN_HOLD_LEFT, terms.max_hold - (clock() - grant.began))
     values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), state.permits]
@@ -54,7 +55,7 @@ def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Pl
 
 
 def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
-    """Return three things: the lease's settings, its grant with the new local expiry, and the
+    """Adopt a lease. Return the lease's settings, its grant with the new local expiry, and the
     number of the renewal that adopted it. Raise LeaseLost if the lease ended or was adopted
     before."""
     start = clock()

@@ -1,4 +1,4 @@
-"""`synchronized(..., on_full="retry")`: a job without a permit is sent again by its task queue.
+"""`synchronized(..., on_full="retry")`: if no permit is free, the task queue sends the job again.
 
 Meanwhile the job keeps its place in the queue of the name, and no worker waits. `JobQueue` is the
 interface to a task queue; `locks.celery` implements it for Celery.
@@ -26,8 +26,8 @@ _SALT = "django_redis_sync.locks.jobs"
 RETRIES = "_redis_sync_retries"
 #: Max characters that operators see of a task's name, and of its id.
 _MOST, _SHOWN = 180, 8
-#: Seconds after which a job without a place in the queue is sent again. The first number applies to
-#: the first time. The seconds then double each time, up to the second number.
+#: Delays in seconds after which a job without a place in the queue is sent again: the first delay,
+#: and the longest one. Each delay is twice the delay before.
 _BACKOFF = 0.5, 60.0
 
 
@@ -80,7 +80,8 @@ def guarded(
 
 
 def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any]) -> Any:
-    """Run the body if there is a permit, else send the job again."""
+    """Request a permit. With a permit, run the body. Otherwise drop this delivery or send the job
+    again."""
     while True:
         got = guard._visit(job)
         if isinstance(got, Lease):
@@ -112,7 +113,8 @@ def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return a Later for a job that got no place in the queue, because too many callers wait."""
+    """Return a Later, with the delay, for a job that got no place in the queue because too many
+    callers wait."""
     least, most = _BACKOFF
     seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
     return Later(seconds, job.nth + 1, job.ticket, -1)

@@ -120,8 +120,9 @@ class Lease:
         self._renewed(await self._arun(self._renewal(timeout)))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add `additional_time` seconds to the time left. With `replace_ttl`, replace the time
-        left. Return True. Raise LeaseLost and Unavailable as `renew()` does."""
+        """Add `additional_time` seconds to the time that the lease has left. If `replace_ttl` is
+        true, make the lease end in `additional_time` seconds instead. Return True. Raise LeaseLost
+        and Unavailable as `renew()` does."""
         self._check_may_wait("extend")
         self.renew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
@@ -202,8 +203,8 @@ class Lease:
     def downgrade(self) -> None:
         """Turn a writer's lease into a reader's lease, so that other readers get in.
 
-        Raise LeaseLost if the lease was lost or ended, TypeError if it is not a writer's, and
-        Unavailable if Redis can't be reached; then the call may be repeated.
+        Raise LeaseLost if the lease was lost or ended, and TypeError if it is not a writer's lease.
+        Raise Unavailable if Redis can't be reached. After Unavailable, the call may be repeated.
         """
         self._check_may_wait("downgrade")
         self._lose_if(self._state.shared(self._run(self._state.sharing(clock()))))
@@ -299,7 +300,7 @@ class Lease:
         return step
 
     def _renewal_done(self, step: Run, answer: Answer | Failure) -> None:
-        """Record the outcome of a renewal. Report the lease as lost if it is."""
+        """Record the outcome of a renewal. If the lease is lost, report that."""
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
@@ -346,8 +347,8 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # `release` and `detach` don't call this, because other tasks of this loop may wait for the
-    # lease.
+    # `release` and `detach` don't call this. If they raised an error on an event loop, the permit
+    # would stay taken, and tasks of the loop may wait for the permit.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

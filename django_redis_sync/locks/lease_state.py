@@ -28,9 +28,9 @@ _GONE = "Redis no longer has it"
 
 
 class LeaseSettings(NamedTuple):
-    """The settings of a lease. Times are in seconds. `timeout` inf: permanent; `max_hold` inf: no
-    limit. `attempt`: max seconds to wait for an answer. `template`: the str.format template of the
-    name, or ""."""
+    """The settings of a lease. Times are in seconds. If `timeout` is math.inf, the lease is
+    permanent. If `max_hold` is math.inf, there is no limit. `attempt`: max seconds to wait for an
+    answer of Redis. `template`: the str.format template of the name, or ""."""
 
     keys: Keys
     alias: str
@@ -59,20 +59,23 @@ class Lost(NamedTuple):
 
 
 class LeaseState(LocalExpiry):
-    """The local expiry of a lease, and when to renew it. `now`: this process's clock, in seconds.
+    """The local expiry of a lease, and when to renew it. Each argument `now` is the current time of
+    this process's clock, in seconds.
 
     A method that finds that the lease is lost returns Lost. A method for the holder raises
     LeaseLost if the lease was lost before.
     """
 
-    # Invariants: `over` is "" while the lease is held, else the reason why it is not. `closed` is
-    # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
-    # the lease next, at the latest at `deadline`. Only the renewer and renewals change `due`. The
-    # first thread that finds the lease lost empties _not_lost_yet, in one atomic step.
-    # _nth: counts the renewals. _aims: by number of the renewal, the ends that the holder's own
-    # renewals in flight have requested. _last_end: the end of a lease that is not renewed in the
-    # background. _leaving: True while the lease is being detached. _scheduled: when `due` was
-    # computed.
+    # Invariants: `over` is "" while the lease is held, else the reason why it is not held. `closed`
+    # is "released" or "detached" if this process released or detached the lease, else "". `due` is
+    # the time of the renewer's next check, and never later than `deadline`. Until the lease ends,
+    # only the renewer and renewals change `due`. The first thread that finds the lease lost empties
+    # _not_lost_yet, in one atomic step.
+    #
+    # _nth: counts the renewals. _aims: the ends that the holder's own renewals in flight have
+    # requested, by number of the renewal. _last_end: the end of a lease that is not renewed in the
+    # background. _leaving: True while the lease is being detached. _scheduled: the time at which
+    # `due` was computed.
     __slots__ = (
         *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
         *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
@@ -87,7 +90,7 @@ class LeaseState(LocalExpiry):
         self._nth, self._ends = itertools.count(renewals + 1), {renewals: (grant.until, True)}
         self._aims: dict[int, float] = {}
         self._last_end, self._leaving, self._scheduled = grant.ends, False, now
-        # The same as `_schedule` computes for a new lease, but in less time.
+        # The value that `_schedule` would compute for a new lease, computed faster.
         self.due = now + (grant.until - now) / _RENEWALS
         if not terms.renew and grant.ends <= grant.until:
             self.due = grant.until
@@ -101,7 +104,8 @@ class LeaseState(LocalExpiry):
 
     @property
     def ours(self) -> bool:
-        """True if this process may use the lease: it was not lost, released, or detached."""
+        """True if this process may use the lease: the lease was not lost, released, or detached,
+        and the process is not a forked child."""
         return not self.over and self.at_home
 
     @property
@@ -138,7 +142,8 @@ class LeaseState(LocalExpiry):
         return self.until - self._margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
-        """Return the renewal to send now, Lost, or None."""
+        """Return the renewal to send now, or None if no renewal is due. Return Lost if the lease is
+        lost."""
         if not self.ours:
             self.due = math.inf
             return None
@@ -160,7 +165,7 @@ class LeaseState(LocalExpiry):
         if not self.ours:
             return None
         if isinstance(answer, Failure):
-            # Try again soon, but check the lease exactly at its deadline.
+            # Try again soon, at the latest at the deadline, when the lease counts as lost.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
             self.due = min(now + pause, max(now, self.until - self._margin))
             return None
@@ -184,12 +189,12 @@ class LeaseState(LocalExpiry):
         left, aim = self._last() - now, self._aim() - now
         if self._leaving:
             return aim
-        # This renewal has a higher number than the holder's own renewals in flight. It overrides
-        # them, so it must not be shorter.
+        # This renewal has a higher number than the holder's own renewals in flight, so it overrides
+        # them. It must not end earlier than they do.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
-        """Set when to check the lease next."""
+        """Set `due`, the time at which the renewer checks the lease next."""
         until, self._scheduled = self.until, now
         renewable = until < max(self._last(), self._aim())
         self.due = now + (until - now) / _RENEWALS if renewable else until - self._margin
@@ -256,7 +261,7 @@ class LeaseState(LocalExpiry):
         """Return the new duration in seconds. It is `additional_time` plus the time left, or only
         `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
-        # After a handoff, the local expiry is earlier than the end until the first renewal.
+        # From a handoff to the first renewal, the local expiry is earlier than the end in Redis.
         return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra
 
     def sharing(self, now: float) -> Plan:

@@ -84,10 +84,10 @@ class _ReentrantLease(Lease):
 class RLock(Lock):
     """A lock that its holder, a thread or task, may take again, through any object of the name.
 
-    All acquires share one lease. It is released after as many releases as acquires;
-    `lease.release()` releases it at once. If the lease was lost, acquiring it again raises
-    LeaseLost, until there were as many releases as acquires. The options are those of `Lock`,
-    without `thread_local`::
+    All acquires share one lease. The lease is released after as many releases as acquires.
+    `lease.release()` releases the lease at once. If the lease was lost, an acquire raises LeaseLost
+    until there were as many releases as acquires. The options are those of `Lock`, without
+    `thread_local`::
 
         def transfer():
             with RLock("accounts"):
@@ -141,7 +141,7 @@ class RLock(Lock):
     def _last(self, lease: Any) -> bool:
         if not lease.times or lease.times.pop() == 0:
             return True
-        self._held.add(lease)  # the block that ends may have had the only reference to it
+        self._held.add(lease)  # the block that ends may have had the only reference to the lease
         return False
 
     def _newest(self, keep: bool = False) -> Lease:

@@ -1,7 +1,7 @@
 """Resolve the arguments of a semaphore and the settings into an acquire request, and carry it out.
 
-An argument overrides REDIS_SYNC["SEMAPHORES"], which overrides the defaults. The result is cached
-until the settings change. Objects with equal arguments share the cached result.
+An argument overrides REDIS_SYNC["SEMAPHORES"], which overrides the defaults. The resolved request
+is cached until the settings change. Objects with equal arguments share the cached request.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max acquire requests that are cached for equal arguments. There may be many requests, because the
-#: label of a request names the thread.
+#: Max cached acquire requests of objects with equal arguments. They differ in the label, which
+#: names the thread, so there may be many.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
@@ -59,10 +59,11 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
     return waits
 
 
-#: The settings of a lease, and the request for it.
+#: The settings of a lease, and the acquire request for the lease.
 Asked = tuple[LeaseSettings, AcquireRequest]
 
-#: The options of an entry of SEMAPHORES that apply to code.
+#: The options in SEMAPHORES that apply to locks and semaphores in code. Others are only for request
+#: limits.
 _NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 
@@ -130,7 +131,8 @@ class Acquirer:
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> Asked:
-        """Return the settings of the lease, and the acquire request, by the current settings."""
+        """Return the lease's settings and the acquire request, resolved with the current
+        settings."""
         label = write_label(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
@@ -141,8 +143,8 @@ class Acquirer:
         )
 
     def _asked(self, blocking: bool | None, label: str) -> Asked:
-        """Return the same as `_terms_and_ask` for one permit with the object's own
-        blocking_timeout, from the cache."""
+        """Do the same as `_terms_and_ask`, for one permit and the object's own blocking_timeout,
+        with a cache."""
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
@@ -210,7 +212,7 @@ class Acquirer:
         """Return two numbers: the limit for this caller, and the permits to request. Raise
         ValueError if the permits exceed a limit. Raise ImproperlyConfigured if no limit is set."""
         limit = self.limit if self.limit is not None else named.get("limit")
-        if limit is None or callable(limit):  # a callable in the settings is for requests
+        if limit is None or callable(limit):  # a callable limit is only for requests
             raise ImproperlyConfigured(
                 f"{self!r} has no limit. Write {type(self).__name__}({self.name!r}, limit), or set "
                 f"{conf.SETTING}['SEMAPHORES'][{self.name!r}] = {{'limit': ...}}."
@@ -292,7 +294,7 @@ class Acquirer:
         return self._got(terms, ask)
 
     def _got(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
-        """Carry out an acquire request. Return a lease or a Rejection."""
+        """Send an acquire request. Return a lease or a Rejection."""
         server, start = server_of(terms.alias), clock()
         got: Grant | Rejection
         if ask.learn is None:
@@ -304,8 +306,8 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
-        """Request a permit for a job that a task queue has delivered. Return a lease, or else what
-        to do with the job."""
+        """Request a permit for a job that a task queue has delivered. Return a lease, or a result
+        that says what to do with the job."""
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
         named = conf.current().named(self.name)
@@ -333,11 +335,12 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
-        """Count the outcome of an acquire. Return the lease of a Grant, or else the Rejection."""
+        """Count the outcome of an acquire in the statistics. Return a lease for a Grant, or the
+        Rejection. Raise WrongKind if the name is in use as another kind."""
         if type(got) is Grant:
             lease = self._lease(terms, got)
             count = lease._renewer.housekeeper.count
-            # If got.rejected is set, only shadow mode has granted the permit.
+            # got.rejected is set if the caller got the permit only because of shadow mode.
             outcome = "s" if got.rejected else "w" if got.waited else "g"
             count(terms, outcome, int(got.waited * 1000), got.used)
             if got.rejected == SHARE:
@@ -356,12 +359,13 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases don't call this, because other callers may wait for the permit, even on this loop.
+    # Releases don't call this. If they raised an error on an event loop, the permit would stay
+    # taken, and other callers may wait for the permit.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:
-        """Return the quorum of several aliases. Raise ImproperlyConfigured if a majority would not
-        be safe."""
+        """Return the quorum of several aliases. Raise ImproperlyConfigured if this semaphore is not
+        a Lock, or if its lease is permanent."""
         if self.limit != 1:
             raise ImproperlyConfigured(
                 f"{self.name!r} can't have several servers in using, only a Lock can: with "

@@ -29,8 +29,8 @@ class Semaphore(Acquirer):
     """A name with `limit` permits, which all processes share.
 
     Use it in `with` or `async with`, or with `acquire()` and `release()`. If a block gets no
-    permit, it raises NotAcquired. If its lease is lost before the block ends, leaving it raises
-    LeaseLost, unless the block raises an exception itself::
+    permit, it raises NotAcquired. If the lease is lost before the block ends, the end of the block
+    raises LeaseLost, unless the block itself raises another exception::
 
         exports = Semaphore("exports", 3)
 
@@ -47,14 +47,15 @@ class Semaphore(Acquirer):
     - `timeout`: lease duration in seconds. None (default): `REDIS_SYNC["TIMEOUT"]`, and the lease
       is renewed in the background while its holder's process runs. `math.inf`: permanent.
     - `renew`: True to renew the lease even if a `timeout` is given; False to never renew it.
-    - `max_hold`: seconds after which a renewed lease ends.
+    - `max_hold`: seconds after the grant at which a renewed lease ends.
     - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
     - `blocking`: False to never wait for a permit.
     - `blocking_timeout`: seconds to wait, 0 or more. None (default):
-      `REDIS_SYNC["BLOCKING_TIMEOUT"]`. `math.inf`: without a limit.
+      `REDIS_SYNC["BLOCKING_TIMEOUT"]`. `math.inf`: no limit.
     - `fair`: True (default) to serve waiters in order of arrival.
-    - `using`: alias of the cache with the Redis server. For a `Lock` also a list of aliases, a
-      quorum: a majority of these servers has to grant the lock, and waiters have no order.
+    - `using`: alias of the cache with the Redis server. For a `Lock`, it can also be a list of
+      aliases, a quorum. A majority of these servers has to grant the lock, and waiters have no
+      order.
     - `label`: text that operators see.
     - `on_lost`: a callable that is called with the lease if it is lost, on another thread.
     - `release_on_commit`: True to delay `release()`, and the release at the end of a block, until
@@ -65,7 +66,7 @@ class Semaphore(Acquirer):
     - `key`: the key, if `name` is the name of a keyed policy.
     - `share`: the group of callers to which this caller belongs, such as a tenant. It is a str,
       int, UUID, date, or Enum, and is identified by its text. Shares of a name take turns. The
-      waiters of a share are served in order of arrival. Callers without a share are one share.
+      waiters of a share are served in order of arrival. All callers without a share form one share.
     - `share_limit`: max permits in use by the caller's share. None: as many as `limit`.
     - `sleep`: accepted for compatibility with redis-py, and ignored.
 
@@ -231,7 +232,8 @@ class Semaphore(Acquirer):
     # The newest lease of this thread or task, as in redis-py's Lock
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Call `extend()` of the newest lease. Raise NotAcquired if there is no lease."""
+        """Call `extend()` of the lease that `release()` would release. Raise NotAcquired if there
+        is none."""
         return self._newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -239,7 +241,8 @@ class Semaphore(Acquirer):
         return await self._newest(keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
-        """Call `reacquire()` of the newest lease. Raise NotAcquired if there is no lease."""
+        """Call `reacquire()` of the lease that `release()` would release. Raise NotAcquired if
+        there is none."""
         return self._newest(keep=True).reacquire()
 
     async def areacquire(self) -> bool:
@@ -295,7 +298,8 @@ class Semaphore(Acquirer):
         return got
 
     def _enter(self, got: Lease | Rejection) -> Lease:
-        """Begin a block. Raise NotAcquired for a Rejection."""
+        """Begin a block with the lease `got`, and return the lease. Raise NotAcquired if `got` is a
+        Rejection."""
         if isinstance(got, Rejection):
             raise self._error_of(got)
         self._held.enter(got)
@@ -334,7 +338,8 @@ class Semaphore(Acquirer):
         return lease
 
     def _last(self, lease: Lease) -> bool:
-        """Count one release of the lease. Return True if it was the last."""
+        """Count a release, and return True if it must release the lease. Only an RLock may have
+        several releases for a lease."""
         return True
 
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:

@@ -62,7 +62,7 @@ class _Template(string.Formatter):
         for literal, name, spec, conversion in self.parse(text):
             if "{" in (spec or "") or conversion:
                 raise ValueError(
-                    f"conversions (!r) and fields in formats are not supported: {text!r}"
+                    f"a template can't have conversions (!r) or fields in formats: {text!r}"
                 )
             before += literal  # the text between the last argument and this one
             if name is None:
@@ -70,7 +70,8 @@ class _Template(string.Formatter):
             parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
             if not parting - {"%"}:
                 raise ValueError(
-                    f"put a ':' between the arguments in {text!r}, or two calls may get one name"
+                    f"put a ':' between the arguments in {text!r}, so that different arguments "
+                    "make different names"
                 )
             quoted, before = quoted | parting, ""
             self.fields.append(name)
@@ -96,8 +97,8 @@ class _Template(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if not isinstance(value, ALLOWED):
             raise TypeError(
-                f"{type(value).__name__} in the {self.what} {self.text!r}: use str, int, UUID, "
-                "date or Enum, for a model {account.pk}"
+                f"{type(value).__name__} in the {self.what} {self.text!r}: use a str, int, UUID, "
+                "date or Enum; for a model, use its pk, such as {account.pk}"
             )
         if isinstance(value, enum.Enum):
             value = value.name
@@ -105,7 +106,7 @@ class _Template(string.Formatter):
         return text.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
-        """Return the name of a call."""
+        """Return the name or the share for a call with these arguments."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)

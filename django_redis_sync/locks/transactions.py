@@ -55,8 +55,8 @@ def release_when_over(lease: Lease, using: str | bool) -> bool:
 
     `using`: alias of a database. If it is True, release when all open transactions have ended.
     """
-    # On rollback, and at the end of a TestCase, Django discards the callbacks of on_commit. So
-    # a _Releasing also releases the lease when it is discarded without a call.
+    # On rollback, and at the end of a TestCase, Django discards the callbacks of on_commit. So a
+    # _Releasing that is discarded without a call also releases the lease.
     aliases = transactions_of(using)
     for alias in list(aliases):
         transaction.on_commit(_Releasing(lease, aliases), using=alias)
@@ -80,8 +80,8 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 
 class _Connected(threading.local):
-    """The database connections of this thread. Each release needs them, and Django's own list is
-    slow. `leases`: the leases that the thread's open transactions will release."""
+    """The database connections of this thread. Each release needs their list, and Django is slow to
+    make it. `leases`: the leases that the thread's open transactions will release."""
 
     _known: list[weakref.ref[Any]] | None = None  # None until first use, which needs the settings
 
@@ -89,7 +89,7 @@ class _Connected(threading.local):
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
     def all(self) -> list[Any]:
-        if running_loop() is not None:  # each task has other connections
+        if running_loop() is not None:  # each task has its own connections
             return _opened()
         if self._known is None:
             self._known = [*map(weakref.ref, _opened())]
@@ -112,8 +112,8 @@ connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
 def check_not_nested(terms: LeaseSettings) -> None:
-    """Raise RuntimeError if an open transaction of this thread holds the only permit until it ends.
-    The caller would wait for itself."""
+    """Raise RuntimeError if this thread has a lease of the name until its open transaction ends.
+    Another acquire in this transaction would wait for its own caller."""
     for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
@@ -124,7 +124,7 @@ def check_not_nested(terms: LeaseSettings) -> None:
 
 class _Releasing:
     """Releases a lease when it is called, or when it is garbage-collected without a call. If
-    several of these objects share a list `left`, the last one releases the lease."""
+    several objects have the same list `left`, the last one releases the lease."""
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
@@ -141,7 +141,7 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
         return
     if threading.get_ident() == thread:
         _release_now(lease)
-    else:  # the garbage collector runs on any thread
+    else:  # the garbage collector may run on any thread
         run_callbacks(partial(_release_now, lease))
 
 
@@ -150,10 +150,11 @@ def _release_now(lease: Lease) -> None:
     try:
         lease._transaction_ended()
     except Exception as error:
-        logger.error("releasing %r at the end of a transaction: %s", lease.name, error)
+        logger.error("releasing %r at the end of a transaction failed: %s", lease.name, error)
 
 
-#: A warning names the project's line of code. To find it, frames of these packages are skipped.
+#: A warning names a line of the project's code. To find the line, frames of these packages are
+#: skipped.
 _INSIDE = (__name__.split(".")[0], "contextlib")
 #: The locks and functions (`what` of `warn_if_racing`) that were logged without DEBUG. At most
 #: _MAX_LOGGED are logged, because their names may contain arguments, so there may be many.
@@ -182,7 +183,8 @@ def warn_if_racing(what: str, remedy: str) -> None:
 
 
 def _level_outside() -> int:
-    """Return the `stacklevel` of the innermost caller outside of this package."""
+    """Return the `stacklevel` for a warning that names the innermost caller outside of this
+    package."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
