@@ -219,7 +219,7 @@ async def test_error_of_a_full_lock_names_its_holder_only_if_it_is_the_caller(io
 
 @both
 async def test_endless_wait_for_a_lock_that_the_caller_holds_is_logged(io, caplog) -> None:
-    message = f"'own' waits for itself: {own_hold(io)}"
+    message = f"this caller waits for its own permit of 'own': {own_hold(io)}"
     lease = await io.do(Lock("own"), "acquire")
 
     async def release_after_the_message() -> None:

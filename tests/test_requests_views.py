@@ -220,7 +220,7 @@ def test_callables_of_a_mixin_do_not_keep_requests_alive(option, base):
         ((View, SemaphoreRequiredMixin), {}, "before View"),
         ((Plain, SemaphoreRequiredMixin), {}, "before View"),
         ((SemaphoreRequiredMixin, View), {"semaphore_limits": 3}, "did you mean semaphore_limit?"),
-        ((SemaphoreRequiredMixin,), {"semaphore_maximum": 3}, "no options: semaphore_maximum"),
+        ((SemaphoreRequiredMixin,), {"semaphore_maximum": 3}, "not options: semaphore_maximum"),
         ((Limited,), {"get_semaphore_keys": print}, "did you mean get_semaphore_key?"),
     ],
 )
@@ -237,8 +237,8 @@ def test_mixin_class_that_would_limit_nothing_raises_type_error(bases, attribute
     ("call", "error", "message"),
     [
         (lambda: LIMIT(View), TypeError, "method_decorator"),
-        (lambda: semaphore_required(3), TypeError, "name first"),
-        (lambda: semaphore_required(print, limit=3), TypeError, "name first"),
+        (lambda: semaphore_required(3), TypeError, "must be a name"),
+        (lambda: semaphore_required(print, limit=3), TypeError, "must be a name"),
         (lambda: LIMIT(3), TypeError, "not for a int"),
         (lambda: LIMIT(len)(3), TypeError, "len got no request"),
         (lambda: LIMIT(lambda _: arespond_ok(_))(REQUESTS.get("/")), TypeError, "'async def'"),

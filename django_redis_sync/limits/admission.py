@@ -40,9 +40,9 @@ class RejectedRequest(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the response. If other holders or waiters are not the cause of the
-        rejection, it is 503. Otherwise it is the policy's option `status`. The default of that
-        option is 429 if the policy has a key or if the share is full, else 503."""
+        """The HTTP status of the response. If other holders or waiters are the cause of the
+        rejection, it is the policy's option `status`. Without that option, it is 429 if the policy
+        has a key, or if the share is full. In all other cases, it is 503."""
         if not self.rejection.why.crowded:
             return 503
         same = self.policy.key is not None or self.rejection.reason == SHARE

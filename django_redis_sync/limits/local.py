@@ -39,7 +39,7 @@ class LocalLimiter:
 
     # An exception from a signal handler can't leave this lock locked: CPython runs no signal
     # handler between the acquire of a `with` and its block, or between the block and the release.
-    # `admitted` and `enter` count requests without the lock.
+    # `admitted` and `enter` don't need the lock.
     def __init__(self) -> None:
         self._lock, self._turns = threading.Lock(), itertools.count()
         self._by_redis: _Inside = {}

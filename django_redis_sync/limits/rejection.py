@@ -37,8 +37,8 @@ JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the value of Retry-After: the estimated seconds until all waiters, and then this
-    request, would have used a permit."""
+    """Return the seconds for the header Retry-After: an estimate of the time in which all waiters,
+    and then this request, finish."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -190,8 +190,8 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
 
 
 def is_drf(view: Any) -> bool:
-    """Return True for a view of Django REST framework. This framework authenticates the user inside
-    the view."""
+    """Return True for a view of Django REST framework, which authenticates the user inside the
+    view."""
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 

@@ -2,8 +2,8 @@
 
 If a view returns a complete response, its permits are released at once. The permits of a stream are
 released after its last byte. If Django still has to render the response, the permits are released
-after the rendering. A stream or an unrendered response may be discarded instead, because a template
-or a middleware raises an exception, or because the client leaves. So the end of the request also
+after the rendering. A response may also be discarded before that, because a template or a
+middleware raises an exception, or because the client leaves. So the end of the request also
 releases the permits.
 
 Django reports the end of a request in two ways. It calls `request.close()` when it closes the
@@ -247,7 +247,7 @@ class Hold:
             self.release()
             raise
         finally:
-            if asgi:  # Django reads all parts before it sends the first one
+            if asgi:  # Django sends the first part after it has read all parts
                 self._hang_up = None
 
     async def _awatched(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:

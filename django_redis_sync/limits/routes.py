@@ -83,7 +83,7 @@ def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
 def _answers_options(owner: type) -> bool:
     handlers = [getattr(owner, "options", None)]
     handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
-    # If method_decorator wraps a handler, __module__ is still that of the handler.
+    # method_decorator keeps the __module__ of the handler that it wraps.
     return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
 
 

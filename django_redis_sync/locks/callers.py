@@ -44,7 +44,7 @@ _UNIDENTIFIED = (
     "Use an object for each block"
 )
 
-#: Return the event loop that runs in this thread, or None. If no loop runs, asyncio's public
+#: A function that returns the event loop of this thread, or None. If no loop runs, asyncio's public
 #: function raises an exception, which costs 7 % more instructions per acquire and release.
 running_loop = asyncio._get_running_loop
 
@@ -72,8 +72,9 @@ def this_caller() -> Caller:
 
 
 def may_wait() -> bool:
-    """Return True if sync code may wait in this thread: no event loop runs in it, or
-    DJANGO_ALLOW_ASYNC_UNSAFE is set, which allows it as in Django's ORM."""
+    """Return True if sync code may wait in this thread, because no event loop runs in it. As in
+    Django's ORM, the environment variable DJANGO_ALLOW_ASYNC_UNSAFE permits a wait on an event
+    loop."""
     return running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
 
 
@@ -186,10 +187,12 @@ class Holdings:
     def leave(self) -> Any:
         """End the newest block of this caller and return its item.
 
-        A block that began in another thread or task is found if no other block is open. If several
-        are open, return None, because the item of this block can't be identified. The item is
-        removed, and no longer renewed, after all other blocks have ended. If no block is open,
-        `__exit__` was called directly: return the newest item. Raise NotAcquired if there is none.
+        If this caller has no open block, the block began in another thread or task. If all open
+        blocks have the same item, return that item. Otherwise the item of this block can't be
+        identified, so return None. The item is renewed until all other blocks have ended.
+
+        If no block is open at all, `__exit__` was called directly. Then return the newest item.
+        Raise NotAcquired if there is none.
         """
         caller = this_caller()
         if caller not in self._blocks:

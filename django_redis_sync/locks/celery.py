@@ -101,7 +101,7 @@ def _is_body(function: Callable[..., Any], task: Any) -> bool:
 
 
 def _bodies(task: Any) -> Iterator[Any]:
-    """Yield the function of a task, and the functions that it wraps, from the outside in."""
+    """Yield the function of a task, and then the functions that it wraps, the innermost last."""
     inner = getattr(task, "_orig_run", None) or task.run  # autoretry_for sets _orig_run
     while inner is not None:
         inner = getattr(inner, "__func__", inner)

@@ -170,7 +170,7 @@ class Lease:
             if state.answer is None:
                 self._release_in_background()
             else:
-                with contextlib.suppress(LeaseLost):  # the cancellation is raised instead
+                with contextlib.suppress(LeaseLost):  # the caller gets the cancellation instead
                     self._released(state.answer)
             raise
         self._released(released)
@@ -394,8 +394,8 @@ class Lease:
         """Raise or log `own`, the error of a release at the end of a block. If the block itself
         raised an exception, log `own`, so that the caller gets the exception of the block."""
         if body is not None:
-            logger.error("leaving %r after an exception: %s", self.name, own)
+            logger.error("releasing %r failed after an exception in its block: %s", self.name, own)
         elif lenient and isinstance(own, LeaseLost):
-            logger.warning("leaving %r: %s", self.name, own)
+            logger.warning("releasing %r at the end of its block failed: %s", self.name, own)
         else:
             raise own

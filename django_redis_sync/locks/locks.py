@@ -150,7 +150,7 @@ class RLock(Lock):
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
         if not keep and len(lease.times) == 1:
-            self._held.discard(lease)  # this is the last release, so no reference is needed
+            self._held.discard(lease)  # the last release: no reference to the lease is needed
         return lease
 
     def _deferred(self, lease: Any) -> bool:

@@ -54,7 +54,8 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
         if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
-            logger.warning("%r waits for itself: %s", settings.keys.display, hint)
+            message = "this caller waits for its own permit of %r: %s"
+            logger.warning(message, settings.keys.display, hint)
 
     return waits
 

@@ -64,7 +64,7 @@ class _Template(string.Formatter):
                 raise ValueError(
                     f"a template can't have conversions (!r) or fields in formats: {text!r}"
                 )
-            before += literal  # the text between the last argument and this one
+            before += literal  # the text between the previous argument and this one
             if name is None:
                 continue
             parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
@@ -97,7 +97,7 @@ class _Template(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if not isinstance(value, ALLOWED):
             raise TypeError(
-                f"{type(value).__name__} in the {self.what} {self.text!r}: use a str, int, UUID, "
+                f"{type(value).__name__} in the {self.what} {self.text!r}: use str, int, UUID, "
                 "date or Enum; for a model, use its pk, such as {account.pk}"
             )
         if isinstance(value, enum.Enum):

@@ -24,8 +24,8 @@ from .lease_state import LeaseSettings
 
 
 class TransactionRace(RuntimeWarning):
-    """The warning that a permit is released before a COMMIT. The next holder may then still read
-    the old data."""
+    """The warning that a permit is released before a COMMIT. Until the COMMIT, the next holder may
+    read the old data."""
 
 
 @contextmanager

@@ -351,7 +351,7 @@ async def test_with_block_raises_lease_lost_unless_its_body_raises(io, view, kin
         except Exception as raised:
             caught = type(raised)
         assert error is caught
-        assert ("leaving 'ended'" in caplog.text) == (error is not LeaseLost)
+        assert ("releasing 'ended'" in caplog.text) == (error is not LeaseLost)
         await io.do(lock, "acquire")
         view("ended").clear()
         with pytest.raises(LeaseLost):
