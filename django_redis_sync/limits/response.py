@@ -133,7 +133,7 @@ class Permit(NamedTuple):
         """Report the error of a release to the breaker, and log it."""
         name = self.semaphore.name
         if isinstance(error, LeaseLost):
-            logger.debug("nothing to release: %s", error)  # the loss was logged before
+            logger.debug("nothing to release: %s", error)  # the lease logged its loss
         elif isinstance(error, Unavailable):
             self.redis.failed(generation, error)  # logs one error per outage
             logger.debug("%r will be released when Redis is available: %s", name, error)
@@ -310,7 +310,7 @@ _at_end = weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]()
 
 
 def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
-    """Release `hold` when the request ends. Return False if it has ended already."""
+    """Release `hold` when the request ends. Return False if the request has already ended."""
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is not None:
         if context.token is None:  # Django has left the context

@@ -138,7 +138,7 @@ class acquire_all:
         ValueError if a name is given twice, or for a wrong number of permits."""
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
-            raise ValueError("acquire_all takes each name once: give a number of permits instead")
+            raise ValueError("acquire_all takes each name once: to get more permits, give a number")
         for semaphore, permits in self._given:
             semaphore._check_permits(permits)
         return sorted(range(len(places)), key=places.__getitem__)

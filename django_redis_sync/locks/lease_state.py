@@ -334,7 +334,8 @@ class LeaseState(LocalExpiry):
         return self.answer
 
     def released(self, done: bool) -> Lost | None:
-        """Record the result of the plan `releasing`. Return Lost if the lease was lost before."""
+        """Record the result of the plan `releasing`. Return Lost if Redis no longer had the lease.
+        Raise LeaseLost if the lease was known to be lost before the release."""
         if self.over != "released":
             raise self.lost_error()
         if done:

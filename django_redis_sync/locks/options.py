@@ -63,8 +63,7 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 #: The settings of a lease, and the acquire request for the lease.
 Asked = tuple[LeaseSettings, AcquireRequest]
 
-#: The options in SEMAPHORES that apply to locks and semaphores in code. Others are only for request
-#: limits.
+#: The options in SEMAPHORES that locks and semaphores in code use, and that `_options` checks.
 _NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
 
 
