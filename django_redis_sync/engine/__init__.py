@@ -1,14 +1,16 @@
 """The layer between the protocol's plans and the project's Redis servers.
 
-A plan of `protocol/plans.py` yields steps. The engine sends them, in sync code and on event loops,
-and renews leases in the background. `locks`, `limits` and `operators` use it.
+A plan (see `protocol/plans.py`) is a generator that yields the steps of one operation. The engine
+sends the steps, in sync code and on event loops, and renews leases in the background. `locks`,
+`limits` and `operators` use the engine.
 
 Sending a step
-    drivers       Carry a plan out: `drive` in sync code, `adrive` in async code; plain commands.
+    drivers       `drive` carries out a plan in sync code, `adrive` in async code. Also sends plain
+                  Redis commands.
     server        `server_of(alias)` and `async_server_of(alias)`: perform a step on the server of
                   a cache alias.
-    cluster/      The same for a Redis Cluster: find the node of a name, follow redirects.
-    quorum/       The same for several independent servers: the majority decides.
+    cluster/      Perform a step on a Redis Cluster: find the node of a name, follow redirections.
+    quorum/       Perform a step on several independent servers, of which a majority decides.
     pools         Sync connections: checked out of the project's pool, or private ones.
     batching      Async connections: steps that are submitted together are sent as a batch.
     clients       The project's django-redis and redis.asyncio clients. Only this module imports
@@ -18,13 +20,14 @@ Sending a step
 Waiting
     hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
                   block in `server`.
-    loops         Tasks, time limits, and resources of an event loop, which close when it ends.
+    loops         Tasks and time limits on an event loop, and the resources that close with it.
 
 In the background, per process and alias
     renewal       Renews leases, with a queue per node, and reports lost leases in time.
     schedule      A heap of the times at which leases or waiters are due.
-    housekeeping  One thread for the jobs below, and one that retries failed cleanups.
-    names         Writes which names are in use, and since when they are held; labels of holders.
+    housekeeping  One thread that runs the jobs of `names`, `overrides`, and `statistics`, and one
+                  thread that retries failed cleanups.
+    names         Writes which names are in use and since when. Writes and reads labels of holders.
     overrides     Reads which policies operators have paused or resized.
     statistics    Counts the outcomes of acquires, and the ends of leases.
     threads       The daemon threads: how they start, wake, and finish at exit. Callbacks and

@@ -1,4 +1,5 @@
-"""Batches of async commands. While a batch is in flight, new commands are queued for the next."""
+"""Batches of async commands. While a batch is in flight, new commands wait for the next
+batch."""
 
 from __future__ import annotations
 
@@ -14,21 +15,22 @@ from .clients import buffered_replies, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of
 
-#: Exceptions that end an await without a reply: the time limit passed, or the ending event loop
-#: cancelled the task.
+#: An await raises one of these if it gets no reply, because the time limit has passed or because
+#: the event loop is ending.
 _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Max commands in a batch.
 MAX_BATCH = 512
-#: At least this many commands are sent as two batches. This is faster, because the server works on
-#: the second batch while this process reads the replies of the first one.
+#: If at least this many commands are queued, they are sent as two batches. This is faster, because
+#: the server works on the second batch while this process reads the replies to the first one.
 SPLIT_FROM = 32
-#: Types of a script's reply.
+#: The types of a script's reply. A push has another type, a subclass of list.
 _REPLIES = frozenset({bytes, str, list})
 
 
 class Command(NamedTuple):
-    """A step and the future of its answer. `whole`: True to send the source of the script."""
+    """A step and the future of its answer. `whole`: True to send the script's source, False to
+    send its hash."""
 
     step: Run
     whole: bool
@@ -36,7 +38,8 @@ class Command(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Commands that were sent together at `sent`, and the time limit for their replies."""
+    """Commands that were sent together, at the time `sent`. `limit`: the time limit for all of
+    their replies."""
 
     commands: list[Command]
     sent: float
@@ -46,12 +49,13 @@ class Batch(NamedTuple):
 class Batcher:
     """Sends steps in the order of submission, on one event loop, over one connection at a time.
 
-    It costs half as much as redis-py's pipeline, which packs every word again and sets a timer for
-    every reply.
+    It needs half as much time as redis-py's pipeline, which packs every word of every command and
+    sets a timer for every reply.
     """
 
-    # The flusher is the task that sends batches. Invariants: between two runs of the flusher, there
-    # is no connection, and nothing is queued or in flight. Every queued command is sent, or fails.
+    # The flusher is the task that sends batches. Invariants: while no flusher runs, there is no
+    # connection, and no command is queued or in flight. A flusher sends or fails every queued
+    # command before it ends.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._patience = self._pool.connection_kwargs.get("socket_timeout") or math.inf
@@ -61,7 +65,8 @@ class Batcher:
         self._flusher: asyncio.Task[None] | None = None
 
     def submit(self, step: Run) -> asyncio.Future[Answer]:
-        """Return a future of the answer. The step is sent even if the future is cancelled."""
+        """Queue a step and return a future of its answer. The step is sent even if the future is
+        cancelled."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queue.append(Command(step, False, done))
         if self._flusher is None:
@@ -69,8 +74,7 @@ class Batcher:
         return done
 
     async def aclose(self) -> None:
-        """Wait until nothing is queued or in flight. After END seconds, fail the commands that are
-        left."""
+        """Wait until all commands are answered. After END seconds, fail the remaining commands."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher], timeout=END)
         if self._flusher is not None:
@@ -85,8 +89,8 @@ class Batcher:
                 await self._give_back()
         except Exception as error:
             reason = repr(error)
-            # Close the connection. Otherwise an unread reply would be taken for that of the next
-            # command.
+            # Close the connection. If it were used again, an unread reply would be taken for the
+            # reply to the next command.
             await self._give_back(broken=True)
             raise
         finally:
@@ -102,13 +106,14 @@ class Batcher:
                 batch = await self._send(self._take(split=True))
                 continue
             replies, received = await self._read(batch), clock()
-            # First send the next batch. The server works on it while these replies wake tasks.
+            # Send the next batch before delivering these replies. The server then works on it while
+            # the replies wake tasks.
             ahead = await self._send(self._take()) if self._queue else None
             self._deliver(batch, replies, received)
             batch = ahead
 
     def _fail_all(self, reason: str) -> None:
-        """Fail the commands that still wait for an answer, because the flusher has ended."""
+        """Fail all commands that are queued or in flight. `reason`: the text of the error."""
         for commands in (*(batch.commands for batch in self._in_flight), self._queue):
             _fail(commands, Failure(errors.ConnectionError(reason), clock(), "unanswered"))
         self._in_flight, self._queue = [], []
@@ -145,13 +150,13 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                if limit.late - late < LATE:  # else the loop was busy: connect again
+                # If the loop was busy, the loop caused this timeout, not the server: connect again.
+                if limit.late - late < LATE:
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
-        """Return a list with a reply for each command. If the server answered a command with an
-        error, the list has the exception. If reading fails, fail each command and return an empty
-        list."""
+        """Return the reply to each command of `batch`, in order. An error reply is returned as an
+        exception. If reading fails, fail all commands of the batch and return an empty list."""
         replies: list[Any] = []
         try:
             with batch.limit:
@@ -168,9 +173,9 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply, or an exception for an error of the server. `buffered`: a result
-        of `buffered_replies` that is not a reply. It is an exception, a push, or another value if
-        the connection has read nothing yet."""
+        """Return the next reply, or an exception for an error reply. Raise ConnectionError if the
+        connection is lost. `buffered`: the last item from `buffered_replies`, which is an exception
+        or a push, or any other value if the connection has read no reply yet."""
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):

@@ -23,7 +23,8 @@ from .. import conf
 
 
 def backend_of(alias: str) -> Any:
-    """Return the django-redis client of an alias. Raise ImproperlyConfigured if it has none."""
+    """Return the django-redis client of an alias. Raise ImproperlyConfigured if the alias has no
+    client that this package can use."""
     try:
         backend: Any = caches[alias]
     except InvalidCacheBackendError as error:
@@ -51,15 +52,16 @@ def urls_of(alias: str) -> list[str]:
 def forget(alias: str) -> None:
     """Remove this thread's cache object of an alias, because no client could be made for it.
 
-    Otherwise django-redis 6 makes the client again at the end of the request, in order to close it.
-    That raises the same error, and the request fails.
+    If the object stayed, django-redis 6 would try to make the client again at the end of the
+    request, in order to close it. The same error would then make the request fail.
     """
-    with contextlib.suppress(AttributeError):  # this thread has no cache object of the alias
+    with contextlib.suppress(AttributeError):  # if this thread has no such object
         del caches[alias]
 
 
-#: Options of a sync client that an async client doesn't have, or that have another meaning there.
-#: Async code needs no options of a pool, because one connection sends and another one listens.
+#: Options of sync clients that are not passed to async clients. Async clients lack these options,
+#: or give them another meaning. The options in the second line are for pools. Async code uses only
+#: two connections, one that sends and one that listens, so it needs no options for pools.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
@@ -68,7 +70,7 @@ _REFUSED = frozenset({"connection_class", "credential_provider"})
 
 
 def async_client(alias: str) -> Any:
-    """Return a redis.asyncio client configured like the alias.
+    """Return a redis.asyncio client configured like the sync client of an alias.
 
     Raise ImproperlyConfigured if the alias can't be used in async code.
     """
@@ -90,14 +92,15 @@ def async_client(alias: str) -> Any:
 
 
 def async_redis(alias: str, url: str) -> Any:
-    """Return a redis.asyncio client of the server at `url`, configured like the alias."""
+    """Return a redis.asyncio client of the server at `url`, with the options of an alias."""
     import redis.asyncio
 
     return redis.asyncio.Redis.from_url(url, **async_options(alias))
 
 
 def async_options(alias: str) -> dict[str, Any]:
-    """Return the alias's connection options for async code. Raise what `async_client` raises."""
+    """Return the connection options of an alias for async code. Raise ImproperlyConfigured if the
+    alias can't be used in async code."""
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
@@ -122,13 +125,14 @@ def async_options(alias: str) -> dict[str, Any]:
 
 
 def buffered_replies(connection: Any) -> Callable[[], Any]:
-    """Return a function that takes the next reply that an async connection has already read.
+    """Return a function that takes items that an async connection has already read.
 
-    The function returns a reply, a push (a list), or an exception for an error. If the connection
-    has read none of them, or if hiredis is not installed, it returns any other value.
+    Each call returns the next item: a reply, a push (a list), or an exception for an error reply.
+    If the connection has read no further item, or if hiredis is not installed, the call returns
+    some other value.
 
-    `_parser` and `_reader` are the only private names of redis-py in this package. The public
-    function needs three coroutines per reply, and takes ten times as long.
+    `_parser` and `_reader` are the only private names of redis-py in this package. redis-py's
+    public `read_response()` runs three coroutines per reply, and takes ten times as long.
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
@@ -136,5 +140,5 @@ def buffered_replies(connection: Any) -> Callable[[], Any]:
 
 
 async def handle_push(connection: Any, push: Any) -> None:
-    """Let redis-py handle a push from `buffered_replies` that this package doesn't use."""
+    """Let redis-py handle a push. `push`: an item from `buffered_replies`."""
     await connection._parser.handle_push_response(push)

@@ -1,4 +1,5 @@
-"""Drivers of plans, `drive` in sync code and `adrive` in async code, and plain Redis commands."""
+"""Drivers, which carry out plans: `drive` in sync code, `adrive` in async code. This module also
+sends plain Redis commands."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from .wire import FORBIDDEN, clock, decoded, why
 
 
 def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncError:
-    """Return the error that the caller of the library sees for a failure of `step`, or of another
-    command on `key`."""
+    """Return the exception that the project's code gets for a failure. `step`: the step that
+    failed. `key`: the key, if a command failed that is not a step."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         where = f"one of {', '.join(touched(step.keys))}" if isinstance(step, Run) else key
@@ -32,10 +33,10 @@ def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncE
 def attempt(
     server: Server, step: Run, known: Callable[..., Any], plan: Callable[..., Plan], *of: Any
 ) -> Any:
-    """Return the result of `plan(*of)`, which begins with `step`.
+    """Carry out the plan that `plan(*of)` makes, and return its result. `step`: its first step.
 
-    `known(answer, *of)` returns the result if the first answer is enough, else None. In most cases,
-    the first answer is enough, and no plan has to be made.
+    `known(answer, *of)`: returns the plan's result if the answer to `step` is enough to know it,
+    else None. In most cases, that answer is enough. Then the plan is never made, which saves time.
     """
     try:
         answer = server.run(step)
@@ -48,9 +49,10 @@ def attempt(
 
 
 def drive(plan: Plan, server: Server, first: Answer | BaseException | None = None) -> Any:
-    """Return the plan's result. Raise Unavailable or ForeignValue if Redis gave no usable answer.
+    """Carry out a plan and return its result. Raise Unavailable or ForeignValue if Redis gave no
+    usable answer.
 
-    `first`: the outcome of the plan's first step, if the step was carried out before.
+    `first`: the outcome of the plan's first step, if the caller has already carried out that step.
     """
     try:
         step = plan.send(None)  # type: ignore[arg-type]
@@ -70,10 +72,10 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
 
 
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
-    """Async version of `drive`. If it is cancelled, the plan first undoes what it has sent.
+    """Async version of `drive`. If the calling task is cancelled, let the plan undo its steps.
 
-    With `to_the_end`, the plan first continues to its end instead. In both cases the cancellation
-    takes effect after at most UNDO_BUDGET seconds.
+    With `to_the_end`, let the plan continue to its end instead. In both cases, the cancellation
+    takes effect when the plan ends, but after at most UNDO_BUDGET seconds.
     """
     cancellation = _Cancellation()
     server.plans += 1
@@ -98,22 +100,24 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
             return end.value
         raise error_of(end, step) from end.cause
     finally:
-        # Exceptions refer to this frame. If this frame referred to an exception, they would form a
-        # cycle, and only the garbage collector would free a lease in a frame above.
+        # Exceptions refer to this frame. If this frame referred to one of them, both would form a
+        # reference cycle. Only the garbage collector would then free a lease in a caller's frame.
         del doing
         server.left()
 
 
 @dataclass(slots=True)
 class _Cancellation:
-    """A delayed cancellation of a task. `args`: the arguments of the cancellation, or None if there
-    was none. `until`: when it takes effect, by the loop's clock."""
+    """A cancellation of a task that takes effect later. `args`: the arguments of the
+    CancelledError, or None if the task was not cancelled. `until`: latest time at which the
+    cancellation takes effect, by the loop's clock."""
 
     args: tuple[Any, ...] | None = None
     until: float | None = None
 
     async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
-        """Return the outcome of `doing`, even if this task is cancelled meanwhile."""
+        """Return the result of `doing`, even if this task is cancelled meanwhile. Raise Failure if
+        there is no result at the time `until`."""
         now = doing.get_loop().time
         try:
             while not doing.done() and (self.until is None or now() < self.until):
@@ -123,10 +127,11 @@ class _Cancellation:
                 except asyncio.CancelledError as error:
                     self.args = error.args
                     self.until = self.until or now() + UNDO_BUDGET
-            if doing.cancelled():  # at the end of the loop, this package cancels its tasks
+            if doing.cancelled():  # the event loop is ending, and this package cancels its tasks
                 raise Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
             if not doing.done():
-                # Retrieve the exception that no task waits for. Otherwise asyncio logs it.
+                # No task waits for `doing` any more. Retrieve its exception, because asyncio logs
+                # exceptions that are never retrieved.
                 doing.add_done_callback(lambda done: done.cancelled() or done.exception())
                 late = errors.TimeoutError("cancelled, and no answer in time")
                 raise Failure(late, clock(), "final")
@@ -136,8 +141,8 @@ class _Cancellation:
 
 
 def command(alias: str, *args: Any) -> Any:
-    """Send a Redis command, which may be sent twice, and return the reply. Raise Unavailable or
-    ForeignValue if Redis gave no usable answer."""
+    """Send a Redis command and return the reply. Raise Unavailable or ForeignValue if Redis gave no
+    usable answer. The command may be sent twice."""
     try:
         return decoded(server_of(alias).command(*args))
     except Failure as failure:
@@ -145,8 +150,8 @@ def command(alias: str, *args: Any) -> Any:
 
 
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send several commands that only read, in one round trip, and return the replies. Raise
-    Unavailable or ForeignValue if Redis gave no usable answer to one of them."""
+    """Send several read-only commands in one round trip, and return the replies. Raise Unavailable
+    or ForeignValue if Redis gave no usable answer to one of the commands."""
     try:
         replies = server_of(alias).commands(commands)
     except Failure as failure:
@@ -164,8 +169,8 @@ def _key(words: Sequence[Any]) -> str:
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """Return a decoded reply. For HGETALL, return a dict, even if the protocol RESP2 sent a flat
-    list."""
+    """Return a reply with str for bytes. `words`: the command. The reply to HGETALL is returned as
+    a dict, although the server sends a flat list over RESP2."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):
         return dict(zip(found[::2], found[1::2], strict=True))

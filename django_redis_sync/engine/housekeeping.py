@@ -1,8 +1,8 @@
 """Housekeeping of a process: register the names in use, read operators' overrides, write
 statistics, and retry failed cleanups.
 
-One daemon thread per process and cache alias runs these jobs, and ends after an idle time. Leases
-are renewed on another thread, so that many new names can't delay a renewal.
+One daemon thread per process and cache alias runs these jobs. It ends after an idle time. Other
+threads renew leases and retry cleanups, so that many new names can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from .statistics import Kind, Named, StatisticsBuffer, Use
 from .threads import Worker
 from .wire import RETRY, ROUND, clock
 
-#: Seconds for which a failed step is retried. After that time, the lease has expired anyway.
+#: Seconds for which a failed cleanup is retried. By then, most leases have expired.
 GIVE_UP = 120.0
 #: Max steps in a round trip. The server may run all of them before it serves other clients.
 BATCH = 256
 
 
 class Job(Protocol):
-    """A job of the housekeeping thread. `due`: the time at which to run the job next; inf: never.
+    """A job of the housekeeping thread. `due`: when to run the job next; inf if it has no work.
 
-    `tend` runs the job, and sets `due`. `leaving`: True if the process exits, so that the job must
-    write all entries now. If `tend` raises, the job keeps its entries, and runs again later.
+    `tend` runs the job, and sets `due`. `leaving`: True if the process is exiting, so that the job
+    must write all of its entries now. If `tend` raises an exception, the job keeps its entries. The
+    thread then runs it again later.
     """
 
     due: float
@@ -49,14 +50,14 @@ class Housekeeper:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self._alias, self._held = alias, held
-        #: The names that this process waits for, by token.
+        #: The names that this process waits for, by the token of the waiter.
         self.waiting: dict[str, Named] = {}
-        self._busy = False  # True while the jobs run, for tests
+        self._busy = False  # True while the jobs run; only tests use it
         self.forget()
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
     def forget(self) -> None:
-        """Discard all entries."""
+        """Replace all jobs by new ones, and so discard the entries that are not yet written."""
         self.names, self.marks = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses)
         self.holders = HolderIndex(self._held)
@@ -67,16 +68,16 @@ class Housekeeper:
         return self.names, self.marks, self.statistics, self.holders
 
     def note(self, keys: Keys) -> None:
-        """Register the name of a held lease. Do nothing if this process has done so within the
-        current minute."""
+        """Let the housekeeping thread register the name of a lease. Do nothing if the name was
+        registered within the current minute."""
         if keys.leases not in self.names.noted:
             self.names.add(keys)
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
 
     def heed(self, policy: Policy) -> Plan:
-        """Read the overrides of `policy` if that is due. An acquire of one of its keys calls this
-        before."""
+        """Read the overrides of `policy` if they were last read too long ago. Before a key of the
+        policy is acquired, the acquire carries out this plan."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)
@@ -87,16 +88,16 @@ class Housekeeper:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Record that `token` waits in this process for the name `named`. If `named` is None,
-        record that the token no longer waits."""
+        """Record that a waiter of this process waits for the name `named`. `token`: the waiter's
+        token. If `named` is None, record that the wait has ended."""
         if named is None:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
 
     def count(self, named: Named, kind: Kind, ms: int, used: int = 0) -> None:
-        """Count the outcome of an acquire, or the end of a lease. `used`: permits of the name in
-        use at that time."""
+        """Count the outcome of an acquire, or the end of a lease. `ms`: the duration, see `Kind`.
+        `used`: permits of the name in use at that time."""
         keys = named.keys
         if keys.keep:
             statistics = self.statistics
@@ -118,7 +119,7 @@ class Housekeeper:
             yield named, 0, 1
 
     def finish(self, until: float) -> None:
-        """Write all entries at once, at the exit of the process."""
+        """When the process exits, write all entries, or give up at the time `until`."""
         if any(job.due < math.inf for job in self._jobs):
             self._leaving = True
             self._worker.finish(lambda: not self._left, until)
@@ -142,7 +143,8 @@ class Housekeeper:
         return self._earliest()
 
     def _run(self, job: Job, now: float, leaving: bool) -> None:
-        """Run a job. After an error, the job runs again later. The error delays no other job."""
+        """Run a job. If it fails, log the error and run the job again later. Other jobs still run
+        on time. Raise ImproperlyConfigured if the alias no longer exists."""
         try:
             job.tend(server_of(self._alias), now, leaving)
         except ImproperlyConfigured:
@@ -154,19 +156,19 @@ class Housekeeper:
             logger.log(level, "housekeeping of %r could not write: %s", self._alias, failure)
         except Exception:
             job.due = now + RETRY
-            logger.exception("housekeeping of %r failed, and is tried again", self._alias)
+            logger.exception("housekeeping of %r failed and will be retried", self._alias)
 
 
-#: A step, and any data that a StepQueue stores together with the step.
+#: A step, and data that StepQueue passes to `answered` together with the step.
 Entry = tuple[Run, Any]
 Outcome = Answer | Failure
 
 
 class StepQueue:
-    """Sends steps of an alias in batches, on a thread of its own.
+    """Sends steps to the server of an alias in batches, on a thread of its own.
 
-    `answered(entries, outcomes)`: a function that the thread calls with an Answer or a Failure for
-    each step. Any thread may call `enqueue`, also in a destructor.
+    After each batch, the thread calls `answered(entries, outcomes)`. `outcomes`: an Answer or a
+    Failure for each entry. Any thread may call `enqueue`, also in a destructor.
     """
 
     def __init__(
@@ -184,12 +186,12 @@ class StepQueue:
         return self._worker.rouse()
 
     def send(self) -> None:
-        """Send what is pending on the calling thread."""
+        """Send all pending steps now, on the calling thread."""
         while self._pending:
             self._turn()
 
     def finish(self, until: float) -> None:
-        """At exit: send what is pending."""
+        """When the process exits, send the pending steps, or give up at the time `until`."""
         self._not_before = -math.inf
         self._worker.finish(lambda: self._sending or self._pending, until)
 
@@ -212,12 +214,13 @@ class StepQueue:
             return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:
             if not isinstance(error, ImproperlyConfigured):  # the alias no longer exists
-                logger.exception("steps on %r failed", self._alias)
+                logger.exception("steps could not be sent to %r", self._alias)
             return [Failure(error, clock(), "unanswered")] * len(steps)
 
 
 class RetryQueue(StepQueue):
-    """Sends cleanups of an alias until they succeed."""
+    """Sends cleanups in the background, for example the release of a lease. Retries each cleanup
+    until it succeeds, but for at most GIVE_UP seconds."""
 
     def __init__(self, alias: str) -> None:
         super().__init__("retries", alias, self._put_back)

@@ -1,5 +1,5 @@
-"""Async waiters. One Pub/Sub connection per event loop receives the messages for all its
-waiters."""
+"""Wake-up messages for async waiters. One Pub/Sub connection per event loop receives the messages
+for all waiters of the loop."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .loops import end_tasks, start_task
 from .schedule import Schedule
 from .wire import clock
 
-#: Max messages that are stored because they arrived before their waiter began to wait.
+#: Max messages that are stored. A message is stored if it arrives before its waiter begins to wait.
 _MAX_EARLY = 10_000
-#: Seconds between two tries to subscribe.
+#: Seconds until the next try to subscribe, by the number of failed tries.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: The kind of a message, by its first word. Messages of other kinds are not stored.
+#: The kind of a push, by its first word as str or bytes. redis-py handles pushes of other kinds.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
-#: Max seconds between two requests of the waiters of a name. A request of one waiter shows that
-#: all waiters of the name in this event loop are alive.
+#: Max seconds between two requests for a name from the waiters of an event loop. A request of one
+#: waiter is the heartbeat of all waiters of the name in this loop.
 HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
 class _NameWaiters:
-    """The waiters of a name, in the order of their last requests. `asked`: the time of the last
-    request of any of them."""
+    """The waiters of a name. `tokens`: their tokens; the waiter with the most recent request is
+    last. `asked`: the time of the most recent request."""
 
     def __init__(self) -> None:
         self.tokens, self.asked = dict[str, None](), 0.0
@@ -38,8 +38,8 @@ class _NameWaiters:
 class Hub:
     """The waiters of an event loop, and the channel on which their handoffs are published.
 
-    The waiters share one timer, which fires when the first of them is due. A timer per waiter would
-    cost more than the rest of the wait. `subscriptions`: number of connections that listen.
+    The waiters share one timer, which fires when the first waiter is due. A timer per waiter would
+    take more time than the rest of the wait. `subscriptions`: number of Pub/Sub connections.
     """
 
     # Invariants: the timer fires at _fires_at, which is not later than the time at which any waiter
@@ -56,9 +56,9 @@ class Hub:
         self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Subscribe to the channel and return its name. Also return the name if the subscription
-        fails or takes longer than `timeout` seconds. In that case, a waiter may miss its message,
-        and sends its request again later."""
+        """Subscribe to the channel, and return the channel's name. If the subscription fails or
+        takes longer than `timeout` seconds, return the name all the same. A waiter may then miss
+        its message, but sends its request again later."""
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
@@ -70,10 +70,12 @@ class Hub:
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
-        """Return a future of the message for `token`, or of None after `seconds`.
+        """Return a future of the message for `token`. Its result is None if no message arrives
+        within `seconds`.
 
-        The result None may also come earlier. If no waiter of the `name` has sent a request for
-        HEARTBEAT_INTERVAL seconds, one of them gets None, so that it sends a request.
+        The result may also be None earlier, so that the waiter sends its request again. This
+        happens to one waiter of the `name` if none has sent a request for HEARTBEAT_INTERVAL
+        seconds.
         """
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
@@ -101,7 +103,7 @@ class Hub:
         return done
 
     def _expect(self, at: float, now: float) -> None:
-        """Let the timer fire at `at` or earlier."""
+        """Set the timer to the time `at`, unless it fires earlier. `now`: the current time."""
         if at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -117,7 +119,8 @@ class Hub:
         self._expect(self._schedule.earliest(), now)
 
     def _heartbeat(self, name: str) -> None:
-        """Let a waiter of a name send its request again, unless a waiter has sent one lately."""
+        """If no waiter of a name has sent a request for HEARTBEAT_INTERVAL seconds, wake one
+        waiter, so that it sends its request again."""
         waiters, loop = self._by_name[name], asyncio.get_running_loop()
         if not waiters.tokens:
             del self._by_name[name]
@@ -145,7 +148,7 @@ class Hub:
                 del self._early[next(iter(self._early))]
 
     async def aclose(self) -> None:
-        """Stop listening until the next wait."""
+        """Unsubscribe and close the connections. The next call of `ready` subscribes again."""
         await end_tasks(*self._readers)
 
     async def _read(self) -> None:
@@ -168,7 +171,8 @@ class Hub:
                 raise
             except Exception:
                 pass
-            # Not in a `finally` block, because nothing can be awaited on a closed loop.
+            # This is not in a `finally` block. The block would also run if the loop is closed, but
+            # then nothing can be awaited.
             await _closed(pubsub)
             self._end_try()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
@@ -179,8 +183,8 @@ class Hub:
             self._tried.set_result(None)
 
     def _subscribed(self) -> None:
-        """Wake all waiters, so that each sends its request again: messages that were published
-        before the subscription are lost."""
+        """After a subscription, wake all waiters, so that each sends its request again. The
+        messages that were published before the subscription are lost."""
         self._end_try()
         for token in list(self._waiters):
             self._wake(token, None, clock())
@@ -201,8 +205,8 @@ async def _closed(pubsub: Any) -> None:
 
 
 async def _received(pubsub: Any) -> list[tuple[str, Any]]:
-    """Return the kind and data of the next message, and of further messages that were read with
-    it."""
+    """Wait for the next message. Return pairs of kind and data: for this message, and for further
+    messages that the connection has already read."""
     message = await pubsub.get_message(timeout=None)
     received = [] if message is None else [(message["type"], message.get("data"))]
     buffered = buffered_replies(pubsub.connection)

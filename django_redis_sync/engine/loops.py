@@ -1,4 +1,4 @@
-"""Event loops: tasks and time limits of this package, and the resources of each loop."""
+"""Tasks and time limits on event loops, and the resources that close when an event loop ends."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from ..protocol.plans import UNDO_BUDGET
 TICK = 0.05
 #: If a timer fires later than planned by more seconds than this, the loop counts as busy.
 LATE = 0.01
-#: Seconds from the end of a time limit to a last check. If no answer has arrived by then, the
-#: answer is late.
+#: Seconds between the end of a time limit and the last check whether the answer has arrived.
 LAST_LOOK = 0.002
 #: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
 #: Max seconds by which a time limit is extended because the loop was busy.
 MAX_LATE = 10.0
-#: Max seconds for which the end of a loop waits for steps that were sent.
+#: Max seconds to wait for the answers to steps when an event loop ends.
 END = UNDO_BUDGET
 
 T = TypeVar("T")
@@ -32,10 +31,10 @@ T = TypeVar("T")
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` does not cancel when the main coroutine is done.
 
-    `asyncio.run()` cancels the project's tasks. These tasks then undo their steps. For that, the
-    tasks of this package must still run. The new task's context is empty, because otherwise the
-    caller's context would live as long as the task. The task is not made by `create_task()`,
-    because a task factory of the project might run it at once.
+    When `asyncio.run()` cancels the project's tasks, these tasks undo their steps. This works only
+    while the tasks of this package still run. The new task has an empty context, because otherwise
+    the caller's context would live as long as the task. The task is not made by `create_task()`,
+    because a task factory of the project might run `body` at once.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))
@@ -45,10 +44,10 @@ def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks again and again until they are done. While redis-py connects, it may swallow a
-    cancellation.
+    """Cancel tasks, repeatedly, until they are done. One cancellation may not be enough, because
+    redis-py may swallow it while it connects.
 
-    If the caller is cancelled meanwhile, its cancellation takes effect afterward.
+    If the calling task is cancelled meanwhile, its cancellation takes effect afterward.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
@@ -63,16 +62,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 class LoopTimeout:
-    """A time limit of `seconds` for an answer. Time in which the event loop is busy does not count,
-    up to MAX_LATE seconds.
+    """A time limit of `seconds` for an answer. Delays of a busy event loop don't count, up to
+    MAX_LATE seconds in total.
 
-    If a timer fires late, the loop was busy, and the answer may have arrived meanwhile. So the
-    delay of a timer does not count. Only the time for which the timer was set counts. At the end, a
-    last timer gives the loop the time to read the answer. If the last timer fires late too, it is
-    set again.
+    If a timer fires late, the loop was busy, and it may not yet have read an answer that arrived
+    meanwhile. So the time for which a timer was set counts, and its delay does not. At the end, a
+    last timer gives the loop time to read the answer. If this timer is late, it is set again.
 
-    The time starts when this object is created, and ends with `stop`. A `with` block on this
-    object raises asyncio.TimeoutError if the limit is exceeded.
+    The time starts when this object is created. `stop` ends it. A `with` block on this object
+    raises asyncio.TimeoutError if the limit is exceeded.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
@@ -80,7 +78,7 @@ class LoopTimeout:
     def __init__(self, seconds: float) -> None:
         self._left = seconds
         self._end = time.monotonic() + seconds + MAX_LATE
-        #: Seconds by which the loop was late.
+        #: Total delay of the timers so far, in seconds.
         self.late = 0.0
         self._looks, self._over = 0, False
         self._task: asyncio.Task[Any] | None = None
@@ -91,7 +89,7 @@ class LoopTimeout:
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
-        if self._over:  # the time ended before this block: let the loop do a last check
+        if self._over:  # the limit was reached before this block: set the last timer again
             self._over = False
             self._arm(LAST_LOOK)
         return self
@@ -123,21 +121,21 @@ class LoopTimeout:
 
 
 class BackgroundTasks:
-    """Tasks that go on if their caller is cancelled."""
+    """Tasks that continue even if the task that started them is cancelled."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, body: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run `body`. Return a future of its result. The task goes on if the future is
-        cancelled."""
+        """Run `body` in a task. Return a future of its result. If the future is cancelled, the task
+        continues."""
         task = start_task(body)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """Give the tasks END seconds, then cancel them."""
+        """Wait up to END seconds for the tasks. Then cancel the tasks that still run."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END)
         await end_tasks(*self._tasks)
@@ -147,8 +145,8 @@ class LoopResources:
     """The async servers of one event loop, by alias. They close when the loop ends.
 
     `asyncio.run()` closes the loop's asynchronous generators after all tasks are done, and other
-    runners do the same. This class has such a generator, which then closes the connections. If a
-    loop is closed without that, the garbage collector closes them, as it does for redis-py.
+    runners do the same. This object has such a generator, which then closes the servers. If a loop
+    closes without closing its generators, the garbage collector closes the connections later.
     """
 
     def __init__(self) -> None:
@@ -156,19 +154,19 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # run to the yield: then the loop knows it
+            self._closing.asend(None).send(None)  # run to `yield`, which registers it in the loop
 
     def retire(self, servers: Iterable[Any]) -> None:
-        """Close these servers now, or when the last plan that uses them has ended."""
+        """Close each server as soon as no plan uses it."""
         for one in servers:
             one.retired = True
             if not one.plans:
                 self._background.start(one.aclose())
 
     async def aclose(self) -> None:
-        """Close each server as soon as no plan uses it, and after END seconds in any case."""
+        """Close all servers when no plan uses any of them, but after END seconds at the latest."""
         until, servers = time.monotonic() + END, list(self.by_alias.values())
-        await asyncio.sleep(0)  # the loop's other generators may have to release something
+        await asyncio.sleep(0)  # let the loop's other generators run, which may release leases
         while any(one.plans for one in servers) and time.monotonic() < until:
             await asyncio.sleep(0.005)
         self.retire(servers)
@@ -192,11 +190,12 @@ _by_loop = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopResources]()
 
 
 def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
-    """Return the resources of the running loop. The caller must not store them, so that they end
-    with the loop."""
+    """Return the resources of the running loop. The caller must not store the resources, because
+    they must end with the loop."""
     found = _by_loop.get(loop)
     if found is None:
-        # The connections of a closed loop refer to the loop, so its entry must be removed here.
+        # The weak dict keeps the entries of closed loops, because the connections in an entry refer
+        # to its loop. So remove these entries here.
         for other, _ in resources_of_all_loops():
             if other.is_closed():
                 _by_loop.pop(other, None)
@@ -205,7 +204,7 @@ def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
 
 
 def resources_of_all_loops() -> list[tuple[asyncio.AbstractEventLoop, LoopResources]]:
-    """Return every event loop that has LoopResources, each with its LoopResources."""
+    """Return all event loops that have LoopResources, each with its LoopResources."""
     while True:
         with contextlib.suppress(RuntimeError):  # another thread added an entry meanwhile
             return list(_by_loop.items())

@@ -1,6 +1,6 @@
-"""The indexes for operators' lists of names, and the labels of leases. The registry has the names
-that were used lately. The index of holders has the time of each name's oldest lease. The label of a
-lease describes its holder."""
+"""The indexes for operators' lists of names, and the labels of leases. The registry lists the names
+that were used lately. The index of holders stores when the oldest lease of each name was granted.
+The label of a lease describes its holder."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ MOST_NOTED = 100_000
 #: Seconds between two writes of the index of holders. A lease that has been held for twice this
 #: time is in the index.
 HOLDERS_INTERVAL = 30.0
-#: Each write checks this many of the oldest entries, and as many entries from a random position.
+#: Number of entries that each write of the index checks at its oldest end, and again at a random
+#: position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
 
 
 def names_key(prefix: str) -> str:
-    """Return the Redis key of the registry of names: a sorted set of quoted names, scored by the
-    server time of their last use in ms. A policy whose keys are in use has one entry, `POLICY@`.
-    Its keys are in a registry of their own."""
+    """Return the Redis key of the registry of names, a sorted set of quoted names. The score of a
+    name is the server time of its last use, in ms. A policy has one entry, `POLICY@`, for all of
+    its keys. The keys are listed in a separate registry: see `policy_key`."""
     return f"{quote(prefix)}:names"
 
 
 def policy_key(prefix: str, name: str) -> str:
-    """Return the key of the registry of a policy's keys. It is a separate registry, so that any
-    number of keys made by clients can't push names out of the registry of names."""
+    """Return the Redis key of the registry that lists a policy's keys. Clients can make any number
+    of keys. In a separate registry, they can't push other names out of the registry of names."""
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
 def quorums_key(prefix: str) -> str:
-    """Return the key of a sorted set of the names that are locked on a quorum, by last use in
-    server ms. Each entry is JSON: `[quoted name, [alias, ...]]`."""
+    """Return the Redis key of a sorted set of the names that are locked on quorums. The score is
+    the server time of the last use, in ms. Each entry is JSON: `[quoted name, [alias, ...]]`."""
     return f"{quote(prefix)}:quorums"
 
 
@@ -67,14 +68,15 @@ class Names:
     `noted`: the names that this process used within the current minute.
     """
 
-    # Invariant: while `noted` is not empty, `due` is not later than the end of the minute.
+    # Invariant: while `noted` is not empty, `due` is not later than the end of the current minute.
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self._uses = uses
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
-        self._fresh: deque[Keys] = deque()  # names that have yet to be written
+        self._fresh: deque[Keys] = deque()  # names that are not yet written
         self._not_before = 0.0
-        self._trim_at: dict[tuple[str, str], float] = {}  # by alias and registry
+        #: When to remove old entries next, by alias and registry.
+        self._trim_at: dict[tuple[str, str], float] = {}
 
     def add(self, keys: Keys) -> None:
         if len(self.noted) < MOST_NOTED:
@@ -85,7 +87,8 @@ class Names:
             self.due = min(self.due, max(now, self._not_before))
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Write fresh names. Once a minute, register all names in use again."""
+        """Write the names that were added since the last run. Once a minute, write the names of all
+        leases of this process again."""
         if now >= self._minute_ends and not leaving:
             self._minute_ends = math.inf
             self.noted.clear()
@@ -112,8 +115,8 @@ class Names:
             self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
 
     def _enter_quorum(self, quorum: Any, names: list[str], ms: int, now: float) -> None:
-        """Write the names of locks on a quorum into the cache of REDIS_SYNC, where operators look,
-        and into each server of the quorum."""
+        """Write the names of locks on a quorum into each server of the quorum, and into the cache
+        of REDIS_SYNC. Operators' lists are read from that cache."""
         config = conf.current()
         entries = [json.dumps([name, quorum.aliases]) for name in names]
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
@@ -125,8 +128,9 @@ class Names:
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
     def _put(self, server: Server, registry: str, members: list[str], ms: int, now: float) -> None:
-        """Set the score of these members of a registry to `ms`. Once a minute, also remove members
-        whose score is older than KEPT_DAYS. If more than MOST_NOTED are left, remove the oldest."""
+        """Add `members` to a registry, with the score `ms`. Once a minute, also remove members with
+        a score older than KEPT_DAYS. If more than MOST_NOTED members are left, remove the
+        oldest."""
         for start in range(0, len(members), 1000):
             words = [word for member in members[start : start + 1000] for word in (ms, member)]
             server.command("ZADD", registry, *words, timeout=ROUND)
@@ -141,7 +145,7 @@ class Names:
 
 
 def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
-    """Return the entries to write, by registry."""
+    """Return the entries to write for `fresh` names, by the Redis key of the registry."""
     found: dict[str, dict[str, None]] = {}
     for keys in fresh:
         policy, at, key = keys.quoted.partition("@")
@@ -152,8 +156,8 @@ def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
 
 
 class Held(Protocol):
-    """The attributes of a lease that housekeeping reads. `remaining`: the seconds left; inf for a
-    permanent lease. `permits`: 0 if the lease holds the whole name."""
+    """The attributes of a lease that housekeeping reads. `remaining`: seconds until the lease
+    expires; inf for a permanent lease. `permits`: 0 if the lease holds the whole name."""
 
     @property
     def _settings(self) -> Named: ...
@@ -170,38 +174,38 @@ Place = tuple[str, str]
 
 
 def holders_key(prefix: str) -> str:
-    """Return the key of the index of holders: a sorted set of quoted names. The score of a name is
-    the server time in ms at which its oldest lease was granted. The key never expires, because
-    permanent leases never expire."""
+    """Return the Redis key of the index of holders, a sorted set of quoted names. The score of a
+    name is the server time in ms at which its oldest lease was granted. The key never expires,
+    because permanent leases never expire."""
     return f"{quote(prefix)}:holders"
 
 
 class HolderIndex:
-    """The housekeeping job for the index of holders. Operators' lists read the index, so that the
-    names with the oldest leases come first. `held`: returns the leases of this process.
+    """The housekeeping job for the index of holders. With this index, operators' lists show the
+    names with the oldest leases first. `held`: a function that returns the leases of this process.
 
     Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, each process enters
-    its permanent leases and those that it has held since the last write. It also corrects its own
-    entries whose leases have ended, and a few entries of other processes, which may have been
-    killed.
+    its permanent leases, and the leases that it already held at the last write. If a lease has
+    ended, the process corrects the entry of its name. It also checks a few entries of other
+    processes, because a process that was killed doesn't correct its entries.
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
         self.due, self._held = math.inf, held
         self._before: set[int] = set()  # fences of the leases at the last write
-        self._entered: dict[Place, int] = {}  # start of the oldest lease in ms
+        self._entered: dict[Place, int] = {}  # grant of the oldest lease, in ms of server time
 
     def expect(self) -> None:
-        """Schedule the next write, because a lease was acquired."""
+        """After an acquire, schedule a write, unless a write is already scheduled."""
         if self.due == math.inf:
             self.due = clock() + HOLDERS_INTERVAL
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Enter leases that are held for a while, and correct other entries. If the process exits,
-        enter permanent leases only."""
+        """Enter the leases that were already held at the last write, and correct other entries. If
+        the process is exiting, enter only its permanent leases."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
-            return  # no index for a quorum: operators' lists always show all of its names
+            return  # a quorum has no index: operators' lists always show all of its names
         held, fences = dict[Place, int](), set[int]()
         for lease in self._held():
             fences.add(lease.fence)
@@ -219,7 +223,7 @@ class HolderIndex:
         self._before, self._entered = fences, held
 
     def _some(self, server: Server, prefix: str) -> list[Place]:
-        """Return the oldest entries of the index, and a few entries from a random position on."""
+        """Return the oldest entries of the index, and a few entries at a random position."""
         key = f"{prefix}:holders"
         count = int(server.command("ZCARD", key, timeout=ROUND))
         start = secrets.randbelow(max(1, count))
@@ -228,7 +232,8 @@ class HolderIndex:
         return [(prefix, quoted) for quoted in dict.fromkeys(text([*found[0], *found[1]]))]
 
     def _correct(self, server: Server, places: Sequence[Place]) -> None:
-        """Set or remove the entries of these names according to their leases on the server."""
+        """Set the index entries of these names according to their leases on the server. Remove the
+        entry of a name without leases."""
         for start in range(0, len(places), _BATCH):
             batch = places[start : start + _BATCH]
             answers = server.many([_inspecting(*place) for place in batch])
@@ -247,8 +252,8 @@ def _inspecting(prefix: str, quoted: str) -> Run:
     return Run("inspect", (base + "leases", base + "never"), ("", 200), ROUND)
 
 
-# Labels, by which people recognize a holder. A label is JSON of bounded size. Its content is not
-# trusted, because other programs may write into Redis.
+# Labels: they help operators to recognize a holder. A label is JSON text of limited size. The code
+# doesn't trust the content of a label, because other programs may write into Redis.
 
 #: Max characters of a field of a label.
 MAX_LABEL = 200
@@ -269,7 +274,8 @@ def _cut(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """Return a label as ASCII JSON. It names this process and thread, and has the given texts."""
+    """Return a label as ASCII JSON. It contains the host, the process, the thread, and the
+    arguments that are not empty."""
     write = _label if request else _cached_label  # a request differs each time
     return write(os.getpid(), threading.current_thread().name, label, user, request)
 

@@ -1,13 +1,13 @@
-"""Operators' overrides of policies, called marks in Redis.
+"""Operators' overrides of policies. Redis keys call them `marks`.
 
-An override is stored once, with the policy, because clients can make any number of keys. An acquire
-of a key sends the overrides of its policy, so that they apply to new keys too.
+An override is stored once per policy, not once per key, because clients can make any number of
+keys. Each acquire of a key sends the overrides of its policy, so that they apply to new keys too.
 
-Before the first acquire of a policy that this process hasn't used lately, its overrides are read.
-While the policy is in use, the housekeeping thread reads all overrides once a second, with one
-command. If an override has changed, the thread sends it to the names for which this process waits,
-so that waiters get permits that are free now. If Redis can't be read, the last known overrides stay
-in force.
+If this process hasn't used a policy lately, it reads the overrides before it acquires a key of the
+policy. While policies are in use, the housekeeping thread reads all overrides every EVERY seconds,
+with one command. If an override has changed, the thread sends it for each key for which this
+process waits. The server then grants permits that have become free to waiters. If the overrides
+can't be read, the last known overrides stay in force.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .server import Server
 from .statistics import Use
 from .wire import ATTEMPT, ROUND, clock
 
-#: Seconds between two reads while a policy is used.
+#: Seconds between two reads of the overrides while a policy is in use.
 EVERY = 0.7
 #: An acquire doesn't use overrides that were read more than this many seconds ago.
 STALE = 1.0
-#: Seconds without use after which a policy's overrides are no longer read.
+#: Seconds without use after which the housekeeping thread stops reading a policy's overrides.
 IDLE = 5.0
 _BATCH = 200
 
@@ -46,19 +46,20 @@ def reading(registry: str) -> Run:
     return Run("marks", (registry,), (), ROUND)
 
 
-#: By the Redis key of the overrides: the overrides as last read, and the time of the read.
+#: The overrides as last read, and the time of that read, by the Redis key of the overrides.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
 def take(registry: str, answer: Answer) -> bool:
-    """Apply overrides to the policies of this process. Return True if any changed."""
+    """Apply the overrides that were read from the Redis key `registry` to the policies of this
+    process. `answer`: the answer to `reading`. Return True if the override of a policy changed."""
     _read[registry] = dict(zip(answer.reply[::2], answer.reply[1::2], strict=True)), answer.sent
     changed = [_learn(policy) for policy in _of(registry)]
     return any(changed)
 
 
 def _learn(policy: Policy) -> bool:
-    """Apply the overrides read last to a policy. Return True if they changed."""
+    """Apply the overrides that were read last to a policy. Return True if its override changed."""
     marks, sent = _read.get(policy.registry, ({}, -math.inf))
     paused, limit = (marks.get(f"{field}:{policy.quoted}", "0") for field in "pl")
     mark, exempt = _mark(paused, limit), dict[str, str]()
@@ -93,23 +94,25 @@ class OverridePoller:
         self.due, self._uses, self._readable = math.inf, uses, True
 
     def needed(self, policy: Policy) -> bool:
-        """Return True if the overrides must be read before a key of `policy` is acquired. From now
-        on, the job keeps them up to date."""
+        """Return True if the overrides must be read before a key of `policy` is acquired. Also
+        schedule this job, which reads them from now on."""
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # new in this process, but its overrides may have been read
+        if policy.due == -math.inf:  # first use: its overrides may already be in _read
             _learn(policy)
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """Apply overrides that were read. The next run of the job applies changes to waiters."""
+        """Apply the overrides in `answer` to policies. If an override changed, let the job run at
+        once, so that it sends the change to waiters."""
         self._readable = True
         if take(registry, answer):
             self.due = 0.0
 
     def unreadable(self, registry: str, failure: Failure) -> None:
-        """Keep the last known overrides in force, and log that once."""
+        """Keep the last known overrides in force. Log a warning for the first of several
+        failures."""
         now = clock()
         for policy in _of(registry):
             # Without this delay, every acquire would read again and wait for the read's timeout.
@@ -122,7 +125,7 @@ class OverridePoller:
             )
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Read all overrides, and apply changes to the waiters of this process."""
+        """Read all overrides. If an override changed, send it to the waiters of this process."""
         if leaving:
             return
         registries = {policy.registry for policy in self._used(now)}
@@ -135,8 +138,8 @@ class OverridePoller:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """If an override of a policy has changed, send it to the names that this process waits
-        for, so that waiters get free permits."""
+        """For each policy with a changed override, send the override for the keys that this process
+        waits for, so that waiters get free permits."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return

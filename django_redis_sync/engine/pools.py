@@ -21,42 +21,43 @@ from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
-#: The option of a connection with the name of its library. redis-py has it since version 7.
+#: The connection option that contains the name and version of the client library. redis-py has this
+#: option since version 7.
 _ABOUT = "driver_info"
 
 #: Max connections of the project's pool that a process keeps checked out between two commands.
 MAX_CACHED = 8
 #: Seconds after its last use for which a connection is assumed to be open.
 FRESH = 1.0
-#: Max connections of a process to a server that waiters may block. Further waiters poll.
+#: Max connections on which waiters of a process may block, per server. Further waiters poll.
 MAX_WAITING = 256
 #: Max idle private connections, and seconds without use after which one is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If making a connection takes less than this many seconds, it does not reduce the time left.
+#: If making a connection takes less time than this, in seconds, the time does not count.
 _AT_ONCE = 0.01
-#: Min seconds to make a connection, even if less time is left.
+#: Min timeout in seconds for making a connection, even if the caller has less time left.
 _SHORTEST = 0.1
-#: Seconds that a reply to BLPOP may be late.
+#: Seconds to wait for the reply to BLPOP after the timeout of BLPOP.
 _LATE = 1.0
-#: Seconds between two requests of a waiter without a connection.
+#: Seconds between two requests of a waiter that polls.
 _POLL = 0.05
 
 _ASKING = pack(("ASKING",))
 
 T = TypeVar("T")
-#: A connection, the seconds that are left, and the object to which to release the connection.
+#: A connection, the seconds that are left, and the object that takes the connection back.
 Found = tuple[Any, float, "CachedConnections | PrivatePool"]
 
-#: The process that first used each of the project's pools.
+#: The id of the process that used a pool of the project first, by pool.
 _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A context manager that checks a connection out of `lender`. It raises Failure for Redis's
-    errors.
+    """A context manager that checks a connection out of `lender`. If redis-py raises an error, it
+    raises Failure.
 
-    `within`: max seconds to get the connection and the first reply. Each further reply may take as
-    long as the first.
+    `within`: max seconds to get the connection and the first reply. The time limit of each further
+    reply is the same as that of the first.
     """
 
     __slots__ = ("_lender", "_sent", "_within", "connection")
@@ -76,12 +77,12 @@ class CheckedOut:
         """Send a command. `asking`: send ASKING first, for a node of a Cluster to which the slot
         moves."""
         self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
-        self._sent = True  # set afterward: if sending fails, the server ignores a partial command
+        self._sent = True  # not set if sending fails: the server ignores a partial command
         if asking:
             self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # set before: if sending fails, the server may have got some commands
+        self._sent = True  # set even if sending fails: the server may have got some commands
         # Join the commands, because redis-py calls send() for each item.
         self.connection.send_packed_command((b"".join(packed),))
 
@@ -96,8 +97,9 @@ class CheckedOut:
         if isinstance(error, errors.ResponseError) and not is_busy(error):
             self._lender.release(self.connection)
         else:
-            # Otherwise an unread reply would be taken for that of the next command. Also, a new
-            # connection asks Sentinel for the primary, because this server may have been demoted.
+            # If the connection were used again, an unread reply would be taken for the reply to the
+            # next command. This server may also have been demoted. A new connection asks Sentinel
+            # for the primary.
             self.connection.disconnect()
             self._lender.drop(self.connection)
         if isinstance(error, REDIS_ERRORS):
@@ -112,8 +114,8 @@ def was_disconnected(failure: Failure) -> bool:
 
 
 def retry_if_disconnected(ask: Callable[[], T]) -> T:
-    """Return `ask()`. If its connection was lost, call `ask` once more. So `ask` must send a
-    command that may be sent twice."""
+    """Return `ask()`. If its connection was lost, call `ask` once more. `ask` must send only
+    commands that may be sent twice."""
     try:
         return ask()
     except Failure as failure:
@@ -137,19 +139,20 @@ class CachedConnections:
     """Connections of the project's pool that stay checked out between two commands. This saves the
     time to get and release a connection, which is a quarter of the time of a command.
 
-    At most MAX_CACHED connections are cached, and fewer of a small pool. Connections of Sentinel's
-    pool are not cached, because this pool has to check each connection that it gets back. A
-    connection that was cached for longer than FRESH is returned to the pool, which checks it. If a
+    At most MAX_CACHED connections are cached, or fewer if the pool is small. Connections of a
+    Sentinel pool are not cached, because the pool has to check each connection that it gets back. A
+    connection that was cached for longer than FRESH goes back to the pool, which checks it. If a
     cached connection is broken, the plan repeats its step.
 
-    Private connections are used instead if the pool may not return a connection in time. Such a
-    pool waits for a free connection (redis-py's BlockingConnectionPool), is of a class of the
-    project, or has a timeout for making a connection that is longer than the time left.
+    If the project's pool might take too long to return a connection, private connections are used
+    instead. A pool might take too long for three reasons: it waits for a free connection
+    (redis-py's BlockingConnectionPool), its class may be the project's own, or its timeout for
+    connecting is longer than the time left.
     """
 
     def __init__(self) -> None:
         self.pool: Any = None
-        #: Private connections with the same settings.
+        #: A PrivatePool with the settings of `pool`.
         self.own: Any = None
         self._pid, self._until, self._most = 0, 0.0, 0
         self._asks, self.patience = False, ATTEMPT
@@ -169,14 +172,16 @@ class CachedConnections:
         # Another thread may use `own` at any time, so it is replaced in one step.
         own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
         self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
-        # After a fork, a thread of the parent may hold the pool's lock forever.
+        # In a forked child, the pool's lock may be locked forever, because a thread of the parent
+        # held the lock at the fork. So only the process that used the pool first uses it.
         is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()
         self._asks, self.patience = is_ours and _never_waits(pool), own.patience
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of `within` seconds, and the object to release it to."""
+        """Return a connection, the rest of `within` seconds, and the object that takes the
+        connection back."""
         if not self._asks or self.own.takes > within:
             return self.own.check_out(within)  # type: ignore[no-any-return]
         try:
@@ -192,7 +197,7 @@ class CachedConnections:
         try:
             return self._connected(), _left(within, began), self
         except errors.ConnectionError as error:
-            # The pool is exhausted. Holders must still be able to release, so use a private one.
+            # If the pool is exhausted, use a private connection, so that holders can still release.
             if not is_exhausted(error):
                 raise
         return self.own.check_out(within)  # type: ignore[no-any-return]
@@ -224,8 +229,8 @@ class CachedConnections:
         self.give_back()
 
     def close_idle(self) -> None:
-        """Return the idle connections to the pool, and each connection in use when it is released.
-        Close the private connections."""
+        """Return the idle connections to the pool. Connections in use are returned when they are
+        released. Close the private connections."""
         self._most = 0
         self.give_back()
         if self.own is not None:
@@ -240,8 +245,9 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return the rest of `within` seconds. If almost no time has passed, return `within`, because a
-    reply is cheaper to read with the socket's own timeout."""
+    """Return the rest of `within` seconds since `began`. If almost no time has passed, return
+    `within`. In most cases, this is the socket's own timeout, with which a reply is faster to read.
+    """
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
 
@@ -264,9 +270,9 @@ class PrivatePool:
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         timeouts = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
-        with contextlib.suppress(AttributeError, TypeError):  # the project's class may lack it
-            # Otherwise each connection reads redis-py's version from disk, which takes longer than
-            # to connect.
+        with contextlib.suppress(AttributeError, TypeError):  # the class may lack this option
+            # Share the sample's driver_info. Otherwise each new connection reads redis-py's version
+            # from disk, which takes longer than connecting.
             about = {**given, _ABOUT: getattr(sample, _ABOUT)}
             kind(**about)
             given = about
@@ -281,8 +287,9 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        # The waiting threads. An interrupted thread may leave its entry here. The next wait of the
-        # thread uses the same entry. If this were a semaphore, the thread would leave it acquired.
+        # The ids of the threads that block in `pop`. This is not a semaphore, because an
+        # interrupted thread could leave a semaphore acquired. If an interrupted thread leaves its
+        # entry here, the thread's next wait uses that entry.
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
@@ -318,15 +325,16 @@ class PrivatePool:
         its first use."""
 
     def close_idle(self) -> None:
-        """Close the idle connections now. Close each connection that is in use on its release."""
+        """Close the idle connections. Connections in use are closed when they are released."""
         self._most = 0
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop()[0].disconnect()
 
     def pop(self, key: str, seconds: float) -> Any:
-        """Return the reply of BLPOP, or None after at most `seconds`. If too many threads wait
-        already, return None soon, without a connection. Raise Failure for Redis's errors."""
+        """Return the reply to BLPOP, or None after at most `seconds`. If MAX_WAITING threads
+        already block, only sleep up to _POLL seconds and return None. Raise Failure if redis-py
+        raises an error."""
         me = threading.get_ident()
         if len(self._waiting) >= MAX_WAITING:
             time.sleep(min(seconds, _POLL))
@@ -364,5 +372,6 @@ def read(connection: Any, timeout: float) -> Any:
 
 @cache
 def _takes_timeout(kind: Any) -> bool:
-    """Return True for a version of redis-py whose `read_response()` takes a timeout."""
+    """Return True if `read_response()` of this connection class takes a timeout. In some versions
+    of redis-py, it doesn't."""
     return "timeout" in inspect.signature(kind.read_response).parameters

@@ -4,7 +4,9 @@ In each process, a daemon thread per cache alias watches the leases of threads a
 so that a busy event loop does not lose its leases. The watching thread never waits for a server.
 It puts renewals into a queue per node, and each queue has a thread of its own. So a lost lease is
 reported in time even if a server hangs, and a hanging node does not delay renewals on other nodes.
-Leases are referenced weakly. So a lease that no code can release any more is not renewed.
+
+The renewer has only weak references to leases. So if no code can release a lease any more, the
+lease is garbage-collected and no longer renewed.
 `locks/lease_state.py` decides when a lease is due.
 """
 
@@ -32,18 +34,19 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: When a renewal is sent, renewals that are nearly due are sent with it. A renewal may be early by
-#: this part of the time until it is due.
+#: When a renewal is sent, other renewals that are nearly due are sent with it. A renewal may be
+#: sent early by this fraction of the time until it is due.
 EARLY = 1 / 8
-#: Seconds between two checks whether a lease without renewals is still referenced.
+#: A lease that needs no renewals is checked after this many seconds, to find out whether it was
+#: garbage-collected.
 POLL_INTERVAL = 60.0
 
 
 class RenewableLease(Held, Protocol):
     """The attributes of a lease that the renewer uses.
 
-    `_due`: when to renew the lease. `_deadline`: when the lease is lost unless it was renewed
-    before. If either time changes, `moved` must be called.
+    `_due`: when to renew the lease. `_deadline`: when the lease is lost if no renewal succeeds
+    before. If `_due` or `_deadline` changes, `LeaseRenewer.moved` must be called.
     """
 
     @property
@@ -63,21 +66,22 @@ class LeaseRenewer:
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
         self.housekeeper, self.retries = Housekeeper(alias, self._held), RetryQueue(alias)
-        #: Queues a step that failed, to be retried.
+        #: Queues a failed step, to be retried.
         self.later = self.retries.add
         self._watched: dict[str, tuple[weakref.ref[RenewableLease], Keys]] = {}
         self._schedule, self._in_flight, self._fresh = Schedule(), set[str](), dict[str, None]()
         self._answers: deque[tuple[Entry, Outcome]] = deque()
-        #: A queue per node, with pairs of a renewal and its token. _failing: the failing nodes.
+        #: The queue of each node. Its entries are pairs of a renewal and the token of its lease.
         self._queues: dict[Hashable, StepQueue] = {}
+        #: The nodes on which renewals failed last.
         self._failing: set[Hashable] = set()
         self._worker = Worker(f"redis-sync-renewer-{alias}", self._turn, self._earliest)
 
-    # For holders, in any thread
+    # Methods for holders, on any thread
 
     def watch(self, lease: RenewableLease, token: str, keys: Keys) -> None:
-        """Renew `lease` whenever it is due, until `forget` is called. `_due` of a new lease is
-        earlier than its `_deadline`."""
+        """Renew `lease` whenever it is due, until `forget` is called. Its `_due` must not be later
+        than its `_deadline`."""
         self._watched[token] = weakref.ref(lease), keys
         self._fresh[token] = None
         due = lease._due
@@ -85,7 +89,7 @@ class LeaseRenewer:
         self.housekeeper.note(keys)
 
     def moved(self, lease: RenewableLease, token: str) -> None:
-        """Schedule a watched lease again, because its times have changed."""
+        """Schedule a watched lease again after its `_due` or `_deadline` has changed."""
         self._fresh[token] = None
         self._worker.expect(min(lease._due, lease._deadline))
 
@@ -97,13 +101,14 @@ class LeaseRenewer:
 
     def newest(self, keys: Keys, limit: int) -> list[Any]:
         """Return the leases of a name that are among the `limit` newest leases of all names."""
-        # copy() is atomic. A loop is not: other threads call watch() and forget() meanwhile.
+        # Loop over a copy, because other threads call watch() and forget() during the loop. copy()
+        # itself is atomic.
         newest = itertools.islice(reversed(self._watched.copy().values()), limit)
         mine = [ref() for ref, of in newest if of.leases == keys.leases]
         return [lease for lease in mine if lease is not None]
 
     def look_after(self) -> None:
-        """Start the watching thread if it ended or could not be started."""
+        """If leases are watched but the watching thread doesn't run, start it."""
         if self._watched:
             self._worker.expect(math.inf)
 
@@ -115,7 +120,8 @@ class LeaseRenewer:
         self.retries.clear()
 
     def finish(self, until: float) -> None:
-        """At exit: send pending steps, and let the housekeeping write its entries."""
+        """When the process exits, send pending steps and let the housekeeper write its entries.
+        Give up at the time `until`."""
         for queue in (self.retries, *list(self._queues.values())):
             queue.finish(until)
         self.housekeeper.finish(until)
@@ -124,14 +130,14 @@ class LeaseRenewer:
         """Return the leases that are watched now."""
         return [lease for ref, _ in self._watched.copy().values() if (lease := ref()) is not None]
 
-    # On the watching thread
+    # Methods for the watching thread
 
     def _earliest(self) -> float:
         self._plan_fresh()
         return -math.inf if self._answers else self._schedule.earliest()
 
     def _turn(self) -> float:
-        """Send the renewals that are due, and return when the next turn is due."""
+        """Queue the renewals that are due. Return when to call this method again."""
         for _ in range(len(self._answers)):
             self._take(*self._answers.popleft())
         self._plan_fresh()
@@ -157,10 +163,11 @@ class LeaseRenewer:
             self._plan(token)
 
     def _renewal(self, token: str, now: float) -> Entry | None:
-        """Return the renewal to send for a lease that is due, or None."""
+        """Return the renewal to send for a lease that is due, or None if there is none to send."""
         lease, step = self._lease(token), None
-        # A lease with a renewal in flight needs no other renewal. But after its deadline, the lease
-        # must be reported as lost, because the server may grant its permits to another holder.
+        # While a renewal is in flight, don't send another one. But after the deadline, call
+        # _next_renewal() all the same. It reports the lease as lost, because the server may grant
+        # its permits to another holder.
         if lease is not None and (token not in self._in_flight or now >= lease._deadline):
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
@@ -176,8 +183,9 @@ class LeaseRenewer:
         """Schedule the next check of a lease. If it was garbage-collected, stop watching it."""
         lease = self._lease(token)
         if lease is None:
-            # The lease is still watched, so it was never released, and now no code can release it.
-            # If it were renewed, its permit would stay taken until this process exits.
+            # The lease was garbage-collected while it was watched. So it was never released, and
+            # now no code can release it. If it were renewed, its permit would stay in use until
+            # this process exits.
             _, keys = self._watched.get(token, (None, None))
             if keys is not None:
                 why = "was garbage-collected without being released: it is not renewed"
@@ -217,18 +225,18 @@ class LeaseRenewer:
             if not self._queues[node].enqueue(some):
                 self._queues[node].send()
 
-    # On the threads of the nodes' queues
+    # Methods for the threads of the queues
 
     def _answered(
         self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
     ) -> None:
-        # Pass outcomes on through a deque, because only the watching thread changes _in_flight.
+        # Leave the outcomes to the watching thread, because only this thread changes _in_flight.
         self._answers.extend(zip(entries, outcomes, strict=True))
         self._worker.rouse()
         self._log(node, [outcome for outcome in outcomes if isinstance(outcome, Failure)])
 
     def _log(self, node: Hashable, failures: Sequence[Failure]) -> None:
-        """Log one line when renewals on a node begin to fail, and one line when they work again."""
+        """Log one line when renewals on a node begin to fail, and one when they succeed again."""
         if failures and isinstance(failures[0].cause, ImproperlyConfigured):
             # The alias no longer exists, for example after override_settings in a test.
             message = "the leases of %r are no longer renewed: %s"

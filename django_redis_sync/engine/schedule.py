@@ -1,4 +1,4 @@
-"""A heap of due times. An entry that is no longer valid stays in the heap until it is due."""
+"""A heap of due times. Entries that are no longer valid are removed later."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import heapq
 import math
 from collections.abc import Iterator
 
-#: Max stale entries in the heap, in addition to the number of its valid entries.
+#: If the number of stale entries exceeds the number of valid entries by more than this, the heap is
+#: rebuilt without stale entries.
 _STALE = 64
 
 
 class Schedule:
-    """The times at which tokens are due. Each token also has an `early` time. Once this has passed,
-    the token may be taken together with another token that is due.
+    """The times at which tokens are due. Each token also has an earlier time, `early`. After the
+    time `early`, a token may be taken if another token is due.
 
-    Any thread may call `drop`, also in a destructor, and `clear`. Only the owner's thread may call
-    the other methods. If a token is dropped or put again, the heap keeps a stale entry, which is
-    skipped when its time comes.
+    Any thread may call `clear` and `drop`, also in a destructor. Only the owner's thread may call
+    the other methods. If a token is dropped or put again, its earlier entry in the heap becomes
+    stale. A stale entry is skipped when it comes to the top of the heap.
     """
 
     # Invariant: for each token of _when that was not taken, the heap has an entry with its pair of
@@ -26,7 +27,7 @@ class Schedule:
         self._heap: list[tuple[tuple[float, float], str]] = []
 
     def put(self, token: str, at: float, early: float) -> None:
-        """Schedule a token. Its previous time, if any, is no longer valid."""
+        """Schedule a token, in place of its previous time, if any."""
         self._when[token] = when = at, early
         heapq.heappush(self._heap, (when, token))
         if len(self._heap) > 2 * len(self._when) + _STALE:
@@ -40,9 +41,9 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Yield the tokens that are due at `now`, and those that may be taken together with them.
-        The most urgent token comes first. Yield none if no token is due. The caller must `put` or
-        `drop` each."""
+        """Yield the tokens that are due at `now`, the earliest first. Then yield the tokens that
+        may be taken early. If no token is due, yield none. The caller must call `put` or `drop` for
+        each token."""
         if self.earliest() > now:
             return
         while self._heap and self._heap[0][0][1] <= now:

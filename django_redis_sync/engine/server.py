@@ -1,4 +1,5 @@
-"""The server of a cache alias: `Server` in sync code, `AsyncServer` on an event loop."""
+"""Server objects, which carry out steps on the server of a cache alias: `Server` in sync code,
+`AsyncServer` on an event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .wire import ATTEMPT, answered, clock, pack, pack_step, text, why, words_of
 
 
 class Members(str):
-    """The aliases of a quorum. As a str, the aliases joined by "+"."""
+    """The aliases of a quorum. This object is itself a str: the aliases joined by "+"."""
 
     aliases: tuple[str, ...]
 
@@ -33,20 +34,20 @@ class Members(str):
 
     @property
     def need(self) -> int:
-        """The number of servers that are a majority."""
+        """The number of servers that form a majority."""
         return len(self.aliases) // 2 + 1
 
 
 class Server:
-    """The server of a cache alias in sync code. It uses the connections of the project's pool, or
-    those of `pool`, for a node of a Cluster.
+    """Carries out steps on the server of a cache alias, in sync code. `pool`: the connection pool
+    of a Cluster node; by default, the project's pool for the alias.
     """
 
     def __init__(self, alias: str, pool: Any = None) -> None:
         self.alias, self._pool, self._cached = alias, pool, CachedConnections()
 
     def pool(self) -> Any:
-        """Return the project's pool."""
+        """Return the connection pool of the server."""
         return self._pool or backend_of(self.alias).get_client(write=True).connection_pool
 
     def perform(self, step: Step) -> Answer:
@@ -61,8 +62,8 @@ class Server:
         return Answer(None, sent, clock())
 
     def run(self, step: Run, asking: bool = False) -> Answer:
-        """Run a script and return the answer. If the server doesn't have the script yet, send its
-        source. Raise Failure if there was no usable answer. `asking`: send ASKING first."""
+        """Run a script and return the answer. If the server doesn't know the script, send its
+        source. Raise Failure if there was no usable answer. `asking`: True to send ASKING first."""
         with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step), asking)
@@ -75,8 +76,8 @@ class Server:
             return Answer(answered(reply), sent, clock())
 
     def node_of(self, step: Run) -> Hashable:
-        """Return the node for which to queue `step`, or None for a single server. With a queue for
-        each node, a hanging node delays only its own steps."""
+        """Return the node that will run `step`, or None for a single server. The renewer has a
+        queue for each node, so that a hanging node delays only its own steps."""
         return None
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -104,15 +105,15 @@ class Server:
         return answers
 
     def _tried(self, step: Run) -> Answer | Failure:
-        """Return `run(step)`, or its Failure."""
+        """Return the answer of `run(step)`, or the Failure that it raises."""
         try:
             return self.run(step)
         except Failure as failure:
             return failure
 
     def _replies(self, packed: Sequence[bytes], timeout: float) -> list[Any]:
-        """Send several commands in one round trip over a private connection. Return their replies;
-        a reply may be a ResponseError."""
+        """Send several commands in one round trip over a private connection. Return their replies.
+        An error reply is returned as a ResponseError."""
         replies: list[Any] = []
         with CheckedOut(self.own(), timeout) as borrowed:
             borrowed.send_several(packed)
@@ -124,9 +125,9 @@ class Server:
         return replies
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a Redis command that is not a step over a private connection. The command may be
-        sent twice. Return the reply with str for bytes. Raise Failure if there was no usable answer
-        within `timeout` seconds. `asking`: send ASKING first."""
+        """Send a plain Redis command over a private connection. Return the reply with str for
+        bytes. Raise Failure if there was no usable answer within `timeout` seconds. The command may
+        be sent twice. `asking`: True to send ASKING first."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
@@ -136,16 +137,16 @@ class Server:
         return retry_if_disconnected(ask)
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """Send several commands in one round trip, as `command` does. Return their replies; a reply
-        may be a ResponseError."""
+        """Send several commands as `command` does, but in one round trip. Return their replies. An
+        error reply is returned as a ResponseError."""
 
         packed = [pack(args) for args in several]
         replies = retry_if_disconnected(lambda: self._replies(packed, timeout)) if packed else []
         return [text(reply) for reply in replies]
 
     def close_idle(self) -> None:
-        """Return idle connections to the pool, and close private ones. Call this if the server is
-        no longer used."""
+        """Return idle connections to the pool, and close private connections. Call this when this
+        object is no longer used."""
         self._cached.close_idle()
 
     def _connections(self) -> CachedConnections:
@@ -159,17 +160,18 @@ class Server:
         return own
 
     def wait(self, step: Wait) -> Answer:
-        """Wait for the wake-up message of a token. The reply is None if it did not arrive."""
+        """Wait for the wake-up message of a token. If no message arrives in time, the answer has
+        the reply None."""
         sent = clock()
         reply = self.own().pop(step.keys.wake + step.token, step.seconds)
         return Answer(None if reply is None else text(reply)[1], sent, clock())
 
 
 class AsyncServer:
-    """The server of a cache alias on an event loop.
+    """Carries out steps on the server of a cache alias, on an event loop.
 
-    `plans`: number of plans that use the server. `retired`: True if the settings changed or the
-    loop is ending. A retired server closes when its last plan ends.
+    `plans`: number of plans that use this object. `retired`: True if the settings changed or the
+    loop is ending. A retired object closes its connections when its last plan ends.
     """
 
     plans, retired = 0, False
@@ -179,7 +181,8 @@ class AsyncServer:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
-        # Copy this list. redis-py loses its entries if two tasks look up the primary concurrently.
+        # Copy the list of Sentinel clients, in order to close them later. redis-py loses entries of
+        # this list if two tasks look up the primary at the same time.
         manager = getattr(client.connection_pool, "sentinel_manager", None)
         self._sentinels = () if manager is None else tuple(manager.sentinels)
 
@@ -192,7 +195,7 @@ class AsyncServer:
             await sentinel.aclose()
 
     def left(self) -> None:
-        """Count the end of a plan."""
+        """Record that a plan has ended. If this object is retired, close it after its last plan."""
         self.plans -= 1
         if self.retired:
             resources_of(asyncio.get_running_loop()).retire([self])
@@ -218,13 +221,13 @@ _servers: dict[str, Server] = {}
 
 
 def server_of(alias: str) -> Server:
-    """Return the process's Server of an alias."""
+    """Return the process's Server object for an alias."""
     found: Server | None = _stand_ins["sync"](alias) if _stand_ins else _servers.get(alias)
     return found or _servers.setdefault(alias, _made("sync", alias, Server))
 
 
 def async_server_of(alias: str) -> AsyncServer:
-    """Return the AsyncServer of an alias on the running event loop."""
+    """Return the AsyncServer object for an alias on the running event loop."""
     mine = {} if _stand_ins else resources_of(asyncio.get_running_loop()).by_alias
     found: AsyncServer | None = _stand_ins["async"](alias) if _stand_ins else mine.get(alias)
     if found is None:
@@ -234,7 +237,8 @@ def async_server_of(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Within the block, use the servers that these two functions make for an alias."""
+    """A context manager. Within its block, `server_of(alias)` returns `sync(alias)`, and
+    `async_server_of(alias)` returns `asynchronous(alias)`."""
     global _stand_ins
     before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
@@ -243,13 +247,13 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: The functions that `replaced` got, by kind ("sync" or "async"). Empty outside of its block.
+#: The arguments of `replaced`, by kind ("sync" or "async"). Empty outside of its block.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """Return a server for an alias. The server of a quorum is made by the quorum, and that of a
-    Cluster by its connection factory. For other aliases, `one` makes the server."""
+    """Make a server object for an alias. `kind`: "sync" or "async". A quorum makes the object
+    itself. For a Cluster, the connection factory makes it. For other aliases, `one` makes it."""
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)

@@ -1,14 +1,14 @@
 """Statistics of this process: by policy, by template, and over the whole site.
 
-A page can't read ten thousand names, so each process counts events. An acquire only appends an
-event to a deque. Every two seconds, the housekeeping thread adds the events up and writes one small
-entry per group (a policy, a template, or the site). The size of an entry doesn't depend on the
-number of names.
+An operator's page can't read ten thousand names, so each process counts events. An acquire only
+appends an event to a deque. Every two seconds, the housekeeping thread adds up the events and
+writes one small entry per group (a policy, a template, or the site). The size of an entry doesn't
+depend on the number of names.
 
-The process also writes its permits in use and its waiters as a gauge. A gauge is valid for LIFE
-seconds, unless the process writes the next one before. So if a process dies, or if a lease is
-cleared or adopted, the gauge is wrong for at most LIFE seconds. A gauge lists the busiest keys
-only, with a bound for the numbers of the others.
+For each group, the process also writes a gauge: its permits in use and its waiters. A gauge is
+valid for LIFE seconds, or until the process writes the next one. So if a process dies, or if a
+lease is cleared or adopted, the gauge is wrong for at most LIFE seconds. A gauge lists only the
+busiest keys.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ EVERY = 2.0
 AGAIN = 10.0
 #: Seconds for which a gauge is valid.
 LIFE = 30.0
-#: Max events between two writes. Further events replace the oldest ones.
+#: Max events that are stored between two writes. Further events replace the oldest events.
 MOST_EVENTS = 200_000
 #: Max groups of a process.
 MOST_GROUPS = 500
 #: Max keys of a group whose rejections are written: the keys with the most rejections.
 MOST_KEYS = 200
-#: The gauge of a group has this many keys with the most permits in use, and as many keys with the
-#: most waiters.
+#: A gauge lists this number of keys with the most permits in use, and the same number of keys with
+#: the most waiters.
 NAMED = 20
 #: The group of all names.
 SITE = ""
 
-#: The kind of an event. For an acquire: g: granted at once; w: granted after a wait (ms); n:
-#: rejected; t: timed out; s: granted only because of shadow mode; b: its share was full, which is
-#: counted in addition to n or s. For a lease: r: released after a hold (ms); l: lost. For a job: v:
-#: delivered; d: delivered twice, so that this copy was dropped.
+#: The kind of an event, as a letter.
+#: Acquires: g (granted at once), w (granted after a wait), n (rejected), t (timed out), s (granted
+#: only because of shadow mode), b (share full; counted in addition to n or s).
+#: Leases: r (released), l (lost).
+#: Jobs: v (delivered), d (delivered twice, so this copy was dropped).
+#: Events of two kinds have a duration: for w, how long the waiter waited; for r, how long the lease
+#: was held.
 Kind = str
 
 
@@ -59,7 +62,8 @@ Event = tuple[Keys, str, Kind, int, int]
 
 
 class Named(Protocol):
-    """The name of an acquire or a lease. `template`: the template of the name, if known."""
+    """The name of an acquire or a lease. `template`: the template that made the name, or "" if
+    there is none."""
 
     @property
     def keys(self) -> Keys: ...
@@ -67,7 +71,7 @@ class Named(Protocol):
     def template(self) -> str: ...
 
 
-#: A use of a name by this process: the name, the permits of a lease or 0, and 1 for a waiter or 0.
+#: A use of a name by this process: (name, permits, 0) for a lease, or (name, 0, 1) for a waiter.
 Use = tuple[Named, int, int]
 
 
@@ -81,16 +85,17 @@ class _Sum:
     in_use: int = 0
     waiting: int = 0
     by_key: dict[str, list[int]] = field(default_factory=dict)
-    peak: int = 0  # the largest number of permits of one key that were in use at a time
+    peak: int = 0  # most permits of one key in use at the same time
 
     def add(self, key: str, counts: Counter[tuple[Kind, int]], peak: int) -> None:
-        """Add the events of a key, by kind and ms. `peak`: the most permits that were in use."""
+        """Add events of a key. `counts`: their numbers, by kind and duration in ms. `peak`: the
+        most permits of the key that were in use at the same time."""
         self.peak = max(self.peak, peak)
         for (kind, ms), many in counts.items():
             timed = kind in "wr"
             self.counts[kind] += many * (CONSTANTS["PAIR"] + ms) if timed else many
             if timed:
-                # The bucket is 0 for 0 ms, and n for less than 2**n ms.
+                # Bucket 0 is for 0 ms. Bucket n is for durations from 2**(n-1) to 2**n - 1 ms.
                 self.durations[f"{kind}{ms.bit_length()}"] += many
             elif kind in "nt":
                 self.rejections[key] += many
@@ -104,8 +109,8 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Reset the gauge, and keep the counts. Of the rejections, keep only those of the most
-        rejected keys."""
+        """Reset the gauge, but keep the counts of events. Keep the counts of rejections only for
+        the keys that were rejected most often."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))
@@ -127,17 +132,18 @@ class StatisticsBuffer:
         self.due = math.inf
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._uses, self._process = uses, os.urandom(6).hex()
-        #: The last written gauge of each group, and when to write it again.
+        #: The last written gauge of each group, and when to write the gauge again.
         self._said: dict[tuple[str, str], tuple[str, float]] = {}
-        #: Groups that could not be written, which are added to the next write.
+        #: The events of groups that could not be written. The next write includes them.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
 
     def rouse(self) -> None:
-        """Schedule a write. This is called for the first event after an idle time."""
+        """Schedule a write. Call this if an event arrives while no write is scheduled."""
         self.due = clock() + EVERY
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Write the events since the last write. If the process exits, remove its gauges."""
+        """Write the events since the last write, and gauges that changed or were last written
+        AGAIN seconds ago. If the process is exiting, remove its gauges."""
         written = {}
         for place, one in self._add_up(() if leaving else self._uses()).items():
             entry = one.entry if one.in_use or one.waiting else ""
@@ -147,7 +153,7 @@ class StatisticsBuffer:
                 self._said[place] = entry, now + AGAIN
             if not entry:
                 self._said.pop(place, None)
-        self.due = math.inf  # set before events are checked: a later event then schedules a write
+        self.due = math.inf  # set before reading `events`: so a later event schedules a write
         if self._said or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
@@ -185,11 +191,12 @@ class StatisticsBuffer:
         return statistics
 
     def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:
-        """Return the events since the last call, by name and template.
+        """Remove all events from `events`. Yield their keys, template, counts, and peak, by name
+        and template.
 
-        There are many events, and other threads wait for the GIL meanwhile. So names are compared
-        by identity, which is fast. If two objects have the same name, the name appears twice, and
-        the caller adds both.
+        There may be many events, and other threads wait for the GIL while they are counted. So
+        names are compared by identity, which is fast. If two Keys objects have the same name, the
+        name is yielded twice, and the caller adds up both.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:

@@ -27,12 +27,13 @@ from .wire import RETRY, clock
 IDLE_TIMEOUT = 60.0
 #: Max callbacks that run at the same time.
 MAX_THREADS = 8
-#: Max seconds for which a caller waits while another one starts the same thread.
+#: Max seconds for which a caller waits while another caller starts the same thread.
 _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: `get_ident` as it was at import. If `threading` has another one now, gevent has replaced it.
+#: `get_ident` at the import of this module. If `threading` has another function later, gevent has
+#: replaced it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -45,8 +46,9 @@ P = TypeVar("P", bound=_OfProcess)
 
 
 def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
-    """Return this process's object for an alias. The first call makes it, and all threads get the
-    same object. A forked child makes its own."""
+    """Return this process's object for an alias, from the dict `found`. If the dict has no object
+    of this process, make one. All threads get the same object. A forked child makes its own
+    object."""
     one = found.get(alias)
     if one is None:
         return found.setdefault(alias, make())
@@ -56,7 +58,8 @@ def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
 
 
 def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
-    """Empty the dict in each forked child before other code runs there. Return the dict."""
+    """Return the dict `found`. From now on, the dict is emptied in each forked child before other
+    code runs there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.clear)
     return found
@@ -68,10 +71,12 @@ def is_shutdown(error: RuntimeError) -> bool:
 
 
 class Bell:
-    """Wakes the thread that waits for the bell. If it rang before, the next wait ends at once.
+    """Wakes the thread that waits for the bell. If the bell rang before, the next wait ends at
+    once.
 
-    Each method is one call of C code, which can't be interrupted halfway. A threading.Event has an
-    inner lock. An interrupted call could leave it taken, and a destructor would then wait for it.
+    Each method is one call of C code, which can't be interrupted halfway. This class is used
+    instead of threading.Event, which has an inner lock. An interrupted call could leave that lock
+    locked, and a destructor would then wait for it.
     """
 
     def __init__(self) -> None:
@@ -83,17 +88,17 @@ class Bell:
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
-        """Return True if it rang within `seconds`."""
+        """Wait up to `seconds`. Return True if the bell rang."""
         limit = max(0.0, min(seconds, threading.TIMEOUT_MAX))
         return self._silent.acquire(timeout=limit)
 
 
 class Worker:
-    """Runs a function, `turn`, on a thread of its own whenever work is due.
+    """Runs the function `turn` on a thread of its own whenever work is due.
 
     `turn()` does the work that is due, and returns the time at which it must run next. Before the
-    thread sleeps, it calls `earliest()`, which returns the time at which work is due, including
-    work that was added meanwhile. Two threads never call these functions at the same time.
+    thread sleeps, it calls `earliest()`. This function returns the time at which the next work is
+    due, including work that was added meanwhile. Only one thread at a time runs `turn`.
     """
 
     # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` holds
@@ -106,7 +111,8 @@ class Worker:
         self._logged_at = -math.inf
 
     def expect(self, due: float) -> bool:
-        """Run `turn` at `due` or earlier. Wake the thread only if it would sleep longer.
+        """Let the thread run `turn` at the time `due` or earlier. Wake the thread only if it would
+        sleep longer.
 
         Return False if there is no thread and none can be started. In that case, the next call
         tries again.
@@ -117,13 +123,14 @@ class Worker:
         return True
 
     def rouse(self) -> bool:
-        """Run `turn` now. Return False if there is no thread and none can be started."""
+        """Let the thread run `turn` now. Return False if there is no thread and none can be
+        started."""
         runs = self._thread is not None or self._start()
         self._bell.ring()
         return runs
 
     def finish(self, is_pending: Callable[[], object], until: float) -> None:
-        """At exit, run `turn` until nothing is pending, or until the time `until`.
+        """When the process exits, run `turn` until nothing is pending, or until the time `until`.
 
         If there is no thread, run `turn` on the calling thread, because from Python 3.12 on, no
         thread can be started at exit.
@@ -139,7 +146,8 @@ class Worker:
 
     def _start(self) -> bool:
         # The lock keeps callers from starting many threads at once. If an interrupted caller left
-        # the lock taken, others wait for _STARTING only. If two threads start, the second one ends.
+        # the lock locked, other callers wait for only _STARTING seconds. If two threads start, the
+        # second thread ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
@@ -171,8 +179,8 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # Keep an earlier time to wake up, even if no work is due then any more. Otherwise each
-            # new short lease would have to wake the thread.
+            # If a wake-up is already planned for an earlier time, keep that time, even if no work
+            # is due then any more. Otherwise each new short lease would have to wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due
@@ -183,7 +191,8 @@ class Worker:
 
 
 def uwsgi_runs_threads() -> bool | None:
-    """Return True if uWSGI runs threads, or None if this is not a process of uWSGI."""
+    """Return True if uWSGI lets this process run threads, False if it doesn't. Return None if this
+    is not a process of uWSGI."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None:
         return None
@@ -215,19 +224,22 @@ class CallbackExecutor:
     callbacks run nevertheless.
     """
 
-    # Invariant: a thread that leaves _threads then starts a thread for callbacks that are left.
+    # Invariant: before a thread ends, it starts another thread if callbacks are left.
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._todo: deque[tuple[Callable[[], Any], ...]] = deque()
         self._threads: dict[object, None] = {}
 
     def submit(self, *calls: Callable[[], Any]) -> None:
-        """Run the calls in order. If one fails, the others run nevertheless."""
+        """Run these callbacks in order on another thread. If one fails, run the others
+        nevertheless.
+        """
         self._todo.append(calls)
         self.look_after()
 
     def look_after(self) -> bool:
-        """Start a thread if callbacks wait for one. Return True if none can be started."""
+        """If callbacks wait and fewer than MAX_THREADS threads run, start a thread. Return True if
+        callbacks still wait and no thread runs."""
         if self._todo and len(self._threads) < MAX_THREADS:
             thread = threading.Thread(
                 target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True
@@ -265,7 +277,7 @@ _executor: CallbackExecutor | None = None
 
 
 def run_callbacks(*calls: Callable[[], Any]) -> None:
-    """Run callbacks in order on another thread."""
+    """Run these callbacks in order on another thread. Don't wait for them."""
     global _executor
     if _executor is None or _executor.pid != os.getpid():
         _executor = CallbackExecutor()
@@ -273,6 +285,7 @@ def run_callbacks(*calls: Callable[[], Any]) -> None:
 
 
 def look_after_callbacks(now: float) -> float:
-    """If callbacks wait for a thread, start one. Return when to call this function again."""
+    """If callbacks wait for a thread, start a thread. Return the time at which to call this
+    function again; inf if no callbacks wait."""
     stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
     return now + RETRY if stuck else math.inf

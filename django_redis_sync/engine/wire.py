@@ -18,13 +18,13 @@ from ..protocol.steps import Run, Why
 ATTEMPT = 5.0
 #: Max seconds for which a hanging server can delay a background thread.
 ROUND = 1.0
-#: Seconds until a background thread retries a failed step.
+#: Seconds after which a background thread retries a failed step.
 RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
 
-# The server's temporary errors. If redis-py has a class for an error, it removes the error's code
-# from the message.
+# redis-py's classes for temporary errors of the server. These errors are recognized by class,
+# because redis-py removes the error code from their messages.
 _BUSY_ERRORS = (
     errors.BusyLoadingError,
     errors.ReadOnlyError,
@@ -33,7 +33,8 @@ _BUSY_ERRORS = (
     errors.MasterDownError,
 )
 _BUSY = ("BUSY", "UNBLOCKED")
-#: If an ACL denies a command, also within a script, the server's message has one of these parts.
+#: If an ACL denies a command, also a command within a script, the server's error message contains
+#: one of these texts.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
@@ -44,7 +45,7 @@ _CROWDED = ("max number of clients", "Too many connections")
 
 
 _boot = getattr(time, "CLOCK_BOOTTIME", None)
-# A clock that goes on while this machine sleeps, because leases on the server go on expiring.
+# A clock that also runs while this machine sleeps, because leases on the server still expire then.
 clock: Callable[[], float] = time.monotonic if _boot is None else partial(time.clock_gettime, _boot)
 
 
@@ -58,9 +59,10 @@ def pack(args: Sequence[Any]) -> bytes:
 
 
 def pack_step(step: Run) -> bytes:
-    """Return `pack(words_of(step))`, made faster. Only the token and the second argument (a lease
-    or a fence) differ for each step. The other words are packed once and cached."""
-    # Most steps are ASCII text. Then the number of characters is the number of bytes.
+    """Return the same bytes as `pack(words_of(step))`, but in less time. In most steps, only the
+    token and the argument after it (a lease or a fencing token) are new. The other words are packed
+    once and cached."""
+    # In ASCII text, the number of characters is the number of bytes. Most steps are ASCII text.
     verb, keys, argv, _ = step
     if len(keys) != 2:  # a script on several names
         return pack(words_of(step))
@@ -86,7 +88,7 @@ def _word(arg: Any) -> str:
     return arg if isinstance(arg, str) else str(arg, "ascii") if type(arg) is bytes else str(arg)
 
 
-#: Types of arguments that need no conversion. Most arguments are keys, which have these types.
+#: The types of arguments that need no conversion to text. Most arguments have one of these types.
 _TEXTS = {str, Token}
 
 
@@ -94,20 +96,21 @@ _once = lru_cache(maxsize=1024, typed=True)(_words)
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
-    """Return the words of the command EVALSHA for a step. With `whole`, return those of EVAL, which
-    contain the script's source."""
+    """Return the words of the Redis command for a step. `whole`: False for EVALSHA with the
+    script's hash, True for EVAL with its source."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
 
 
 def answered(reply: Any) -> Any:
-    """Return the reply of a script as a list. Most scripts send it as one text."""
+    """Return the reply of a script as a list. Most scripts reply with one text, which is split at
+    spaces."""
     return text(reply) if type(reply) is list else text(reply).split(" ")
 
 
 def text(reply: Any) -> Any:
-    """Return a reply with str for bytes. The project's client may have decoded it already."""
+    """Return a reply with str for bytes. A reply that redis-py has already decoded is unchanged."""
     if type(reply) is list:
         return [
             item.decode(errors="replace") if type(item) is bytes else text(item) for item in reply
@@ -116,7 +119,7 @@ def text(reply: Any) -> Any:
 
 
 def decoded(reply: Any) -> Any:
-    """Return a reply with str for bytes, also in the dicts of RESP3."""
+    """Return a reply with str for bytes. The reply may be a dict, which RESP3 allows."""
     if isinstance(reply, dict):
         return {text(key): text(value) for key, value in reply.items()}
     return text(reply)
@@ -148,8 +151,8 @@ def why(error: BaseException, sent: bool) -> Why:
 
 
 def configuration_error(error: BaseException | None) -> str:
-    """Return a text that says which setting of the connection is wrong. Return "" for an error that
-    may end without a change of settings."""
+    """Return a text that names the connection setting that is wrong. Return "" if the error may end
+    without a change of settings."""
     while error is not None:
         message = str(error)
         if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, message):

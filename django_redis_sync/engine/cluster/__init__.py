@@ -1,7 +1,7 @@
 """Redis Cluster: find the node of a name, and follow redirections.
 
-All keys of a name are in one slot. So a step is sent to one node, as it would be sent to a single
-server.
+All keys of a name are in one slot, so one node stores all of them. Each step is sent to that node,
+in the same way as to a single server.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """The value of OPTIONS["CONNECTION_FACTORY"] for a cache with nodes of a Cluster as LOCATION.
+    """The value of OPTIONS["CONNECTION_FACTORY"] for a cache with Cluster nodes in LOCATION.
 
-    The client of the cache is a redis.cluster.RedisCluster, one per URL and process. For locks and
-    semaphores, django-redis makes a pool per node. So OPTIONS mean the same as for a single server.
-    REDIS_SYNC["ASYNC_CLIENT"] is not used.
+    For cache operations, there is one redis.cluster.RedisCluster client per URL and process. For
+    locks and semaphores, django-redis makes a pool per node. So each key of OPTIONS means the same
+    as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is ignored.
     """
 
     _clusters: dict[str, RedisCluster] = {}

@@ -18,7 +18,7 @@ from ..server import AsyncServer, Server, server_of
 from ..wire import ATTEMPT, clock
 from .topology import LOOK, Address, Topology, is_silence, key_of, partly, points_elsewhere, url_at
 
-#: Max redirections that a request follows.
+#: Max nodes to which a request is sent because nodes redirect it.
 MAX_REDIRECTS = 4
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ Done = TypeVar("Done")
 
 
 class ClusterServer(Server):
-    """The server of a cache alias that is a Cluster, in sync code."""
+    """The server object of a cache alias for a Cluster, in sync code."""
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
@@ -39,7 +39,7 @@ class ClusterServer(Server):
         return self.node(address).command("CLUSTER", "SLOTS", timeout=LOOK)
 
     def node(self, address: Address) -> Server:
-        """Return the server of a node."""
+        """Return the server object of the node at `address`."""
         found = self._nodes.get(address)
         if found is None:
             made = self._factory.pool(url_at(self.seed, address))
@@ -47,7 +47,7 @@ class ClusterServer(Server):
         return found
 
     def pool(self) -> Any:
-        """Return the pool of a node. Prefer a node that is not suspect."""
+        """Return the pool of any node, if possible of a node that answered lately."""
         return self.node(self.topology.addresses[0]).pool()
 
     def close_idle(self) -> None:
@@ -56,17 +56,18 @@ class ClusterServer(Server):
             node.close_idle()
 
     def run(self, step: Run, asking: bool = False) -> Answer:
-        """Run a script on the node that has the name. Raise Failure if there was no usable
+        """Run a script on the node that stores the name. Raise Failure if there was no usable
         answer."""
         answer: Answer = self._routed(step.keys[0], lambda node, asking: node.run(step, asking))
         return answer
 
     def node_of(self, step: Run) -> Address | None:
-        """Return the node that has the name of `step`, or None if the slots are not known yet."""
+        """Return the node that stores the name of `step`, or None if no node has yet reported
+        which node stores which slots."""
         return self.topology.known(step.keys[0])
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Send steps, in one round trip per node. Return an Answer or a Failure for each."""
+        """Send steps, in one round trip per node. Return an Answer or a Failure for each step."""
         try:
             return self._on_each_node(steps, [step.keys[0] for step in steps], self._many_at)
         except Failure as failure:
@@ -78,15 +79,15 @@ class ClusterServer(Server):
         keys: Sequence[str | None],
         do: Callable[[Address, list[T]], Sequence[Done]],
     ) -> list[Done]:
-        """Call `do` once per node, with the items of `what` that have their key on that node.
-        Return the results in the order of `what`. `keys`: the key of each item, or None if any
-        node will do."""
+        """Call `do` once per node, with the items of `what` that belong to that node. Return the
+        results in the order of `what`. `keys`: for each item, the key that determines its node, or
+        None if the item can be sent to any node."""
         by_node: dict[Address, list[int]] = {}
         for i, key in enumerate(keys):
             address = self.topology.addresses[0] if key is None else self.topology.of(key)
             by_node.setdefault(address, []).append(i)
         found: dict[int, Done] = {}
-        # Suspect nodes come last, so that they don't delay the others.
+        # Call `do` for suspect nodes last, so that a hanging node doesn't delay the other nodes.
         for address in sorted(by_node, key=self.topology.suspect):
             here = by_node[address]
             found.update(zip(here, do(address, [what[i] for i in here]), strict=True))
@@ -102,9 +103,9 @@ class ClusterServer(Server):
         ]
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a command, which may be sent twice, to the node that has its key. A command without
-        a key is sent to any node. Return the reply. Raise Failure if there was no usable answer
-        within `timeout` seconds."""
+        """Send a command to the node that stores its key, or to any node if it has no key. Return
+        the reply. Raise Failure if there was no usable answer within `timeout` seconds. The command
+        may be sent twice."""
 
         def do(node: Server, asking: bool = False) -> Any:
             return node.command(*args, timeout=timeout, asking=asking)
@@ -133,7 +134,7 @@ class ClusterServer(Server):
 
         def at(address: Address, some: list[Sequence[Any]]) -> list[Any]:
             replies = self._at(address, lambda node: node.commands(some, timeout))
-            # MovedError is a subclass of AskError, and AskError one of ResponseError.
+            # Both kinds of redirections are AskErrors: MovedError is a subclass of AskError.
             return [
                 self.command(*args, timeout=timeout)
                 if isinstance(reply, errors.AskError)
@@ -144,8 +145,8 @@ class ClusterServer(Server):
         return self._on_each_node(several, [key_of(args) for args in several], at)
 
     def wait(self, step: Wait) -> Answer:
-        """Wait on the node that has the name. Raise a "busy" Failure while the slot of the name
-        moves to another node."""
+        """Wait for a wake-up message on the node that stores the name. Raise a "busy" Failure while
+        the slot of the name moves to another node."""
 
         def do(node: Server, asking: bool) -> Answer:
             if asking:
@@ -155,8 +156,9 @@ class ClusterServer(Server):
         return self._routed(step.keys.leases, do)
 
     def _routed(self, key: str, do: Callable[..., Done]) -> Done:
-        """Return `do(node, asking=...)` for the node that has `key`. Follow redirections. `asking`
-        is true after a redirection of the ASK type."""
+        """Call `do(node, asking=...)` for the node that stores `key`, and return the result. If a
+        node redirects the call, repeat the call for the other node. `asking`: True after a
+        redirection of the type ASK."""
         address, asking = self.topology.of(key), False
         for _ in range(MAX_REDIRECTS):
             try:
@@ -174,10 +176,11 @@ class ClusterServer(Server):
 
 
 class AsyncClusterServer(AsyncServer):
-    """The server of a cache alias that is a Cluster, on an event loop.
+    """The server object of a cache alias for a Cluster, on an event loop.
 
-    It sends a step to the node that has the name. If the slots are not known yet, or the node
-    redirects the step, the process's sync server carries the step out, in a thread. That is rare.
+    It sends a step to the node that stores the name. In two rare cases, the process's ClusterServer
+    carries out the step, in a thread: if the slots are not known yet, or if the node redirects the
+    step.
     """
 
     def __init__(self, alias: str) -> None:
@@ -198,7 +201,7 @@ class AsyncClusterServer(AsyncServer):
             await node.aclose()
 
     def node(self, address: Address) -> AsyncServer:
-        """Return the server of a node."""
+        """Return the server object of the node at `address`."""
         found = self._nodes.get(address)
         if found is None:
             client = async_redis(self.alias, url_at(self._server.seed, address))
@@ -206,7 +209,7 @@ class AsyncClusterServer(AsyncServer):
         return found
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """Carry out a step on the node that has the name. Return a future of its Answer, or of a
+        """Carry out a step on the node that stores the name. Return a future of its Answer, or of a
         Failure if there was no usable answer."""
         if type(step) is not Run:
             return super().perform(step)
@@ -227,8 +230,8 @@ class AsyncClusterServer(AsyncServer):
         return await asyncio.to_thread(self._server.run, step)
 
     def pubsub(self, **options: Any) -> Any:
-        """Return the Pub/Sub object of a node; each call uses the next node. Any node will do,
-        because a message that is published on one node reaches all nodes."""
+        """Return a Pub/Sub object that is connected to a node. Calls use the nodes in turn. Any
+        node works, because a message that is published on one node reaches all nodes."""
         addresses = self._server.topology.primaries
         self._nth += 1
         return self.node(addresses[self._nth % len(addresses)]).client.pubsub(**options)

@@ -1,4 +1,4 @@
-"""The nodes of a Cluster, their slots, and the redirections of nodes."""
+"""Which node of a Cluster stores which slots, and how a command finds its node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from redis.crc import key_slot
 from ...protocol.steps import Failure
 from ..wire import clock
 
-#: Max seconds that a node may take to answer CLUSTER SLOTS, and min seconds between two requests.
+#: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: after the slots were
+#: read, seconds until a node that doesn't answer causes another read.
 LOOK, LOOK_AGAIN = 0.5, 0.5
-#: Seconds for which a node counts as suspect after it did not answer. Other nodes are asked before
-#: a suspect node.
+#: Seconds for which a node counts as suspect after it failed to answer. Suspect nodes are asked
+#: after all other nodes.
 SUSPECT = 5.0
 
 
@@ -26,7 +27,7 @@ class Address(NamedTuple):
     port: int
 
 
-#: The primary of each slot, or None if it has none.
+#: The primary node of each slot, by the slot's number. None for a slot without a primary node.
 Slots = list[Address | None]
 
 
@@ -40,12 +41,14 @@ def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
 
 
 class Topology:
-    """The slots of the nodes as this process last read them. Threads and event loops share them.
+    """The slots of the nodes as this process last read them. All threads and event loops of the
+    process share this object.
 
-    `seeds`: URLs of nodes. `ask`: sends CLUSTER SLOTS to a node.
+    `seeds`: URLs of nodes. `ask(address)`: sends CLUSTER SLOTS to a node and returns the reply.
     """
 
-    # Invariant: _slots is only replaced as a whole, or changed one item at a time.
+    # Invariant: _slots is only replaced as a whole or changed one item at a time, because threads
+    # read it without a lock.
     def __init__(self, seeds: Sequence[str], ask: Callable[[Address], Any]) -> None:
         urls = map(urlsplit, seeds)
         self._seeds = [Address(one.hostname or "localhost", one.port or 6379) for one in urls]
@@ -62,17 +65,17 @@ class Topology:
 
     @property
     def primaries(self) -> list[Address]:
-        """The nodes with slots, suspect ones last. The seeds if no slots are known."""
+        """The nodes with slots, suspect ones last. If no slots are known, the seeds."""
         return sorted(filter(None, dict.fromkeys(self._slots)), key=self.suspect) or self._seeds
 
     def known(self, key: str) -> Address | None:
-        """Return the node of a key, or None if the slots are not known yet."""
+        """Return the node that stores a key. Return None if the slots are not known yet."""
         slots = self._slots
         return (slots[key_slot(key.encode())] or self.primaries[0]) if slots else None
 
     def of(self, key: str) -> Address:
-        """Return the node of a key. If the slots are not known yet, ask the nodes. Raise Failure if
-        none answers."""
+        """Return the node that stores a key. If the slots are not known yet, ask the nodes. Raise
+        Failure if no node answers."""
         if not self._slots:
             self.look()
         found = self.known(key)
@@ -84,21 +87,21 @@ class Topology:
         return clock() < self._suspects.get(address, 0.0)
 
     def moved(self, error: errors.MovedError) -> Address:
-        """Store and return the node that a MOVED error names for a slot."""
+        """Record which node now stores a slot, according to a MOVED error. Return that node."""
         address = Address(error.host or self.primaries[0].host, error.port)
         self._slots[error.slot_id] = address
         return address
 
     def lost(self, address: Address) -> None:
-        """Record that a node did not answer. Ask the other nodes for the slots, because one of them
-        may have taken over the slots of this node."""
+        """Record that the node at `address` did not answer. Read the slots from the other nodes,
+        because another node may have taken over its slots."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
             with contextlib.suppress(Failure):  # if no node answers, keep the last known slots
                 self.look()
 
     def look(self) -> None:
-        """Ask the nodes in turn for the slots. Raise Failure if none answers."""
+        """Read the slots from the first node that answers. Raise Failure if no node answers."""
         began = clock()
         with self._looking:
             if self._slots and self._looked > began:
@@ -145,14 +148,14 @@ def key_of(args: Sequence[Any]) -> str | None:
 
 
 def is_silence(answer: Any) -> bool:
-    """Return True if `answer` is a Failure because the node did not answer."""
+    """Return True if `answer` is a Failure that means that the node did not answer."""
     return isinstance(answer, Failure) and answer.why in ("unreachable", "unanswered")
 
 
 def partly(answer: Any) -> Any:
-    """If the script stopped halfway, return an "unanswered" Failure, so that the plan repeats the
-    step. Otherwise return `answer`. While a slot moves to another node, a script stops at a key
-    that has moved, and the script's earlier writes stay."""
+    """Return `answer`. But if it says that a script stopped halfway, return an "unanswered" Failure
+    instead, so that the plan repeats the step. While a slot moves to another node, a script stops
+    at the first key that has moved. The script's earlier writes stay."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer

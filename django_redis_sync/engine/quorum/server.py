@@ -1,5 +1,6 @@
-"""A quorum as a server: each step is a vote of the servers of the quorum. AsyncQuorumServer holds
-the votes on an event loop. QuorumServer, for sync code, holds them on an event loop in a thread."""
+"""Server objects for a quorum. They put each step to a vote of the quorum's servers.
+AsyncQuorumServer does this on an event loop. QuorumServer is for sync code, and does this on an
+event loop in a thread."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from . import voting
 
 
 class QuorumServer(Server):
-    """A quorum in sync code. Steps run on an event loop of this process, in a thread of its own."""
+    """The server object of a quorum, in sync code. It carries out steps on an event loop in a
+    separate thread. The process has one such loop."""
 
     def __init__(self, quorum: Members) -> None:
         super().__init__(quorum)
@@ -35,14 +37,14 @@ class QuorumServer(Server):
         return server_of(self.quorum.aliases[0]).pool()
 
     def run(self, step: Run, asking: bool = False) -> Answer:
-        """Carry out a step as a vote. Raise Failure if there was no usable answer."""
+        """Put a step to a vote. Return the answer. Raise Failure if there was no usable answer."""
         (answer,) = self.many([step])
         if isinstance(answer, Failure):
             raise answer
         return answer
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Carry out several steps at the same time. Return an Answer or a Failure for each."""
+        """Put several steps to a vote at the same time. Return an Answer or a Failure for each."""
 
         async def body() -> list[Any]:
             server = async_server_of(self.quorum)
@@ -56,7 +58,8 @@ class QuorumServer(Server):
         return list(answers)
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a command to all servers. Return the first reply. Raise Failure if none answers."""
+        """Send a command to all servers, one after the other. Return the first reply. Raise Failure
+        if no server answers."""
         replies, failures = [], []
         timeout = min(timeout, voting.PATIENCE)
         for alias in self.quorum.aliases:
@@ -69,7 +72,7 @@ class QuorumServer(Server):
         return replies[0]
 
     def wait(self, step: Wait) -> Answer:
-        """Wait for `step.seconds`. A quorum sends no wake-up messages."""
+        """Sleep for `step.seconds`, because a quorum sends no wake-up messages."""
         return self.perform(Sleep(step.seconds))
 
 
@@ -93,9 +96,11 @@ class _Loop:
         return self.pid == os.getpid() and self._thread.is_alive()
 
     def do(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """Return the outcome of `body`. If the caller is interrupted, cancel `body`."""
-        # Don't use a concurrent future, because it has a lock. If a signal handler's exception
-        # interrupts the caller, the lock may stay taken, and the loop would wait for it forever.
+        """Run `body` on this loop and return its result. If the calling thread is interrupted,
+        cancel `body`."""
+        # Don't use concurrent.futures.Future, because it has a lock. If a signal handler's
+        # exception interrupts the caller, the lock may stay locked. The loop would then wait for
+        # the lock forever.
         done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
         begun: list[asyncio.Task[Any]] = []
 
@@ -114,14 +119,14 @@ class _Loop:
 
 
 _loop: _Loop | None = None
-#: The lock that keeps two threads from making a loop at the same time. An interrupted thread may
-#: leave it taken, so others wait for it for at most a second.
+#: This lock keeps two threads from making a loop at the same time. An interrupted thread may leave
+#: it locked, so other threads wait for the lock for at most one second.
 _making = threading.Lock()
 
 
 def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
-    """Return the outcome of `body` on the process's loop for quorums. Raise Failure if its thread
-    can't be started."""
+    """Run `body` on the process's event loop for quorums, and return its result. Raise Failure if
+    the loop's thread can't be started."""
     global _loop
     while _loop is None or not _loop.runs:
         first = _making.acquire(timeout=1)
@@ -137,13 +142,14 @@ def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     return _loop.do(body)
 
 
-#: Min and max milliseconds of a random pause before the next try. SPLIT applies after a split vote,
-#: in which no caller got a majority. HELD applies while another caller holds the name.
+#: Min and max milliseconds of the random pause before the next try of an acquire. SPLIT applies
+#: after a vote in which no caller got a majority. HELD applies while another caller holds the name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 
 class AsyncQuorumServer(AsyncServer):
-    """A quorum on an event loop. The time of a lease counts from when its step was sent."""
+    """The server object of a quorum, on an event loop. Lease durations count from the time at which
+    the step was sent."""
 
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
@@ -153,14 +159,15 @@ class AsyncQuorumServer(AsyncServer):
         voting.check(quorum)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """Carry out a step, even if the future is cancelled. Return a future of its Answer, or of a
-        Failure if there was no usable answer."""
+        """Carry out a step. Return a future of its Answer, or of a Failure if there was no usable
+        answer. If the future is cancelled, the step is still carried out."""
         if type(step) is not Run:
             return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
         return self._background.start(self.run(step))
 
     async def aclose(self) -> None:
-        """Wait for the steps that were sent. The servers of the quorum are closed separately."""
+        """Wait until the running steps have ended. The servers of the quorum are closed
+        separately."""
         await self._background.aclose()
 
     async def run(self, step: Run) -> Answer:
@@ -175,18 +182,19 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
-        # The queues of the servers are not used. So a waiter's heartbeat is sent as another try.
+        # The servers' queues are not used. So every request is sent to the servers with the mode
+        # "try", also the repeated request of a waiter.
         step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
         if len(oks) >= self.quorum.need and not held.abandoned:
             left = self._agreed(reply[2] for reply in oks.values())
-            # The vote took time: the lease may have expired by now.
+            # The vote took some time, so the lease may already have expired.
             if left / 1000 > clock() - sent:
                 held.until = sent + left / 1000
                 fence = str(max(int(reply[1]) for reply in oks.values()))
                 return ["ok", fence, _ms(left)]
-        # Undo the grants of this minority, which could keep another caller from a majority.
+        # Undo the grants of this try, because they could keep another caller from a majority.
         await self._undo(step, held, votes)
         reply = self._rejection(votes, how)
         if reply[0] != "wait":
@@ -196,7 +204,8 @@ class AsyncQuorumServer(AsyncServer):
     def _rejection(self, votes: voting.Votes, how: str) -> list[Any]:
         """Return the reply to an acquire that got no majority. Raise Failure if too few servers
         answered."""
-        # One such reply is enough. It reports a mistake of the caller, so a retry can't succeed.
+        # These replies report a mistake of the caller, so a retry can't succeed. A reply from one
+        # server is enough.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -204,7 +213,7 @@ class AsyncQuorumServer(AsyncServer):
         noes = list(votes.saying("no").values())
         if how == "try":
             return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
-        # A random pause, so that callers that split this vote don't split the next one too.
+        # The pause is random, so that the callers that split this vote don't split the next vote.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -227,11 +236,11 @@ class AsyncQuorumServer(AsyncServer):
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
-                # Renewals may overlap, so keep the latest end.
+                # Several renewals may be in flight, so keep the latest end.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
-        # `held` still has the servers that didn't answer, because they may have renewed the lease.
-        # The lease is lost only if fewer servers than a majority may still have it.
+        # `held.fences` still contains the servers that didn't answer, because they may have renewed
+        # the lease. The lease is lost only if fewer servers than a majority may still have it.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, voting.NOBODY)
@@ -243,20 +252,20 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = voting.held_of(self.quorum, token)
-        if held is None or how == "giveup":  # each failed try has already undone its grants
+        if held is None or how == "giveup":  # each failed try undoes its own grants
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
-        held.abandoned = True  # an acquire whose answer is late must not return a grant
+        held.abandoned = True  # if the acquire still runs, it must not return a grant
         await self._undo(step, held, voting.NOBODY)
         voting.forget(self.quorum, token)
         return ["gone"]
 
     async def _give_back(self, step: Run, token: str, held: voting.Held) -> list[Any]:
         def of(alias: str) -> Run | None:
-            if alias in held.ended:  # this server has released the lease, and would answer "lost"
+            if alias in held.ended:  # this server released the lease before: it would answer "lost"
                 return None
             fence = held.fences.get(alias)
             argv = (held.wire, fence, *step.argv[2:])
@@ -267,7 +276,8 @@ class AsyncQuorumServer(AsyncServer):
         lost = {*self.quorum.aliases} - held.fences.keys() | votes.saying("lost").keys()
         lost -= held.ended
         done = len(held.ended) >= self.quorum.need
-        # If only a minority has lost the lease, the other servers may still be a majority.
+        # The servers that haven't lost the lease may still be a majority. So fail, and let the plan
+        # repeat the release.
         if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:
@@ -276,8 +286,8 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply of one server. At least a majority of the servers have as many holders
-        as this reply, or more. Of the replies for which this is true, it has the most holders."""
+        """Return the reply of one server. It shows the largest number of holders that a majority of
+        the servers reaches: each server of the majority has at least that many holders."""
         replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return views[-self.quorum.need]
@@ -297,12 +307,13 @@ class AsyncQuorumServer(AsyncServer):
     # Inside
 
     def _agreed(self, leases: Iterable[str]) -> float:
-        """Return the milliseconds for which a majority holds the lease."""
+        """Return the milliseconds for which a majority of the servers has the lease. `leases`: the
+        lease duration in milliseconds from each server's reply."""
         return sorted(map(voting.deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: voting.Held, votes: voting.Votes) -> None:
-        """Remove a token from all servers. Retry unreachable servers later. Write the token's
-        tombstone on servers where its acquire may still arrive."""
+        """Remove a token from all servers that may have it. If a server can't be reached, retry
+        later. Write a tombstone on the servers that may still receive the token's acquire."""
 
         def of(alias: str) -> Run | None:
             answered = alias in votes.answers

@@ -24,17 +24,17 @@ from ..wire import clock
 PATIENCE = 1.0
 #: Seconds to wait for the other servers after the majority has answered.
 LATE = 0.05
-#: Seconds for which a server counts as suspect after a late answer. Once a vote is decided, it does
-#: not wait for suspect servers.
+#: Seconds for which a server counts as suspect after it didn't answer in time. After a vote is
+#: decided, `Voters.ask` doesn't wait for suspect servers.
 SUSPECT = 5.0
-#: The margin of a lease, because clocks may run at different rates: a part of the lease duration,
-#: and additional milliseconds.
+#: The safety margin of a lease, because clocks may run at different rates. DRIFT: a fraction of the
+#: lease duration. DRIFT_MS: milliseconds that are added.
 DRIFT, DRIFT_MS = 0.01, 2
 
 
 class Votes(NamedTuple):
-    """The answers and the failures of the servers, by alias. A server to which the step was not
-    sent is in neither. An answer that arrives after the vote is added to the answers."""
+    """The answers and the failures of the servers, by alias. If the step was not sent to a server,
+    the server is in neither dict. An answer that arrives after the vote is added to `answers`."""
 
     answers: dict[str, Answer]
     failures: dict[str, Failure]
@@ -48,12 +48,12 @@ class Votes(NamedTuple):
         }
 
 
-#: The votes of a step that was not sent.
+#: The votes on a step that was not sent to any server.
 NOBODY = Votes({}, {})
 
 
 class Voters:
-    """The servers of a quorum on an event loop, and which of them are suspect."""
+    """The servers of a quorum on an event loop. Records which servers are suspect."""
 
     def __init__(self, quorum: Members) -> None:
         self.quorum = quorum
@@ -62,11 +62,11 @@ class Voters:
     async def ask(
         self, step: Run, wanted: tuple[str, ...], of: Callable[[str], Run | None] | None = None
     ) -> Votes:
-        """Send a step to all servers. Wait until a majority has given a `wanted` answer, or until a
-        majority no longer can. Then wait LATE seconds for further answers.
+        """Send a step to all servers. Wait until the vote is decided: a majority has given a
+        `wanted` answer, or no majority can still do so. Then wait LATE seconds for further answers.
 
-        `wanted`: the first words of answers that count; empty: any answer. `of(alias)`: returns the
-        step for a server, or None to leave it out.
+        `wanted`: the first words of the answers that count. If it is empty, all answers count.
+        `of(alias)`: returns the step to send to a server, or None to send nothing to it.
         """
         asked: dict[asyncio.Future[Answer], str] = {}
         votes, end, need = Votes({}, {}), clock() + min(step.timeout, PATIENCE), self.quorum.need
@@ -79,8 +79,8 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
-            # A suspect server gets the step too. But once the vote is decided, don't wait for the
-            # answer of a suspect server. Otherwise each undo would last PATIENCE while a server is
+            # The step is also sent to suspect servers. But after the vote is decided, don't wait
+            # for their answers. Otherwise each undo would take PATIENCE seconds while a server is
             # down.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and decided:
@@ -104,8 +104,8 @@ class Voters:
         return votes
 
     def failure(self, votes: Votes) -> Failure:
-        """Return a Failure for a vote that no majority answered. The Failure is "unanswered" if any
-        server may have run the step."""
+        """Return a Failure for a vote without a majority. The Failure is "unanswered" if a server
+        may have run the step without answering."""
         failures = list(votes.failures.values())
         if not failures:
             return Failure(errors.ConnectionError("no majority"), clock(), "busy")
@@ -132,11 +132,11 @@ def _count_late(alias: str, votes: Votes, future: asyncio.Future[Answer]) -> Non
         votes.answers[alias] = future.result()
 
 
-# The state of each token on the servers
+# Records of the state of each token on the servers
 
-#: If more tokens than this are recorded, the records whose time has passed are removed.
+#: If there are more records than this, outdated records are removed.
 MAX_REMEMBERED = 1000
-#: Seconds for which a token without a grant is recorded.
+#: Seconds after which the record of a token without a grant is outdated.
 FORGET = 300.0
 
 
@@ -153,13 +153,13 @@ class Held:
 
     @property
     def fences(self) -> dict[str, str]:
-        """The fences of the grants, by alias. They include a grant that arrived after the vote. It
-        did not count in the vote, but it is renewed and released too."""
+        """The fencing tokens of the grants, by alias. A grant that arrived after the vote is
+        included. It didn't count in the vote, but it must be renewed and released."""
         return {alias: reply[1] for alias, reply in self.votes.saying("ok").items()}
 
     def again(self) -> None:
-        """Begin a try. A further try has a new token, because the last token may have a tombstone,
-        which blocks it."""
+        """Begin a try. From the second try on, use a new token, because a tombstone may block the
+        previous token."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
@@ -167,8 +167,8 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: The records by quorum and token. Threads and event loops share them, because a lease may be
-#: renewed on another thread than the one that acquired it.
+#: The records by quorum and token. All threads and event loops share the records, because a lease
+#: may be acquired on one thread and renewed on another.
 _known: dict[tuple[Members, str], Held] = {}
 
 
@@ -195,8 +195,8 @@ def forget(quorum: Members, token: str) -> None:
 
 
 def undo(step: Run, tombstone: int) -> Run:
-    """Return the step that removes the grant or the waiter of the token of `step` from a server.
-    `tombstone`: 1 to write the token's tombstone, else 0."""
+    """Return a step that undoes the acquire `step` on a server. `tombstone`: 1 to write the token's
+    tombstone, else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
@@ -214,11 +214,11 @@ def check(members: Members) -> None:
 
 
 def stretched(ms: str) -> str:
-    """Return the lease duration to request from servers, so that the holder has `ms` after the
-    margin is deducted."""
+    """Return the lease duration to request from servers, so that `ms` are left to the holder after
+    `deducted` subtracts the safety margin."""
     return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
 
 
 def deducted(ms: str) -> float:
-    """Return the milliseconds that the holder may use of a server's lease of `ms`."""
+    """Return how many milliseconds the holder may use of a server's lease of `ms`."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))
