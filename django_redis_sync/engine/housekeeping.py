@@ -1,8 +1,9 @@
 """Housekeeping of a process: register the names in use, read operators' overrides, write
 statistics, and retry failed cleanups.
 
-One daemon thread per process and cache alias runs these jobs. It ends after an idle time. Other
-threads renew leases and retry cleanups, so that many new names can't delay a renewal.
+In each process, two daemon threads per cache alias do this: one retries cleanups, and the other
+runs the other jobs. They end after an idle time. Leases are renewed on separate threads, so that
+many new names can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Housekeeper:
             self._worker.expect(min(self.names.due, self.holders.due))
 
     def heed(self, policy: Policy) -> Plan:
-        """Read the overrides of `policy` if they were last read too long ago. Before a key of the
-        policy is acquired, the acquire carries out this plan."""
+        """Read the overrides of `policy` if they were last read too long ago. Each acquire of a key
+        of the policy carries out this plan first."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)

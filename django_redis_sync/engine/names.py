@@ -35,8 +35,8 @@ MOST_NOTED = 100_000
 #: Seconds between two writes of the index of holders. A lease that has been held for twice this
 #: time is in the index.
 HOLDERS_INTERVAL = 30.0
-#: Number of entries that each write of the index checks at its oldest end, and again at a random
-#: position.
+#: Each write of the index checks this number of its oldest entries, and the same number of entries
+#: at a random position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
@@ -192,7 +192,7 @@ class HolderIndex:
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
         self.due, self._held = math.inf, held
-        self._before: set[int] = set()  # fences of the leases at the last write
+        self._before: set[int] = set()  # fencing tokens of the leases at the last write
         self._entered: dict[Place, int] = {}  # grant of the oldest lease, in ms of server time
 
     def expect(self) -> None:

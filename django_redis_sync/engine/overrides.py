@@ -6,8 +6,8 @@ keys. Each acquire of a key sends the overrides of its policy, so that they appl
 If this process hasn't used a policy lately, it reads the overrides before it acquires a key of the
 policy. While policies are in use, the housekeeping thread reads all overrides every EVERY seconds,
 with one command. If an override has changed, the thread sends it for each key for which this
-process waits. The server then grants permits that have become free to waiters. If the overrides
-can't be read, the last known overrides stay in force.
+process waits. The server then grants free permits to waiters. If the overrides can't be read, the
+last known overrides stay in force.
 """
 
 from __future__ import annotations

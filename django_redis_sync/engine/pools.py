@@ -33,7 +33,7 @@ FRESH = 1.0
 MAX_WAITING = 256
 #: Max idle private connections, and seconds without use after which one is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If making a connection takes less time than this, in seconds, the time does not count.
+#: If making a connection takes fewer seconds than this, the time left stays the same.
 _AT_ONCE = 0.01
 #: Min timeout in seconds for making a connection, even if the caller has less time left.
 _SHORTEST = 0.1
@@ -53,8 +53,8 @@ _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A context manager that checks a connection out of `lender`. If redis-py raises an error, it
-    raises Failure.
+    """A context manager that checks a connection out of `lender`. It raises redis-py's errors as
+    Failure.
 
     `within`: max seconds to get the connection and the first reply. The time limit of each further
     reply is the same as that of the first.

@@ -137,7 +137,7 @@ class LeaseRenewer:
         return -math.inf if self._answers else self._schedule.earliest()
 
     def _turn(self) -> float:
-        """Queue the renewals that are due. Return when to call this method again."""
+        """Queue the renewals that are due. Return the time at which to call this method again."""
         for _ in range(len(self._answers)):
             self._take(*self._answers.popleft())
         self._plan_fresh()

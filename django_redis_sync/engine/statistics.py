@@ -62,8 +62,8 @@ Event = tuple[Keys, str, Kind, int, int]
 
 
 class Named(Protocol):
-    """The name of an acquire or a lease. `template`: the template that made the name, or "" if
-    there is none."""
+    """The name of an acquire or a lease. `template`: the template from which the name was made, or
+    "" if there is none."""
 
     @property
     def keys(self) -> Keys: ...

@@ -45,7 +45,7 @@ _CROWDED = ("max number of clients", "Too many connections")
 
 
 _boot = getattr(time, "CLOCK_BOOTTIME", None)
-# A clock that also runs while this machine sleeps, because leases on the server still expire then.
+# A clock that also runs while this machine sleeps, because leases on the server expire meanwhile.
 clock: Callable[[], float] = time.monotonic if _boot is None else partial(time.clock_gettime, _boot)
 
 

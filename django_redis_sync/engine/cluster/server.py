@@ -18,7 +18,7 @@ from ..server import AsyncServer, Server, server_of
 from ..wire import ATTEMPT, clock
 from .topology import LOOK, Address, Topology, is_silence, key_of, partly, points_elsewhere, url_at
 
-#: Max nodes to which a request is sent because nodes redirect it.
+#: Max times that a request is sent if nodes redirect it.
 MAX_REDIRECTS = 4
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class ClusterServer(Server):
 
         def at(address: Address, some: list[Sequence[Any]]) -> list[Any]:
             replies = self._at(address, lambda node: node.commands(some, timeout))
-            # Both kinds of redirections are AskErrors: MovedError is a subclass of AskError.
+            # If a node redirects a command, send it again. MovedError is a subclass of AskError.
             return [
                 self.command(*args, timeout=timeout)
                 if isinstance(reply, errors.AskError)

@@ -195,8 +195,8 @@ def forget(quorum: Members, token: str) -> None:
 
 
 def undo(step: Run, tombstone: int) -> Run:
-    """Return a step that undoes the acquire `step` on a server. `tombstone`: 1 to write the token's
-    tombstone, else 0."""
+    """Return a step that removes the lease or the waiter of the token of `step` from a server.
+    `tombstone`: 1 to write the token's tombstone, else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
