@@ -83,7 +83,7 @@ class Topology:
         return found
 
     def suspect(self, address: Address) -> bool:
-        """Return True if the node did not answer within the last SUSPECT seconds."""
+        """Return True if the node failed to answer a request in the last SUSPECT seconds."""
         return clock() < self._suspects.get(address, 0.0)
 
     def moved(self, error: errors.MovedError) -> Address:
