@@ -64,7 +64,7 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 Asked = tuple[LeaseSettings, AcquireRequest]
 
 #: The options in SEMAPHORES that locks and semaphores in code use, and that `_options` checks.
-_NAMED = {**NAMED, "limit": ENTRY["limit"], "share_limit": ENTRY["share_limit"]}
+_NAMED = NAMED | {option: ENTRY[option] for option in ("limit", "share_limit", "max_waiters")}
 
 
 class Acquirer:
@@ -310,7 +310,7 @@ class Acquirer:
         that says what to do with the job."""
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
-        named = conf.current().named(self.name)
+        named = self._options(conf.current())
         ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
         got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
         count = renewer(terms.alias).housekeeper.count

@@ -113,6 +113,15 @@ async def test_calls_that_cannot_succeed_raise_an_error(io, nothing_sent) -> Non
         await io.do(Lock("x"), "release")
 
 
+@pytest.mark.parametrize("option", ["limit", "timeout", "share_limit", "max_waiters"])
+@both
+async def test_invalid_option_in_semaphores_raises_an_error(io, settings, nothing_sent, option):
+    entry = {"limit": 3, option: "many"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
+    with pytest.raises(ImproperlyConfigured, match=option):
+        await io.do(Semaphore("x"), "acquire")
+
+
 HANDLES = ["", "x", "e30=", "W10=", "ü", "a" * 5000, "WzEsMiwzXQ=="]
 
 
