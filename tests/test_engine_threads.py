@@ -84,6 +84,29 @@ def test_worker_thread_ends_when_idle_and_restarts_with_new_work() -> None:
     assert 3 == len(set(desk.by))
 
 
+def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
+    """While an idle thread ends, it looks once more for work, here for 0.3 s."""
+    desk, looks, ends, turns = Desk(), [math.inf], threading.Event(), list[int]()
+
+    def earliest() -> float:
+        looks.append(time.monotonic())
+        if (
+            looks[-1] - looks[-2] > 0.4 and not turns
+        ):  # the thread was idle, so this look is its last
+            before = len(desk.by)
+            ends.set()
+            time.sleep(0.3)
+            turns.append(len(desk.by) - before)
+        return -math.inf if desk.todo else math.inf
+
+    desk.worker = Worker("redis-sync-test", desk.turn, earliest)
+    desk.put("first")
+    assert ends.wait(20), "the idle thread did not end"
+    desk.put("second")
+    eventually(lambda: turns and desk.done == ["first", "second"])
+    assert [0] == turns, "two threads ran the functions of one worker at the same time"
+
+
 def test_worker_thread_wakes_up_in_time_for_earlier_work() -> None:
     desk, began = Desk(), time.monotonic()
     due = [math.inf]

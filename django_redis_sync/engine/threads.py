@@ -98,11 +98,11 @@ class Worker:
 
     `turn()` does the work that is due, and returns the time at which it must run next. Before the
     thread sleeps, it calls `earliest()`. This function returns the time at which the next work is
-    due, including work that was added meanwhile. Only one thread at a time runs `turn`.
+    due, including work that was added meanwhile. Only one thread at a time runs these functions.
     """
 
-    # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` holds
-    # _runs. If _thread is not None, that thread will call earliest() again.
+    # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` or
+    # `earliest` holds _runs. If _thread is not None, that thread will call earliest() again.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -169,11 +169,14 @@ class Worker:
                 return  # another thread of this worker runs `turn`
         try:
             self._thread = threading.current_thread()
-            self._take_turns()
+            try:
+                self._take_turns()
+            finally:
+                self._thread = None
+            is_left = self._earliest() < math.inf  # work arrived while this thread ended
         finally:
-            self._thread = None
             self._runs.release()
-        if self._earliest() < math.inf:  # work arrived while this thread ended
+        if is_left:
             self.rouse()
 
     def _take_turns(self) -> None:

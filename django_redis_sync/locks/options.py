@@ -64,7 +64,7 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 Asked = tuple[LeaseSettings, AcquireRequest]
 
 #: The options in SEMAPHORES that locks and semaphores in code use, and that `_options` checks.
-_NAMED = NAMED | {option: ENTRY[option] for option in ("limit", "share_limit", "max_waiters")}
+_NAMED = {**NAMED, **{option: ENTRY[option] for option in ("limit", "share_limit", "max_waiters")}}
 
 
 class Acquirer:
