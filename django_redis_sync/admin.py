@@ -1,4 +1,4 @@
-"""The model admin: the permissions to view and to manage locks, and the URLs of the pages."""
+"""The model admin of locks and semaphores, with its permissions and the URLs of its pages."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Name | None:
-        """Return an entry for any valid name. The database has no entries, because the pages read
-        Redis."""
+        """Return the `Name` with this id, without a database query. Return None if the id is not
+        valid."""
         return Name.find(object_id)
 
     def get_urls(self) -> list[URLPattern]:
@@ -79,8 +79,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
         return super().history_view(request, object_id, context)
 
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-        """Return a view as a page of this admin site. The page is only for staff, has CSRF
-        protection, and is never cached."""
+        """Wrap a view as a page of this admin site. Only staff can open the page. It has CSRF
+        protection, and it is never cached."""
 
         def for_staff(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if "object_id" in kwargs:
@@ -89,8 +89,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
 
         guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
 
-        # The page is exempt from Django's CSRF middleware, because with CSRF_USE_SESSIONS, that
-        # middleware would answer 403 to a request without a session.
+        # `admin_view` checks CSRF. Django's CSRF middleware must not check it before: with
+        # CSRF_USE_SESSIONS, the middleware would answer 403 if the session has ended.
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):

@@ -37,13 +37,13 @@ class Config(defaults.Settings):
     """The setting REDIS_SYNC, with defaults for the keys that are not given."""
 
     def keep(self, key: str | None = None) -> int:
-        """Return the minutes of history to store. A key of a policy has at most MOST_FOR_CHILDREN
-        minutes, because a policy may have many keys."""
+        """Return for how many minutes to store history. If `key` is a key of a policy, this is at
+        most MOST_FOR_CHILDREN, because a policy can have many keys."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
     def prefix(self, alias: str) -> str:
-        """Return the prefix of all keys in this cache."""
+        """Return the prefix of the library's keys in the cache `alias`."""
         if self.key_prefix is not None:
             return self.key_prefix
         own = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
@@ -84,7 +84,7 @@ def current() -> Config:
 def _filled(
     where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
 ) -> dict[str, Any]:
-    """Return the given options, checked, with defaults for the others."""
+    """Check the given options. Return them, with the defaults of the options that are missing."""
     reject_unknown(where, given, rows)
     try:
         return {name: row.checked(given.get(name, row.default)) for name, row in rows.items()}
@@ -112,10 +112,10 @@ def secrets() -> list[Any]:
 
 
 def digest(salt: str, value: str, secret: Any = None) -> str:
-    """Return a hex digest of a value. Only this project can compute it.
+    """Return a hex digest of `value` that only this project can compute.
 
-    `secret`: a secret key; by default the oldest of `secrets()`. So digests stay the same after
-    SECRET_KEY has changed, as long as the old key is in SECRET_KEY_FALLBACKS.
+    `secret`: a secret key; by default the oldest of `secrets()`. If SECRET_KEY changes, digests
+    stay the same while the old key is in SECRET_KEY_FALLBACKS.
     """
     text = value.encode("utf-8", "surrogatepass")
     made = salted_hmac(salt, text, secret=secret or secrets()[0], algorithm="sha256")

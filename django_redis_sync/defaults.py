@@ -2,7 +2,8 @@
 
 Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. Without a
 check, an option of type bool must be a bool, and any other option may have any value. The class
-determines where the option may be given:
+determines where the option may be given. "In code" means in calls such as `Semaphore(...)`. "For
+requests" means in the limits of views.
 
 - `Settings`: in REDIS_SYNC, in upper case.
 - `Shared`: in code and for requests.
@@ -276,7 +277,7 @@ class Entry(PolicyOptions, total=False):
 
 
 class Requests(RequestOptions, total=False):
-    """The dict REQUESTS."""
+    """The options of the dict REDIS_SYNC["REQUESTS"]."""
 
     max_waiting_threads: Annotated[
         int | Literal["auto"] | None,
@@ -299,8 +300,8 @@ class Requests(RequestOptions, total=False):
 
 
 class Row(NamedTuple):
-    """An option of the table. `kind`: the type of the option. `check`: a function that converts a
-    value into the form that is stored."""
+    """An option of the table. `kind`: the type of the option. `check`: a function that checks a
+    value, and returns it in the form that the library uses."""
 
     name: str
     kind: Any
@@ -309,8 +310,8 @@ class Row(NamedTuple):
     check: values.Check
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the form that is stored. Raise TypeError or ValueError if it is
-        invalid."""
+        """Return a value in the form that the library uses. Raise TypeError or ValueError if the
+        value is invalid."""
         absent = value is None and type(None) in get_args(self.kind)
         return None if absent else self.check(self.name, value)
 
@@ -321,7 +322,7 @@ class Row(NamedTuple):
 
 
 def table(options: Any) -> Mapping[str, Row]:
-    """Return the options of a class of this module, by name."""
+    """Return a row for each option of a class of this module, by the option's name."""
     rows = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, *checks, option = get_args(hint)

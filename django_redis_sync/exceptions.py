@@ -28,7 +28,7 @@ class NotAcquired(SyncError, LockError):
     """No permit was available in time, or there is no lease to release.
 
     `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
-    release. `lock_name`: the name.
+    release. `lock_name`: the name of the lock or semaphore.
     """
 
     def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
@@ -37,9 +37,11 @@ class NotAcquired(SyncError, LockError):
 
 
 class LeaseLost(SyncError, LockNotOwnedError):
-    """The lease ended while its holder worked: it expired, was cleared, or Redis lost its data.
+    """The lease ended while its holder worked: the lease expired, an operator cleared it, or Redis
+    lost it.
 
-    Since then, another holder may have got the permit. `lock_name`: the name.
+    Since then, another holder may have got the permit. `lock_name`: the name of the lock or
+    semaphore.
     """
 
     def __init__(self, message: str, name: str | None = None) -> None:

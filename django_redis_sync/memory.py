@@ -5,7 +5,7 @@ process. Other features of the scripts are missing:
 
 - A lease lasts until it is released: `timeout` and `min_hold` have no effect.
 - Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
-- A handle can be adopted twice.
+- The handle of a detached lease can be adopted twice.
 - Shares don't take turns. The limit of a share applies. A waiter overtakes waiters of shares that
   have reached their limit.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
@@ -56,7 +56,8 @@ class _Counter:
         return sum(one.permits or CONSTANTS["EXCLUSIVE"] for one in self.holders.values())
 
     def within(self, share: str, share_limit: int, permits: int) -> bool:
-        """Return True if a share may have `permits` more within its limit."""
+        """Return True if `permits` more permits fit the limit of a share. `share_limit`: 0 for no
+        limit."""
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 
@@ -148,13 +149,14 @@ class MemoryServer:
         return Answer(reply, sent, clock())
 
     def node_of(self, step: Run) -> None:
-        """Return the only node."""
+        """Return None, which means the only node."""
 
     def many(self, steps: Sequence[Run]) -> list[Answer]:
         return [self.run(step) for step in steps]
 
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
-        """Answer the commands that the engine sends. Raise NotImplementedError for others."""
+        """Answer a command of the engine. Raise NotImplementedError if the command needs a real
+        server."""
         if args == ("TIME",):
             return [str(part) for part in divmod(time.time_ns() // 1000, 10**6)]
         if args[0] in _IGNORED:
@@ -188,6 +190,7 @@ class _AsyncMemoryServer:
 
 
 def _pause(step: Step) -> float:
-    """Return how many seconds a step takes. Waiters poll, because they get no wake-up messages."""
+    """Return how many seconds to sleep for a step. A waiter sleeps at most POLL_INTERVAL, because
+    no message wakes it up."""
     seconds: float = step.seconds  # type: ignore[union-attr]
     return min(seconds, POLL_INTERVAL) if isinstance(step, Wait) else seconds

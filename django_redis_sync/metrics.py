@@ -174,7 +174,7 @@ class SyncCollector(Collector):
         _put_counters(put, "all_events", "all_seconds", site.history.ever)
 
     def _shown(self) -> list[str]:
-        """Return the names with series of their own."""
+        """Return the names that have series of their own. They are at most MAX_LABELS."""
         named = sorted(configured())
         used = listed_of(None, named, using=self._using)
         if self._globs is None:
@@ -214,7 +214,8 @@ def _oldest(found: Iterable[Status]) -> float:
 
 
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:
-    """Add the events of a policy from its statistics, or else the events of a name.
+    """Add the events of a group. If the group has statistics, add the events from them, else those
+    of its names in `past`.
 
     If a policy has no statistics, add the events of its keys in the last minute, but no totals. The
     counters of the keys expire, so a total could fall."""

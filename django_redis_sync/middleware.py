@@ -23,8 +23,8 @@ from .logs import logger
 
 
 class ConcurrencyLimitMiddleware:
-    """Apply the limits of REDIS_SYNC["ENDPOINTS"], and, to views that ATOMIC_REQUESTS wraps, also
-    those of decorators and mixins.
+    """Apply the limits of REDIS_SYNC["ENDPOINTS"]. If ATOMIC_REQUESTS wraps a view in a
+    transaction, also apply the limits of the view's decorators and mixins.
 
     List it after the middleware that rejects requests (CsrfViewMiddleware,
     LoginRequiredMiddleware). It acquires permits before the view and its transaction begin, and
@@ -59,8 +59,9 @@ class ConcurrencyLimitMiddleware:
         try:
             response = await self.get_response(request)
         except BaseException:
-            # If the request was cancelled, its sync view still runs in the thread for the request's
-            # sync code. Release in the same thread, so that the release follows the view.
+            # If the request was cancelled, a sync view still runs in the thread that runs the
+            # request's sync code. Release in that thread, so that the release comes after the end
+            # of the view.
             if hold := state_of(request).hold:
                 await shield(sync_to_async(hold.release)())
             raise
@@ -147,7 +148,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
-    """Return True if `policies_of` calls methods of a sync view. They may query the database."""
+    """Return True if `policies_of` calls methods of a sync view, which may query the database."""
     if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
         return False
     matters = endpoint_of(request).policy is not None or is_atomic(view)
@@ -164,7 +165,8 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Return True if a policy depends on data that only the view's own request object has."""
+    """Return True if a policy depends on data that only the request object of Django REST framework
+    has."""
     return (
         policy.key not in (None, "ip")
         or policy.share not in (None, "ip")

@@ -45,12 +45,12 @@ class Name(models.Model):
 
     @property
     def parts(self) -> tuple[str, str | None]:
-        """The name and its key, or None."""
+        """The name and the key. The key is None if the entry is for a name without a key."""
         return split(_UNDOTTED.get(self.id, self.id))
 
     @classmethod
     def find(cls, id: str) -> Name | None:
-        """Return the entry of an id, or None if no name has this id."""
+        """Return the entry with this id, or None if the id is not valid."""
         entry = cls(id=id)
         try:
             return entry if cls.of(*entry.parts).id == id else None
@@ -59,6 +59,6 @@ class Name(models.Model):
 
     @classmethod
     def of(cls, name: str, key: str | None = None) -> Name:
-        """Return the entry of a name, or of a key of a policy."""
+        """Return the entry of a name, or of the key `key` of a policy."""
         quoted = keys_of("", name, key).quoted
         return cls(id=_DOTS.get(quoted, quoted))

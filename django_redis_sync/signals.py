@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: A lease ended while its holder worked. Arguments: lease, reason (str). Sent on another thread.
+#: A lease ended while its holder worked. Arguments: lease, reason (str). Receivers run on another
+#: thread than the holder.
 lease_lost = Signal()
 
 #: A request was rejected, or was admitted only because of shadow mode. Arguments: request, policy,
-#: key and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool; False
+#: key and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool: False
 #: in shadow mode). Sender: Policy.
 acquire_rejected = Signal()
 

@@ -42,8 +42,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Helper(Generic[T]):
-    """What the helpers return: a context manager that is also a decorator. `begin` makes a new
-    context manager for each use."""
+    """A context manager that is also a decorator. Each helper of this module returns an instance.
+    `begin` makes a new context manager for each use."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[T]]) -> None:
         self._begin = begin
@@ -98,8 +98,9 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """Do what `contextmanager` does, but also for async functions. The decorator that
-    `contextmanager` makes would leave the block before an async function runs."""
+    """Return a function that makes a Helper, as `contextmanager` would make a context manager. A
+    Helper can also decorate async functions. The decorator of `contextmanager` would leave the
+    block before an async function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -125,8 +126,9 @@ def filled(
 
     - `limit`: the limit of the code or view under test. None: the highest limit in SEMAPHORES,
       ENDPOINTS, or a view.
-    - `key`, `user`, `request`: for a keyed policy, the key to fill. Give the key itself, a user
-      object for a policy with key "user", or a request for the key of the view at its path.
+    - `key`, `user`, `request`: for a keyed policy, the key to fill. Give the key itself. For a
+      policy with key "user", a user object is enough. With a request, use the key that the view at
+      its path gives it.
     - `share`: hold only permits of this share, as many as `share_limit`. If that is None, use the
       share_limit in SEMAPHORES, ENDPOINTS, or a view.
     - `using`: a cache alias. None: the alias of a view, or CACHE.
@@ -208,7 +210,8 @@ def _check_spelling(name: str) -> None:
 
 
 def _makes(kind: Any, key: str | None) -> bool:
-    """Return True if the option `key` of a policy can give this key."""
+    """Return True if a policy can give a request this key. `kind`: the option `key` of the
+    policy."""
     if kind is None or key is None:
         return kind is None and key is None
     return kind == "user" or key.startswith("ip-" if kind == "ip" else "key-")
@@ -239,7 +242,7 @@ def without_redis() -> Iterator[None]:
 
     Locks, semaphores, and limits work for the threads and event loops of this process, with their
     limits, the order of waiters, and fencing tokens. A lease ends only when it is released:
-    `timeout` and `min_hold` have no effect. The limit of a share holds, but shares don't take
+    `timeout` and `min_hold` have no effect. The limit of a share is enforced, but shares don't take
     turns. Statistics are missing. Operator actions, lists of names, and `locks doctor` raise
     NotImplementedError. Locks on a quorum are not replaced.
     """

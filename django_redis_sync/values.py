@@ -1,8 +1,8 @@
 """Checks of the values of options, one function per kind of value.
 
-A check takes the option's name and its value, and returns the value in the form that is stored. It
-raises TypeError for a wrong type and ValueError for a value out of bounds. The message names the
-option.
+A check takes the name and the value of an option, and returns the value in the form that the
+library uses. It raises TypeError for a wrong type, and ValueError for a value out of bounds. The
+error message names the option.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MOST_PERMITS = 2**31 - 1
 
 
 def positive(what: str, value: object, *, infinite: bool = False) -> float:
-    """Return `value` as seconds: above 0 and below 1e9, or inf."""
+    """Return `value` as seconds. It must be above 0 and below 1e9. With `infinite`, it can also be
+    inf."""
     number = _seconds(what, value)
     if not (0 < number < 1e9 or (infinite and number == math.inf)):
         raise ValueError(f"{what} must be above 0 and below 1e9 seconds, not {value!r}")
@@ -85,7 +86,7 @@ prefix = partial(whole, most=128)
 
 
 def waiting(what: str, value: object) -> int | str:
-    """Return `value` as `count` does, or "auto"."""
+    """Return `value`. It must be "auto", or an int of at least 0."""
     return "auto" if value == "auto" else count(what, value)
 
 
@@ -102,7 +103,8 @@ def anything(what: str, value: Any) -> Any:
 
 
 def _of(words: str, *kinds: type) -> Check:
-    """Return a check for the type of a value."""
+    """Return a check that a value has one of the types `kinds`. `words`: the types in words, for
+    errors."""
 
     def check(what: str, value: Any) -> Any:
         if not isinstance(value, kinds):
@@ -178,8 +180,9 @@ ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def unknown(
     given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return a text that lists which of `given` are not options, with likely spellings. Return ""
-    if all are options. `places`: for each option of another place, the name of that place.
+    """Return a text that lists the names in `given` that are not in `known`, with likely
+    corrections. Return "" if all are in `known`. `places`: options that belong elsewhere in the
+    settings, and where.
     """
     words = {word.lower(): word for word in known}
     said = []

@@ -1,7 +1,7 @@
 """System checks. They open no connection: `manage.py locks doctor` examines the server.
 
-Importing this module imports no other module of this package. `settings` checks REDIS_SYNC and the
-caches. `views` checks MIDDLEWARE and the limits of the views in the URLconf.
+The module `settings` checks REDIS_SYNC and the caches. The module `views` checks MIDDLEWARE and the
+limits of the views in the URLconf. Both are imported only when the checks run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_project(**_: Any) -> list[CheckMessage]:
 
 
 def check_tasks() -> Iterator[CheckMessage]:
-    """Yield a warning for Celery tasks with on_full="retry" that can be lost."""
+    """Yield a warning if Celery can lose tasks with on_full="retry"."""
     celery = sys.modules.get("django_redis_sync.locks.celery")
     if celery is not None and (tasks := celery.losing()):
         yield Warning(

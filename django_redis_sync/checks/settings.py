@@ -25,7 +25,7 @@ MIN_CONNECTIONS = 4
 
 
 def message(number: str, text: str, hint: str) -> CheckMessage:
-    """Return the message with this number: an error (E) or a warning (W)."""
+    """Return a check message. `number`: "E" for an error or "W" for a warning, and three digits."""
     kind = Error if number.startswith("E") else Warning
     return kind(text, hint=hint, id=f"redis_sync.{number}")
 
@@ -43,7 +43,7 @@ def check_readable() -> Iterator[CheckMessage]:
 
 
 def check() -> Iterator[CheckMessage]:
-    """Yield what is wrong in REDIS_SYNC."""
+    """Yield a message for each mistake in REDIS_SYNC and in the caches that it names."""
     for alias, where in _aliases().items():
         yield from _check_alias(alias, where)
         yield from _check_pool(alias)
@@ -95,7 +95,8 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
 
 
 def _check_pool(alias: str) -> Iterator[CheckMessage]:
-    """Yield a warning if the pool is so small that releases and renewals wait for a connection."""
+    """Yield a warning if the connection pool of the cache is so small that releases and renewals
+    wait for a connection."""
     cache: dict[str, Any] = settings.CACHES.get(alias, {})
     given = cache.get("OPTIONS", {}).get("CONNECTION_POOL_KWARGS", {}).get("max_connections")
     if given is None:
@@ -144,7 +145,7 @@ def _check_entries(
 
 
 def mistake(check: Callable[[Any], None], name: Any) -> str:
-    """Return the mistake that `check(name)` raises as an error, or an empty string."""
+    """Return the text of the error that `check(name)` raises, or "" if it raises none."""
     try:
         check(name)
     except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
@@ -177,8 +178,8 @@ def policy_of(pattern: str | None) -> Policy | None:
 
 
 def check_semaphore(name: Any) -> None:
-    """Raise an error if an entry of SEMAPHORES is wrong. Unlike an entry for requests, it needs no
-    limit, and its blocking_timeout may be infinite."""
+    """Raise an error if the entry of `name` in SEMAPHORES is wrong. The entry needs no limit, and
+    its blocking_timeout may be infinite. In ENDPOINTS, both would be errors."""
     check_text("a name", name)
     for option, value in conf.current().named(name).items():
         if option != "blocking_timeout" or value != math.inf:

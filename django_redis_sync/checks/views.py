@@ -1,4 +1,4 @@
-"""Checks of the limits of the views that the URLconf reaches, and of MIDDLEWARE."""
+"""Checks of MIDDLEWARE, and of the limits of all views in the URLconf."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GATEKEEPERS = (
     _AUTHENTICATION,
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-#: The callables of a policy, with the number of arguments that each gets.
+#: The options of a policy that can be callables, with the number of arguments of the callable.
 _CALLABLES = {"limit": 1, "key": 1, "share": 1, "share_limit": 1, "when": 1, "response": 2}
 
 #: A mistake in a view: the number of the message, its text, and its hint.
@@ -44,7 +44,7 @@ Problem = tuple[str, str, str]
 
 
 def check() -> Iterator[CheckMessage]:
-    """Yield the mistakes in MIDDLEWARE and in the limits of views."""
+    """Yield a message for each mistake in MIDDLEWARE and in the limits of views."""
     reached = routes()
     yield from _check_middleware()
     yield from _check_patterns(reached)
@@ -55,14 +55,14 @@ def check() -> Iterator[CheckMessage]:
 
 
 def check_deployment() -> Iterator[CheckMessage]:
-    """Yield the findings that depend on how the project is served."""
+    """Yield warnings about trusted proxies and waiting threads, which matter only in production."""
     yield from _messages(routes(), _problems_in_production)
 
 
 def _messages(
     reached: list[Route], problems_of: Callable[[Route], Iterable[Problem]]
 ) -> Iterator[CheckMessage]:
-    """Yield a message for each problem. It names the first views that have the problem."""
+    """Yield one message for each problem, with the names of up to five views that have it."""
     views: dict[Problem, list[str]] = defaultdict(list)
     for route in reached:
         for problem in problems_of(route):
@@ -140,7 +140,7 @@ def _of_transaction(view: Any) -> Iterator[Problem]:
 
 
 def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
-    """Yield a problem for each option that can't work."""
+    """Yield a problem for each option of the policy that can't work in this view."""
     for option, count in _CALLABLES.items():
         if problem := _misfit(getattr(policy, option), count):
             yield (
@@ -180,8 +180,8 @@ def _misfit(function: Any, count: int) -> str:
 
 
 def _of_mixin(owner: type) -> Iterator[Problem]:
-    """Yield a problem for each base class that keeps the mixin from being called, and for a login
-    mixin that comes after it."""
+    """Yield a problem for each base class of a view that comes before SemaphoreRequiredMixin and
+    never calls it. Also yield a problem if a login mixin comes after SemaphoreRequiredMixin."""
     place = owner.__mro__.index(SemaphoreRequiredMixin)
     for base in owner.__mro__[:place]:
         code = getattr(inspect.unwrap(vars(base).get("dispatch", base)), "__code__", None)
@@ -199,7 +199,7 @@ def _of_mixin(owner: type) -> Iterator[Problem]:
         )
 
 
-# Several views together
+# Checks of all views together
 
 
 def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
@@ -214,8 +214,8 @@ def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_limits() -> Iterator[CheckMessage]:
-    """Yield a warning for each name with different limits in ENDPOINTS. Only its largest limit
-    takes effect."""
+    """Yield a warning for each name that has different limits in ENDPOINTS. Only the largest of
+    them takes effect."""
     limits: dict[str, dict[int, str]] = defaultdict(dict)
     for pattern in endpoints().entries:
         policy = policy_of(pattern)
@@ -233,8 +233,8 @@ def _check_limits() -> Iterator[CheckMessage]:
 
 
 def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield a warning for each name whose share_limit has no effect, because no share is given or
-    the limit is lower."""
+    """Yield a warning for each name whose share_limit has no effect: either the name has no share,
+    or its share_limit is above its limit."""
     policies = [policy for route in reached for policy in policies_of(route)]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}
@@ -280,7 +280,7 @@ def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
 
 
 def _check_middleware() -> Iterator[CheckMessage]:
-    """Yield a warning if the middleware is missing, misplaced, or listed twice."""
+    """Yield a warning if ConcurrencyLimitMiddleware is missing, misplaced, or listed twice."""
     places = [n for n, path in enumerate(settings.MIDDLEWARE) if _is_listed(path, _LIMITS)]
     if not places:
         if endpoints().entries:
@@ -300,7 +300,7 @@ def _check_middleware() -> Iterator[CheckMessage]:
 
 
 def has_middleware(kind: str) -> bool:
-    """Return True if MIDDLEWARE has the class of this dotted path, or a subclass."""
+    """Return True if MIDDLEWARE lists the class with the dotted path `kind`, or a subclass."""
     return any(_is_listed(path, kind) for path in settings.MIDDLEWARE)
 
 

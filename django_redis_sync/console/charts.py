@@ -1,6 +1,6 @@
 """The geometry of bars, sparklines and charts, as text for SVG attributes.
 
-The stylesheet has the colors, and the templates have the texts.
+The colors are in the stylesheet, and the words are in the templates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Step = tuple[datetime, Counters]
 
 
 class Bar(NamedTuple):
-    """The bar of the permits in use. `width`: from 0 to 100. `level`: calm, busy, or full."""
+    """A bar that shows the permits in use. `width`: 0 to 100, as text. `level`: calm, busy, or
+    full."""
 
     width: str
     level: str
@@ -41,9 +42,10 @@ class Chart(NamedTuple):
     """Two plots on the same time axis. The upper plot shows the permits in use, the lower plot
     shows waits and rejections.
 
-    `use`: the outline of the upper plot. `limit_y`: the height of the limit in the upper plot, or
-    None. `use_top`, `count_top`: the highest values of the two plots. `ticks`: times on the axis.
-    `eventful`: the steps in which permits were in use, or requests waited or were rejected.
+    `use`: the outline of the upper plot. `limit_y`: the y coordinate of the limit in the upper
+    plot, or None without a limit. `use_top`, `count_top`: the highest values of the two plots.
+    `ticks`: times on the axis. `eventful`: the steps in which permits were in use, or requests
+    waited or were rejected.
     """
 
     use: str
@@ -102,8 +104,8 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
 
 
 def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
-    """Yield a column for each step whose value is not 0. `pairs`: for each step, the value at the
-    bottom of the column, and the value that the column shows."""
+    """Yield a column for each step whose value is not 0. `pairs`: for each step, the value at which
+    the column starts, and the value that it adds. `top`: the value at the top of the plot."""
     across = WIDTH / max(1, len(pairs))
     for position, (below, value) in enumerate(pairs):
         if value:
@@ -112,7 +114,8 @@ def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
 
 
 def _stairs(values: Sequence[int], top: int) -> str:
-    """Return the outline of the area below a line of steps."""
+    """Return the SVG path of the area below a stepped line. `values`: the value of each step.
+    `top`: the value at the top of the plot."""
     across = WIDTH / max(1, len(values))
     path = [f"M0 {HEIGHT}"]
     for position, value in enumerate(values, 1):
@@ -121,7 +124,7 @@ def _stairs(values: Sequence[int], top: int) -> str:
 
 
 def sparkline(peaks: Sequence[int], top: int) -> str:
-    """Return the points of a polyline, or "" if all peaks are 0."""
+    """Return the points of an SVG polyline through `peaks`, or "" if all peaks are 0."""
     if not any(peaks):
         return ""
     across, highest = SPARK_WIDTH / max(1, len(peaks) - 1), max(top, *peaks)

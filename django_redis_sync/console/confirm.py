@@ -15,7 +15,7 @@ from ..operators.audit import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 
-#: The outcome of an action: the level of the message, and its text.
+#: The outcome of an action: the level and the text of the message for the operator.
 Outcome = tuple[int, str]
 
 ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
@@ -40,7 +40,8 @@ class Action(forms.Form):
     )
 
     def run(self, status: Status, by: str) -> Outcome:
-        """Carry out the action, and return the message. The form must be valid."""
+        """Carry out the action on a name, and return the outcome. `by`: the operator. The form must
+        be valid."""
         given = dict(self.cleaned_data)
         change = actions.Change(status.name, status.key, by=by, reason=given.pop("reason"))
         getattr(change, type(self).__name__.lower())(**given)
@@ -93,8 +94,8 @@ class Reset(Action):
 
 
 class Clear(Action):
-    """Evict the holders with a fence up to the one in the form. A holder that got its permit after
-    the page was made has a higher fence, and stays."""
+    """Evict the holders with a fence that is at most the fence in the form. A holder that got its
+    permit after the page was opened has a higher fence, and stays."""
 
     title = gettext_lazy("Release all holders of %(name)s")
     effect = gettext_lazy(
@@ -129,7 +130,7 @@ class Clear(Action):
 
 
 class Release(Clear):
-    """Evict the holder with the fence in the form."""
+    """Evict the holder that has the fence in the form."""
 
     title = gettext_lazy("Release a holder of %(name)s")
 

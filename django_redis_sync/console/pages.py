@@ -23,7 +23,8 @@ from ..operators.statistics import Quantiles, counted
 from ..operators.status import readable
 from . import charts
 
-#: Rows per page of names, and of a policy's keys. A refresh sends at most 60 commands.
+#: Max rows per page: in a list of names, and in a list of a policy's keys. With these numbers, a
+#: refresh sends at most 60 commands to Redis.
 PER_PAGE, KEYS_PER_PAGE = 25, 20
 #: Max names that are read to sort a list by a figure, such as the number of waiters.
 MAX_COMPARED = 60
@@ -57,8 +58,8 @@ def with_age(at: datetime, now: datetime) -> Moment:
 
 
 class Wanted(NamedTuple):
-    """The query with which a visitor opens the list. `policy`: list only the keys of this name.
-    `history`: "all", or "" for the last hour."""
+    """The query parameters of a page. `query`: the text to search for. `order`: see `Selection`.
+    `policy`: list only the keys of this policy. `history`: "all", or "" for the last hour."""
 
     query: str = ""
     order: str = ""
@@ -68,7 +69,8 @@ class Wanted(NamedTuple):
 
 
 def listing(wanted: Wanted) -> Context:
-    """Return a page of the list. Raise Unavailable if Redis can't be reached."""
+    """Return the template context for a page of the list. Raise Unavailable if Redis can't be
+    reached."""
     selection, page, groups, unread = _select(wanted)
     rows = [_row(one, selection.past) for group in groups for one in _units(group, wanted)]
     if wanted.query and wanted.policy is None:
@@ -86,7 +88,7 @@ def listing(wanted: Wanted) -> Context:
 
 
 def data(wanted: Wanted) -> Context:
-    """Return a page of the list for JSON."""
+    """Return a page of the list as a dict for JSON."""
     selection, page, groups, unread = _select(wanted)
     pages = {"page": page.number, "pages": page.paginator.num_pages, "order": selection.order}
     return {**pages, **as_json(groups, unread, selection.past, selection)}
@@ -114,15 +116,16 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 
 
 def _units(group: Group, wanted: Wanted) -> list[Group]:
-    """Return the groups for the rows of the list. A policy gets one row, unless its keys are
-    listed."""
+    """Return a group for each row of the list. A policy gets one row, unless the list shows its
+    keys."""
     if group.children and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each policy that has the query as a key, for example a user or an address."""
+    """Yield a row for each key of a policy that the search text can mean, such as a user or an
+    address."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)
@@ -133,7 +136,7 @@ def _rows_of_keys(query: str) -> Iterator[Context]:
 def _row(group: Group, past: Past) -> Context:
     """Return a row of the list: a name, a policy with the sums of its keys, or a key."""
     first, oldest, spark = group.all[0], since(group.all), ""
-    # Each key of a policy has the limit for itself, so no limit applies to the sum of the keys.
+    # The limit of a policy applies to each of its keys separately, not to their sum.
     limit = None if group.keys else group.limit
     permanent = any(holder.permanent for status in group.all for holder in status.holders)
     if not group.children:
@@ -147,15 +150,15 @@ def _row(group: Group, past: Past) -> Context:
         "permanent": permanent,
         "resized": any(status.override is not None for status in group.all),
         "oldest": oldest and with_age(oldest, first.at),
-        # None if there are too many keys to add up their events.
+        # This is None if a policy has too many keys to add up their events.
         "hour": hour(group, past),
         "spark": spark,
     }
 
 
 def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
-    """Return the links of the headers and of the page numbers. Each link keeps the search and the
-    history of the current query."""
+    """Return the links of the column headers, of the orders, and of the pages before and after.
+    Each link keeps the search and the history of the current query."""
     kept = {"history": wanted.history} if wanted.history else {}
     kept |= {"q": wanted.query} if wanted.query else {}
 
@@ -212,7 +215,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "bar": charts.bar(status.in_use, status.limit, status.waiting, permanent),
         "listing": keys,
         "statistics": sums,
-        # Only keys of this policy were used, never the name itself.
+        # True if this name was used only with keys, never without a key.
         "only_keys": keys is not None and not status.fence,
         "past": past,
         "minutes": minutes,
@@ -228,15 +231,15 @@ def detail(status: Status, wanted: Wanted) -> Context:
 def holder_row(status: Status, holder: Holder) -> Context:
     return {
         "holder": holder,
-        "fence": str(holder.fence),  # for links, so not formatted for the visitor's language
+        "fence": str(holder.fence),  # for links, so not localized
         "since": with_age(holder.since, status.at),
         "left": "" if holder.permanent else duration(holder.ends_in),
     }
 
 
 def _bounds(found: Quantiles) -> str:
-    """Return the two durations below which 50 % and 95 % of the values are, or "" if there are no
-    values."""
+    """Return a text with upper bounds of the median and of the 95th percentile, or "" if there are
+    no values."""
     if found.p50 is None or found.p95 is None:
         return ""
     return f"{duration(found.p50)}, {duration(found.p95)}"

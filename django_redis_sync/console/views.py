@@ -1,4 +1,4 @@
-"""The HTTP views of the admin pages. Each action is confirmed on a page, by POST, and logged."""
+"""The HTTP views of the admin pages. Each action requires a confirmation by POST, and is logged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Owner(Protocol):
 
 
 class PageError(Exception):
-    """Redis is unavailable, or the settings are wrong. `message` contains no password."""
+    """Redis is unavailable, or the settings are wrong. `message`: the cause, without passwords.
+    `remedy`: what to do."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -55,7 +56,8 @@ class PageError(Exception):
 
 @contextmanager
 def page_errors() -> Iterator[None]:
-    """Raise `PageError` for an error of Redis or of the settings."""
+    """Turn an error of Redis or of the settings within the block into a `PageError`. Before the
+    block, check the connection settings."""
     try:
         _check_connection_settings()
         yield
@@ -106,7 +108,7 @@ def page(*methods: str, as_json: bool = False) -> Callable[[View], View]:
                 if as_json:
                     data = {"error": error.message, "remedy": error.remedy}
                     return JsonResponse(data, status=503)
-                # The link to try again contains the fields that were sent.
+                # The link to try again contains the form fields of the failed request.
                 again = confirm_url(request) if request.method == "POST" else ""
                 context = {"broken": error, "again": again}
                 return _render(own, request, "broken", context, bool(kwargs.get("live")), 503)
@@ -140,7 +142,8 @@ def name_page(
 
 @page("GET", "HEAD", as_json=True)
 def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    """Return the list of names as JSON. The view has the query parameters of the page."""
+    """Return the list of names as JSON. This view takes the same query parameters as the list
+    page."""
     return JsonResponse(pages.data(_wanted(request)))
 
 
@@ -195,16 +198,15 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
 
 
 def confirm_url(request: HttpRequest) -> str:
-    """Return the address of the confirmation page with the fields of this request."""
+    """Return the URL of the confirmation page. Its query has the form fields of this request."""
     fields = request.POST.copy()
     fields.pop("csrfmiddlewaretoken", None)
     return f"{request.path}?{fields.urlencode()}"
 
 
 def actions_log(object_id: str) -> dict[str, Any]:
-    """Return the actions on a name, as Redis has them, for the history page of the name. If Redis
-    can't be read, return the error instead of raising it, so that the page still shows the entries
-    from the site's database."""
+    """Return the recorded actions on a name for its history page. If Redis can't be read, return
+    the text of the error. The page then still shows the entries from the site's database."""
     name, key = _entry(object_id).parts
     try:
         with page_errors():

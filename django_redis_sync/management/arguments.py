@@ -57,7 +57,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _span(text: str) -> float:
-    """Return the seconds of "90", "10m", "12h" or "2d"."""
+    """Return the number of seconds that a text such as "90", "10m", "12h" or "2d" means."""
     found = re.fullmatch(r"(\d{1,9})([smhd]?)", text)
     if found is None or not int(found[1]):
         raise ArgumentTypeError(_("not a time such as 90s, 10m, 12h or 2d: %r") % text)
@@ -65,7 +65,7 @@ def _span(text: str) -> float:
 
 
 class Formatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
-    """A formatter that does not wrap the list of exit codes."""
+    """A help formatter that does not wrap the list of exit codes."""
 
 
 def add_actions(parser: CommandParser) -> None:
@@ -161,9 +161,11 @@ _MAX_COMPARED = 1000
 
 
 def find(name: str, key: str | None, using: str | None, max_keys: int | None = None) -> list[Pair]:
-    """Return a name and its known keys. If there are more than `max_keys`, return those used last.
+    """Return pairs: the name without a key, and the name with each of its known keys. If there are
+    more than `max_keys` keys, return only those used last.
 
-    Return only the key if `key` is given, or if `name` is unknown and has the form POLICY@KEY.
+    If `key` is given, return only the pair with this key. If `name` is unknown and has the form
+    POLICY@KEY, return only the pair (POLICY, KEY).
     """
     if key is not None:
         return [(name, _key(name, key, using))]
@@ -179,8 +181,8 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
 
 
 def _key(name: str, key: str, using: str | None) -> str:
-    """Return the key that an operator means with a text. For example, the key of an address is a
-    digest."""
+    """Return the key that an operator means with the text `key`. For example, the key of an IP
+    address is a digest of the address."""
     possible = [one for one in identity.possible_keys(key) if len(one.encode()) <= MOST_BYTES]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
@@ -188,7 +190,7 @@ def _key(name: str, key: str, using: str | None) -> str:
 
 
 def unknown(found: Sequence[Status], using: str | None) -> str:
-    """Return a text that says that all of these names are unknown, for example because of a typo.
+    """If all these names are unknown, return an error message that also suggests similar names.
     Return "" if any name is known.
 
     A name is known if it is in the settings, has an override, was used within the last day, or has
@@ -209,7 +211,8 @@ def unknown(found: Sequence[Status], using: str | None) -> str:
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Return known names, and the keys of policies with similar names."""
+    """Return names that an operator may have meant by the unknown name `shown`: known names, and
+    the keys of policies with similar names."""
     names = Recent(using=using)[:_MAX_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)

@@ -15,8 +15,8 @@ from .terminal import Column, Output, flexible, number
 
 
 def history(found: History, limit: int | None, out: Output) -> list[str]:
-    """Return the events of a name in sentences, and a table with a line for each step with events.
-    `limit`: the current limit, or None if it is unknown."""
+    """Return sentences about the events of a name, and a table with a row for each period with
+    events. `limit`: the current limit, or None if it is unknown."""
     rows = [(start, counters) for start, counters in found.rows if counters != Counters()]
     columns = [
         Column(_("FROM"), lambda row: moment(row[0])),
@@ -40,8 +40,8 @@ def events(
     statistics: Statistics | None = None,
     limit: int | None = None,
 ) -> list[str]:
-    """Return the events of a history in sentences, and the suggested limit. `limit`: the current
-    limit, or None if it is unknown."""
+    """Return sentences about the events of a history, and about the suggested limit. `of`: a text
+    about what was counted. `limit`: the current limit, or None if it is unknown."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if c == Counters():
@@ -115,7 +115,7 @@ def _quantiles(statistics: Statistics) -> list[str]:
 
 
 def exactness(statistics: Statistics) -> str:
-    """Return how old the counts are, and how large their error is."""
+    """Return a text that says how old the counts are and how large their error is."""
     text = _("The counts are at most %d s old.") % AGAIN
     if statistics.rejected_off:
         error = _("The rejections of a key may be too low by up to %d.")

@@ -34,10 +34,10 @@ _POLL_INTERVAL = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
-# If `locks run` is killed, the command must end too. So a further process is started in the
-# command's group, but not as a child of the command. It reads from a pipe to which only `locks run`
-# can write. If the pipe is closed without a line, the process kills the group. $0 is the number of
-# the pipe.
+# If `locks run` is killed, the command must end too. So a watcher process runs in the process group
+# of the command. The watcher reads from a pipe to which only `locks run` can write. If the pipe is
+# closed before `locks run` has written a line, the watcher kills the group. $0 is the number of the
+# pipe's file descriptor.
 _START = """
 (
   (
@@ -51,9 +51,10 @@ exec "$@"
 
 def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
     """Run the command while holding a permit, and return its exit code. `given`: the arguments of
-    `locks run`. Raise Unavailable if Redis can't be reached before the command was started."""
+    `locks run`. Raise Unavailable if Redis can't be reached before the command starts."""
     job = _Job(command, stderr)
-    # Check the command first, because with --min-hold, a permit acquired in vain would stay taken.
+    # Check before the acquire that the command exists. With --min-hold, a permit that was acquired
+    # for a missing command would stay in use.
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and os.path.exists(command[0])
         return job.not_run(errno.EACCES if exists else errno.ENOENT)
@@ -160,7 +161,8 @@ class _Job:
             os.killpg(self._child.pid, number)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
-        """End the process group with SIGTERM, then SIGKILL."""
+        """End the process group with SIGTERM, and if it still runs after some seconds, with
+        SIGKILL."""
         self._send(signal.SIGTERM)
         self._send(signal.SIGCONT)
         _has_ended(child, PATIENCE)
@@ -177,7 +179,7 @@ class _Job:
 
 
 def _has_ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return True if the command ends within this time."""
+    """Wait at most `seconds` for the command. Return True if it has ended."""
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data."""
+"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data that is
+shown."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from .terminal import Cell, Column, Output, flexible, number, printable
 #: Max keys that are read and summed up for a policy that has no statistics. These are the keys used
 #: last.
 MAX_SUMMED = 200
-#: If a policy has more busy keys than this, its page shows one line each for this many keys,
-#: without their holders.
+#: Max busy keys on the page of a policy for which the page shows holders. If more keys are busy,
+#: the page shows this many of them, with one line for each key and without holders.
 MAX_DETAILED = 20
 
 
@@ -115,12 +116,13 @@ def _since(at: datetime, one: Status) -> str:
 
 
 def _least(group: Group, figure: int) -> str:
-    """Return a sum. If it covers only some of the keys, mark it as a lower bound."""
+    """Return `figure`, a sum over the keys of a group, as text. If the sum covers only some of the
+    keys, mark it as a lower bound with "≥"."""
     return str(figure) if group.whole else f"≥{figure}"
 
 
 def _rest(seen: Seen, shown: int, out: Output) -> list[str]:
-    """Return lines about the number of names that a list omits, and about the order of the list."""
+    """Return lines that say how many names the list omits, and by what the list is sorted."""
     if (selection := seen.selection) is None:
         return []
     facts = {"shown": shown, "found": selection.found, "compared": selection.compared}
@@ -147,7 +149,7 @@ def page(seen: Seen, out: Output) -> list[str]:
     if group.statistics is not None:
         lines += out.wrap(exactness(group.statistics))
     if seen.ordered or len(busy) > MAX_DETAILED:
-        # A line for each key.
+        # Show one line for each key.
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]
         keys = [Group.alone(status) for status in listed]
         return [*lines, "", *out.table(_columns(seen.past, out), keys)]
@@ -210,8 +212,8 @@ def _used(in_use: int, limit: int | None, out: Output) -> Cell:
 
 
 def _holder_columns(out: Output) -> list[Column]:
-    """Return the columns of a table of holders. A row is the status of the name, and a holder. For
-    `clear`, it may also have a waiter."""
+    """Return the columns of a table of holders. A row has the status of a name, and a holder of the
+    name. For `clear`, a row can have a waiter instead."""
 
     def left(row: tuple[Status, Holder | Waiter]) -> str | Cell:
         one = row[1]
@@ -261,7 +263,8 @@ def _who(status: Status, one: Holder | Waiter) -> str:
 
 
 def _state(status: Status, one: Holder | Waiter) -> str:
-    """Return the state of a holder or waiter, or "" for the usual state."""
+    """Return the state of a holder or waiter as text. Return "" if the holder holds, or if the
+    waiter waits with heartbeats."""
     if isinstance(one, Holder):
         return _("(released, retained by min_hold)") if one.state == "kept" else ""
     if one.next_try is None:

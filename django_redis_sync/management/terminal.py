@@ -33,7 +33,8 @@ def encodable(text: str, stream: Any) -> str:
 
 
 def wide(text: str) -> int:
-    """Return the width of a text: 2 per East Asian wide character, 0 per combining accent."""
+    """Return the width of a text in columns: 2 per East Asian wide character, 0 per combining
+    accent, and 1 per other character."""
     if text.isascii():
         return len(text)
     return sum(_wide(c) for c in text)
@@ -46,7 +47,7 @@ def _wide(char: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """Return `text` cut to `width` columns, with a mark at the cut."""
+    """Return `text`. If it is wider than `width` columns, cut it, and end it with "…"."""
     if wide(text) <= width:
         return text
     while wide(text) > max(0, width - 1):
@@ -79,7 +80,8 @@ number = partial(Column, right=True)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How lines are written. `width`: the width of the terminal, or None for no limit."""
+    """The width and the style of a command's output. `width`: max columns of a line, or None for no
+    limit."""
 
     width: int | None
     style: Style
@@ -103,7 +105,7 @@ class Output:
         return [self.style.WARNING(line) for line in self.wrap(printable(text))]
 
     def cell(self, text: object, trouble: object = True) -> Cell:
-        """Return a cell that is marked if `trouble` is true."""
+        """Return a cell. If `trouble` is true, it has the color of a warning."""
         return Cell(str(text), self.style.WARNING if trouble else None)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
@@ -130,7 +132,7 @@ def _cell(value: str | int | Cell) -> Cell:
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Narrow the widest flexible column until the table fits."""
+    """Narrow the widest flexible column, until the table fits or no column can be narrowed."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
         if not flexible:

@@ -7,7 +7,7 @@ The command `manage.py locks`, the admin pages, and the metrics show what these 
     names       Lists the known names: those in use, held, in the settings, or with an override.
     listing     Sorted lists of names, or of a policy's keys, page by page.
     history     Counters per minute of a name, with peaks and a suggested limit.
-    statistics  Counters of many names: of a policy, a template, or the whole site.
+    statistics  Counters of groups of names: of a policy, a name template, or the whole site.
     reads       Sends reading commands, with a cache for pages that refresh themselves.
     formats     Durations and times for people, and JSON for machines.
 

@@ -1,6 +1,6 @@
 """The actions of operators on a name: clear, pause, resume, resize, reset. They apply to all
-processes. If an action changes something, it is recorded (see `audit`) with `by` (the operator; by
-default the user of the process) and `reason` (a text by the operator).
+processes. Each action that changes something is recorded (see `audit`). `by`: the operator; by
+default the user of the process. `reason`: a text by the operator.
 
 Without a key, `pause` and `resize` override a policy. The override is stored once and applies to
 all keys of the policy. This process applies it at once, and other processes within a second (see
@@ -58,11 +58,11 @@ def clear(
 ) -> list[Cleared]:
     """End leases and remove waiters. Return the outcome for each.
 
-    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Waiters are admitted at once,
-    and an evicted holder gets LeaseLost at its next renewal. Raise ValueError for a token that
-    `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority of a
-    quorum may still have one of the leases. In that case, the other leases and waiters are cleared
-    and recorded.
+    `tokens`: tokens or ids of `status.holders` and `status.waiters`. The next waiters get the free
+    permits at once. An evicted holder gets LeaseLost at its next renewal. Raise ValueError for a
+    token that `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority
+    of a quorum may still have one of the leases. In that case, the other leases and waiters are
+    cleared and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
     chosen: dict[str, Holder | Waiter] = {}
@@ -119,8 +119,8 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
 class Change:
     """A change to the overrides of a name, or of the key `key` of a policy.
 
-    Each method returns the display names that were changed, or [] if nothing changed. Raise
-    Unavailable if Redis can't be reached.
+    Each method returns the names that were changed, as operators see them, or [] if nothing
+    changed. Each method raises Unavailable if Redis can't be reached.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Change:
         continue.
 
         If the name is paused already, the start of the pause stays, and `seconds` replaces its end.
-        Raise ValueError if `seconds` is not above 0 or above MAX_PAUSE.
+        Raise ValueError if `seconds` is 0 or less, or more than MAX_PAUSE.
         """
         if seconds is not None and not 0 < seconds <= MAX_PAUSE:
             raise ValueError(f"seconds must be above 0 and at most {MAX_PAUSE}, not {seconds!r}")
@@ -166,8 +166,8 @@ class Change:
         """Undo `resize()`, so that the callers' limit applies again."""
         return self._undo("reset", "l")
 
-    # Inside. An argument `field` is the prefix of an override in the registry: "p" for a pause, "l"
-    # for a limit.
+    # Private methods. An argument `field` is the prefix of an override in the registry: "p" for a
+    # pause, "l" for a limit.
 
     @cached_property
     def _alias(self) -> str:
@@ -196,7 +196,8 @@ class Change:
         return [own, *(keys_for(*split(q), self._alias) for q in sorted(found))]
 
     def _make(self, action: str, field: str, value: str, **details: int | None) -> list[str]:
-        """Set the override of the name, and remove the exemptions of its keys."""
+        """Set the override of the name, and remove the exemptions of its keys. Return the changed
+        names."""
         own, entry = self._own, f"{field}:{self._own.quoted}"
         exempt = [f"x{field}:{one.quoted}" for one in self._names(field)]
         is_same = value == self._overrides.get(entry, "")
@@ -210,7 +211,7 @@ class Change:
 
     def _undo(self, action: str, field: str) -> list[str]:
         """Remove the overrides of the name and of its keys. For a single key, also exempt the key
-        from the override of its policy."""
+        from the override of its policy. Return the changed names."""
         names, own = self._names(field), self._own.quoted
         policy = own.partition("@")[0] if self._key is not None else ""
         by_policy, exemption = f"{field}:{policy}" in self._overrides, f"x{field}:{own}"
@@ -225,8 +226,8 @@ class Change:
         return self._done(action, names)
 
     def _operate(self, action: str, names: Sequence[Keys], value: str = "") -> None:
-        """Run the script for each name. If a connection was lost, repeat the step once. Raise
-        Unavailable if a step failed."""
+        """Run the script `operate` with `action` for each name. If a connection was lost, send the
+        script once more. Raise Unavailable if a step failed."""
         for start in range(0, len(names), _BATCH):
             steps = [operating(one, action, value) for one in names[start : start + _BATCH]]
             answers: list[Answer | Failure]

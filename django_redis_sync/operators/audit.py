@@ -1,4 +1,4 @@
-"""The record of operators' actions. It is in Redis, so that all hosts show the same actions."""
+"""The log of operators' actions. It is stored in Redis, so that all hosts show the same actions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .reads import server_time, where
 
 #: Max recorded actions, of all names together. Older actions are removed.
 MAX_KEPT = 1000
-#: Days for which the record is stored after the last action.
+#: Days for which the log is stored after the last action.
 KEPT_DAYS = 365
 #: Max characters of a reason and of an operator's name.
 MAX_TEXT = 200
-#: Max ids of cleared holders and waiters in the record of an action.
+#: Max ids of cleared holders and waiters that the log has of one action.
 MAX_IDS = 20
 
 
@@ -37,8 +37,8 @@ MAX_IDS = 20
 class Action(Named):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
     `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
-    pause, or None. `ids`: the cleared holders and waiters, at most MAX_IDS. `amount`: the number of
-    those cleared if it is above MAX_IDS, else 0."""
+    pause, or None. `ids`: the cleared holders and waiters, at most MAX_IDS. `amount`: how many
+    holders and waiters were cleared if that is more than MAX_IDS, else 0."""
 
     at: datetime
     what: str
@@ -51,7 +51,7 @@ class Action(Named):
 
     @property
     def text(self) -> str:
-        """The action in words."""
+        """The action in words, for operators."""
         if self.what == "clear":
             amount = self.amount or len(self.ids)
             shown = ", ".join(self.ids if amount == len(self.ids) else [*self.ids, "…"])
@@ -106,13 +106,14 @@ def acts(
 
 
 def _place(using: str | None) -> tuple[str, str]:
-    """Return the alias and the key of the record, a sorted set of JSON texts by server ms."""
+    """Return the cache alias and the Redis key of the log. The log is a sorted set of actions as
+    JSON, by server time in ms."""
     alias, prefix = where(using)
     return alias, f"{quote(prefix)}:acts"
 
 
 def _act(text: str, score: float) -> Action | None:
-    """Return a recorded action, or None for a value of another program."""
+    """Return the action of an entry of the log, or None if another program wrote the entry."""
     try:
         entry = json.loads(text)
         entry.pop("n", None)

@@ -18,8 +18,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
-#: Approximate max number of holders, waiters, and shares, all together, that the server reads to
-#: find the heaviest shares.
+#: About how many holders, waiters, and shares together a script reads at most to find the heaviest
+#: shares. A share is heavy if it has many permits and waiters.
 MAX_RECORDS = 10_000
 # The last whole second of the year 9999, in ms. Python has no later datetime.
 _LAST_MS = 253_402_300_799_000
@@ -27,13 +27,13 @@ _LAST_MS = 253_402_300_799_000
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A lease.
+    """A holder and its lease.
 
     `id`: the beginning of its token. `since`: time of the grant. `ends_in`: seconds until it
-    expires, inf if it is permanent. `permits`: 0 for the whole name. `state`: "held", "handed"
-    (granted by a handoff that the holder has not answered yet), or "kept" (released, but retained
-    by `min_hold`). `label`: host, process, and other texts about the holder. `share`: "" for the
-    common share.
+    expires, inf if it is permanent. `permits`: 0 if it holds the whole name, as a writer does.
+    `state`: "held", "handed" (granted by a handoff that the holder has not answered yet), or "kept"
+    (released, but retained by `min_hold`). `label`: host, process, and other texts about the
+    holder. `share`: "" if the holder gave no share.
     """
 
     id: str
@@ -56,9 +56,9 @@ class Holder:
 class Waiter:
     """A waiter, or a job that its task queue will deliver again.
 
-    `position`: place in the queue, from 1. `since`: time of arrival. `alive`: True if its last
-    heartbeat was in time. `next_try`: when a job is delivered again, else None. `sendings`: how
-    many times a job was sent again.
+    `position`: the place in the queue; the first waiter has 1. `since`: when the waiter first
+    asked. `alive`: True if its last heartbeat was in time. `next_try`: when a job is due to be
+    delivered again, or None if this is not a job. `sendings`: how many times a job was sent again.
     """
 
     id: str
@@ -76,8 +76,9 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a name: permits in use and waiters. `name`: its text, "" for the common share.
-    `limit`: its share_limit, or None if no holder or waiter in the Status has one."""
+    """A share of a name: permits in use and waiters. `name`: its text, or "" for the share of all
+    callers that gave none. `limit`: its share_limit, or None if no holder or waiter in the Status
+    has one."""
 
     name: str
     in_use: int
@@ -87,8 +88,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server of a quorum. `holders`: the ids of the holders there. `error`: the error if it did
-    not answer."""
+    """A server of a quorum. `holders`: the ids of the holders on this server. `error`: the error if
+    the server did not answer."""
 
     alias: str
     holders: tuple[str, ...] = ()
@@ -115,13 +116,13 @@ class Status(Named):
     `kind`: "plain" or "read/write". `limit`: the limit in force. This is the limit of an operator,
     or else of the last caller, or else of the settings. It is None if it is unknown, or if there is
     no limit. `callers_limit`: the limit of the last caller. `override`: the limit of an operator.
-    `conflicting_limit`: the different limit of an earlier caller, and its time. `in_use`: permits
-    in use. `exclusive`: True if a writer holds the name. `holding` and `waiting`: the numbers of
-    holders and waiters; `holders` and `waiters` have at most MAX_ROWS of them. `fence`: the last
-    fencing token. `at`: time of the reading. `paused_until`: when the pause ends. `members`: the
-    servers if this is a lock on a quorum. `shares`: the heaviest shares, at most TOP_SHARES.
-    `share_count`: number of shares with permits or waiters. `shares_waiting`: number of shares with
-    waiters.
+    `conflicting_limit`: the limit of an earlier caller if it differs from that of the last, and
+    when callers differed. `in_use`: permits in use. `exclusive`: True if a writer holds the name.
+    `holding` and `waiting`: the numbers of holders and waiters; `holders` and `waiters` have at
+    most MAX_ROWS of them. `fence`: the last fencing token. `at`: time of the reading.
+    `paused_until`: when the pause ends. `members`: the servers if this is a lock on a quorum.
+    `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: number of shares with permits
+    or waiters. `shares_waiting`: number of shares with waiters.
     """
 
     kind: str
@@ -155,8 +156,8 @@ class Status(Named):
 
     @property
     def shares_are_complete(self) -> bool:
-        """False if shares may be missing, because the server reads about MAX_RECORDS records
-        only."""
+        """False if `shares` may be incomplete, because the script that finds them reads only about
+        MAX_RECORDS records."""
         return self.holding + self.waiting + self.share_count < MAX_RECORDS
 
     @property
@@ -182,7 +183,8 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
         state, own_fence, _, permits, _, share, label = _record(text, share_limits)
         ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
-        # If the server's clock was set back, a fence may be ahead of the clock. Then show `now`.
+        # A fence is the time of the grant in µs. If the server's clock was set back, a fence may be
+        # ahead of the clock. Then show `now`.
         since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(
@@ -244,7 +246,7 @@ def _record(
     text: str, share_limits: Counter[str]
 ) -> tuple[str, int, str, int, int, str, Mapping[str, Any]]:
     """Return state, fence, lease, permits, limit, share, and label of a record. Fields that can't
-    be read are empty. Store the limit of the share."""
+    be read are empty. Store the limit of its share in `share_limits`."""
     try:
         state, fence, lease, permits, limit, _, rest = text.split(" ", 6)
     except ValueError:
@@ -255,5 +257,6 @@ def _record(
 
 
 def datetime_of(ms: float) -> datetime:
-    """Return the time for milliseconds since 1970, or the nearest possible time."""
+    """Return the datetime for milliseconds since 1970. If a datetime can't be so early or late,
+    return the nearest possible."""
     return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)

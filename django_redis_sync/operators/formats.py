@@ -32,7 +32,7 @@ def moment(at: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its two largest units."""
+    """Return a duration as text, in at most its two largest units, such as "2 h 5 min"."""
     if seconds < 1:
         return _("%d ms") % max(0, round(seconds * 1000))
     if seconds < 10:
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def handed_over() -> str:
-    """Return the explanation of the state "handed"."""
+    """Return the text that explains the holder state "handed" to operators."""
     return _(
         "It waited, and was granted its permit a moment ago. If its process is dead, the next "
         "waiter gets the permit within %d s."
@@ -56,7 +56,7 @@ def handed_over() -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` without the user and password of a URL."""
+    """Return `text` with "***" for the user and password in each URL."""
     return _PASSWORD.sub(r"\1***@", text)
 
 

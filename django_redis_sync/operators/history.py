@@ -16,12 +16,13 @@ from ..protocol.scripts import CONSTANTS
 from .facts import Named, Status
 from .reads import read_each, server_time, where
 
-#: The last FINE minutes have a row per minute; earlier history has a row per STEP minutes.
+#: Redis has counters per minute for the last FINE minutes, and per STEP minutes for the time
+#: before.
 FINE, STEP = CONSTANTS["FINE"], CONSTANTS["QUARTER"]
 
 
 def _count(letter: str) -> Any:
-    """Return a field for a counter that the scripts write with this letter."""
+    """Return a dataclass field for the counter that the scripts store under `letter`."""
     return field(default=0, metadata={"letter": letter})
 
 
@@ -29,11 +30,11 @@ def _count(letter: str) -> Any:
 class Counters:
     """The numbers of events in a period, and the seconds waited and held.
 
-    `granted`: grants at once; `waited`: grants after a wait. `reclaimed`: leases that expired.
-    `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
-    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: repeated
-    deliveries, which were dropped. `job_place_expired`: jobs that did not come back. `peak`: the
-    most permits in use.
+    `granted`: grants without a wait. `waited`: grants after a wait. `reclaimed`: leases that
+    expired. `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
+    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: copies of jobs,
+    which were dropped. `job_place_expired`: jobs that lost their place because their task queue did
+    not deliver them again in time. `peak`: the highest number of permits in use at a time.
     """
 
     granted: int = _count("g")
@@ -54,19 +55,21 @@ class Counters:
 
     @property
     def rejected_or_timed_out(self) -> int:
-        """Acquires that got no permit, at once or after waiting."""
+        """The number of acquires that got no permit, either without a wait or after one."""
         return self.rejected + self.timed_out
 
 
 _LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
-# The object for all empty periods. Most periods are empty, so `add` skips this object.
+# The counters of every period without events. Most periods have none, so `add` saves time by
+# skipping this object.
 _NOTHING = Counters()
 
 
 @dataclass(frozen=True, slots=True)
 class History(Named):
-    """The history of a name: a row per `step` minutes, oldest first. The last row is incomplete.
+    """The history of a name: a row per `step` minutes, oldest first. The period of the last row has
+    not ended yet.
 
     `total`: the sum of the rows; `ever`: the sum of all counters of the name in Redis.
     `suggested_limit` and `is_estimate`: see `suggest`.
@@ -83,7 +86,7 @@ class History(Named):
 def histories(
     names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the last minutes of several names.
+    """Return the history of each name for the last `minutes`.
 
     If more than FINE minutes are requested, a row has STEP minutes. The counters of a row are 0 if
     it has no events, or if REDIS_SYNC["STATS"] is off. Raise Unavailable if Redis can't be reached.
@@ -96,12 +99,14 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """Return the history with peaks that also count leases granted before the period of a row.
+    """Return the history with higher peaks. The peak of a row then also counts leases that were
+    granted before the row's period.
 
     Redis stores a peak only for minutes with a grant. `holders`: for each current lease, the time
-    of its grant and its number of permits. The number of leases that have ended follows from the
-    counts of grants and releases. Each ended lease counts as one permit. A lease that expired or
-    was cleared counts only in the minute of its grant. So a peak is never too high.
+    of its grant and its number of permits. How many leases have ended is computed from the counts
+    of grants and releases. Each ended lease counts as one permit. If a lease expired or was
+    cleared, it counts only in the minute of its grant. So a peak may be too low, but is never too
+    high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:
@@ -117,9 +122,8 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # Go from the last row to the first, and count grants and releases of leases that have ended. If
-    # there were more releases than grants since the start of a row, the other releases are of
-    # leases held at its start.
+    # Go from the last row to the first, and count only leases that have ended. If more of them were
+    # released than granted since the start of a row, the surplus was held at that start.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -146,14 +150,14 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return two values: the limit that would have been enough, and True if that limit is an
+    """Return the limit that would have been enough, or None. Also return True if that limit is an
     estimate, which may be too low. `step`: minutes of a row.
 
-    In shadow mode, every request is admitted, so the highest use is the result. An enforced limit
-    also bounds the use, so the demand is estimated as the larger of two values. One is the use in a
-    row with a rejection or a wait, plus one permit. The other follows from Little's law: the
-    acquires per second of the busiest row, times the mean seconds of a hold, plus one standard
-    deviation of a Poisson process for bursts.
+    In shadow mode, every request is admitted, so the result is the highest use. An enforced limit
+    keeps the use low, so the result is the larger of two estimates. One is the use in a row with a
+    rejection or a wait, plus one permit. The other follows from Little's law: the acquires per
+    second of the busiest row, times the mean seconds of a hold, plus one standard deviation of a
+    Poisson process for bursts.
 
     Return None as the limit if less than 1% of the acquires waited or were rejected, or if no lease
     was released. Also return None if the name never had two holders, because it is probably a lock.
@@ -189,7 +193,8 @@ def _asked(c: Counters) -> int:
 def history_of(
     name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
 ) -> History:
-    """Return the history from a hash of counters. `last`: the current minute, counted from 1970."""
+    """Return the history of a name. `reply`: the hash with its counters. `last`: the current
+    minute, counted from 1970. `minutes`: how far the rows go back."""
     by_start: dict[str, dict[str, int]] = {}
     for label, value in reply.items():
         start, _, what = label.partition(":")
@@ -227,7 +232,7 @@ def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the history of the name of each status, with the peaks of `carried`."""
+    """Return a history for each status. The peaks also count earlier leases: see `carried`."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # A lease that is retained by min_hold counts as released.
     return [

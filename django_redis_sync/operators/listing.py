@@ -1,9 +1,9 @@
 """Sorted lists of names, or of a policy's keys, read page by page.
 
-To sort by name or to search, all entries of the registry are read, in chunks. Then the state is
-read for the entries of the page. To sort by a figure, at most MAX_COMPARED entries are compared:
-the busiest ones by the statistics, then those used last. `Selection.compared` is the number of
-entries that were compared.
+An entry is a name, a policy, or a key of a policy. To sort by name or to search, all entries of the
+registry are read, in chunks. Then the state of only those entries is read that are on the page. To
+sort by a figure, at most MAX_COMPARED entries are compared: the busiest ones by the statistics,
+then those used last. `Selection.compared` is the number of entries that were compared.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MAX_COMPARED = 100
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: Entries without trouble are listed by name. If there are more than this number of entries, they
-#: are listed by last use instead.
+#: If a list has more entries than this, the entries without trouble are sorted by last use instead
+#: of by name.
 MAX_BY_NAME = 1000
 
 
@@ -55,9 +55,9 @@ class Group:
 
     `own`: the status of the name without a key, or None if it was never used. `children`: the
     status of some keys. `keys`: the number of known keys. `statistics`: the statistics of all keys,
-    some seconds old, or None. `in_use`: the count in `statistics`, or the sum over `own` and
-    `children` if that is larger; `waiting` likewise. `limit`: the largest limit of a key. `in_use`
-    counts all keys, so it may be higher.
+    some seconds old, or None. `in_use` and `waiting`: the counts in `statistics`, or the sums over
+    `own` and `children` if they are larger. `limit`: the largest limit of a single key. `in_use`
+    may be above `limit`, because it counts all keys.
     """
 
     name: str
@@ -187,7 +187,8 @@ def since(statuses: Iterable[Status]) -> datetime | None:
 
 
 def _events(group: Group, past: Past) -> Counters:
-    """Return the sum of a group's known events in the period of `past`."""
+    """Return the sum of a group's events in the period of `past`. Leave out names that `past` does
+    not have."""
     if group.statistics is not None:
         return group.statistics.history.total
     return add(past[s.name, s.key].total for s in group.all if (s.name, s.key) in past)
@@ -218,7 +219,7 @@ def _heaviest_share(group: Group, past: Past) -> int:
     return max((h.in_use + h.waiting for s in group.all for h in s.shares), default=0)
 
 
-#: The figures by which a list can be sorted. The entry with the largest figure comes first.
+#: The numbers by which a list can be sorted. The entry with the largest number comes first.
 FIGURES: dict[str, Callable[[Group, Past], Any]] = {
     "use": _fullness,
     "waiting": lambda group, past: group.waiting,
@@ -279,7 +280,8 @@ class Selection:
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
         self.compared = limit if is_partial and not self.indexed else None
-        #: The groups that were read to compare entries, in order. Each page is a part of them.
+        #: If entries were compared by a figure: all groups that were read for it, sorted. Each page
+        #: is a part of these groups.
         self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -320,7 +322,7 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
-            # The busiest entries, alternating with those that have the most rejections.
+            # Take the busiest entries and the entries with the most rejections, in turns.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
             heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
@@ -348,7 +350,7 @@ class Selection:
         held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
         heavy = dict.fromkeys([*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]])
         entries = [one for one in heavy if self._is_sought(one)][:MAX_SEARCHED]
-        # The statistics may contain names that have left the registry.
+        # Skip names that are in the statistics, but no longer in the registry.
         listed = listed_of(self._policy, entries, using=self._using)
         entries = [one for one in entries if one in listed or one in others]
         # A policy may have any number of keys, so the history of keys is not read.

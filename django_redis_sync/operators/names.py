@@ -63,8 +63,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return two sets: those of these names that are plain names in the registry, and those that
-    are policies in the registry."""
+    """Return two sets of those of `names` that the registry has: the names used without a key, and
+    the names used with keys (policies). A name can be in both sets."""
     alias, prefix = where(using)
     members = [*map(quote, names), *(f"{quote(name)}@" for name in names)]
     scores = read(alias, "ZMSCORE", names_key(prefix), *members) if members else []
@@ -127,8 +127,8 @@ class Recent:
 
 
 def newest(limit: int, start: int = 0, *, using: str | None = None) -> list[str]:
-    """Return up to `limit` plain names and policies of the registry, most recent first, from the
-    rank `start` on."""
+    """Return up to `limit` plain names and policies of the registry, most recent first. `start`:
+    the rank of the first; the most recent has rank 0."""
     alias, prefix = where(using)
     found = command(alias, "ZREVRANGE", names_key(prefix), start, start + limit - 1)
     return [name for name, _ in _valid(dict.fromkeys(one.partition("@")[0] for one in found))]
@@ -141,8 +141,8 @@ def marked(*, using: str | None = None) -> list[Pair]:
 
 
 def overrides(alias: str) -> dict[str, str]:
-    """Return all overrides, with fields as in `marks_key`. Raise Unavailable if Redis can't be
-    reached."""
+    """Return all overrides of an alias, by the fields that `marks_key` describes. Raise Unavailable
+    if Redis can't be reached."""
     registry, server = marks_key(conf.current().prefix(alias)), server_of(alias)
     step = reading(registry)
     try:
@@ -225,8 +225,8 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
 
 
 # Locks on a quorum. A process that holds such a lock writes the lock's name and the aliases of the
-# quorum into the cache of REDIS_SYNC and into each server of the quorum. So a list of the names on
-# any of these aliases shows the lock once.
+# quorum into the cache of REDIS_SYNC and into each server of the quorum. A list of the names on one
+# of these aliases then shows the lock once.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:
@@ -293,15 +293,16 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
 
 
 def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Return pairs of member and score from a reply WITHSCORES. In RESP2, the reply is a flat
-    list."""
+    """Return the pairs of member and score in the reply to a command WITHSCORES. In RESP2, the
+    reply is a flat list."""
     if not (reply and isinstance(reply[0], (list, tuple))):
         reply = [*zip(reply[::2], reply[1::2], strict=True)]
     return [(member, float(score)) for member, score in reply]
 
 
 def _valid(quoted: Iterable[str]) -> Iterator[Pair]:
-    """Yield the names of a registry. Ignore entries of other programs that can't be names."""
+    """Yield the names of a registry. Skip entries that can't be names, which other programs
+    wrote."""
     return (pair for pair in map(split, quoted) if _can_be(*pair))
 
 

@@ -1,7 +1,8 @@
-"""Reading commands for lists, with a cache for pages that refresh themselves every two seconds.
+"""Commands that read Redis for lists, with a cache for pages that refresh themselves every two
+seconds.
 
-Such a page reads holders and waiters each time. Counters, numbers of keys, and indexes are cached
-for half a minute, because they change slowly or are some seconds old anyway.
+Such a page reads holders and waiters at each refresh. Counters, numbers of keys, and indexes are
+cached for half a minute, because they change slowly or are already some seconds old.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _is_cached(memory: Replies, place: tuple[Any, ...], now: float) -> bool:
 
 
 def where(using: str | None) -> tuple[str, str]:
-    """Return the cache alias, and the prefix of its keys."""
+    """Return the cache alias `using`, or by default that of REDIS_SYNC, and the prefix of the
+    library's keys in this cache."""
     config = conf.current()
     alias = using or config.cache
     return alias, config.prefix(alias)
@@ -97,7 +99,7 @@ def server_time(alias: str) -> float:
 
 
 def failed(failure: Failure, step: Run) -> SyncError:
-    """Return the error of a failed step, with its cause."""
+    """Return the exception to raise for a failed step. Its cause is the cause of the failure."""
     error = error_of(failure, step)
     error.__cause__ = failure.cause
     return error

@@ -1,11 +1,12 @@
-"""Statistics of many names: of a policy, of the names from a template, or of the whole site.
+"""Statistics of groups of names. A group is a policy with all its keys, the names that were made
+from one template, or the whole site.
 
 Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
 
-The numbers of permits in use and of waiters are at most AGAIN seconds old. The numbers of a killed
-process count for up to LIFE seconds, and events that it had not written are missing. Counts of
-single keys may be too low. The bound of this error is returned with them.
+The numbers of permits in use and of waiters are at most AGAIN seconds old. If a process is killed,
+its permits and waiters count for up to LIFE seconds, and the events that it had not written are
+missing. The counts of a single key may be too low. The maximum of this error is returned with them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "statisti
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The counts of one key or name of a group."""
+    """The counts of one key or one name of a group."""
 
     key: str
     in_use: int = 0
@@ -53,10 +54,11 @@ class Quantiles:
 class Statistics:
     """The statistics of a group: `name` is a policy, a template or SITE.
 
-    `in_use` and `waiting` are permits and waiters of `processes` processes. `history`: the last
-    minutes; each `peak` is the highest use of a single key. `busiest`: keys by permits in use, then
-    by waiters. `rejected`: keys by rejections in the last one to two hours. The count of a key may
-    be too low by up to `rejected_off`. A key that is missing has at most `rejected_off` rejections.
+    `in_use` and `waiting`: the permits in use and the waiters, of all processes that are alive.
+    `processes`: the number of these processes. `history`: the last minutes; each `peak` is the
+    highest use of a single key. `busiest`: keys by permits in use, then by waiters. `rejected`:
+    keys by rejections in the last one to two hours. The count of a key may be too low by up to
+    `rejected_off`. A key that is missing has at most `rejected_off` rejections.
     """
 
     name: str
@@ -91,7 +93,7 @@ def statistics_of(
 def counted(
     names: Sequence[str], *, minutes: int = 60, using: str | None = None, sketch: bool = True
 ) -> dict[str, Statistics]:
-    """Return the statistics of the policies that have statistics, by name."""
+    """Return the statistics of those policies in `names` that have any, by name."""
     found = statistics_of(names, minutes=minutes, using=using, sketch=sketch) if names else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
@@ -130,7 +132,8 @@ def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str])
         rejected_off=rejected_off,
         waited=_quantiles(sketch, "w"),
         held=_quantiles(sketch, "r"),
-        # Each key has the limit for itself, so the sums of all keys suggest no limit.
+        # The limit applies to each key separately, so no limit can be suggested from the sums of
+        # all keys.
         history=replace(history, suggested_limit=None),
     )
 
@@ -138,8 +141,8 @@ def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str])
 def _gauges(
     gauges: Mapping[str, str], now: float
 ) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
-    """Return three things: the sums of permits in use and of waiters, both numbers for each key,
-    and the number of live processes."""
+    """Return the sums of permits in use and of waiters, the same two numbers of each key, and the
+    number of live processes. `now`: server time in ms."""
     total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
     for text in gauges.values():
         deadline, _, entry = text.partition(" ")
@@ -188,7 +191,7 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
 
 
 def _label(label: str) -> tuple[str, str]:
-    """Return the kind and the rest of a field's name, without the hour. The kinds: k (rejections of
-    a key), off (rejections of the other keys), d (durations)."""
+    """Return two parts of the name of a field of a sketch, without its hour: the kind and the rest.
+    The kinds: k (rejections of a key), off (rejections of the other keys), d (durations)."""
     kind, _, rest = label.partition(":")[2].partition(":")
     return kind, rest

@@ -33,8 +33,8 @@ _BATCH = 500
 
 
 def idle(name: str, alias: str) -> Status:
-    """Return the status of a plain name that was never used. It includes overrides of the name, as
-    this process last read them."""
+    """Return the status of a plain name that was never used. It includes the overrides of the name
+    that this process last read."""
     keys = keys_for(name, "-", alias)  # any key, such as "-", has the overrides of its policy
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
@@ -63,7 +63,7 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
 
 def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
-        with contextlib.suppress(Failure):  # then the last known overrides stay in force
+        with contextlib.suppress(Failure):  # if it fails, the last known overrides stay in force
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
     return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
 
@@ -163,7 +163,7 @@ def _holders(found: Iterable[Holder], quorum: Quorum, silent: int) -> tuple[Hold
 
 
 def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | Unread]:
-    """Yield the status of each name on the server of `alias`."""
+    """Yield for each name its status on the server of `alias`, or an Unread."""
     if not wanted:
         return
     server, limits = server_of(alias), configured()

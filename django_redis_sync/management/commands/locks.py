@@ -47,7 +47,7 @@ MAX_CLEARED = 10_000
 
 class Command(BaseCommand):
     help = "Show the holders and waiters of locks and semaphores, and let an operator act."
-    requires_system_checks: list[str] = []  # the command must work even if a check fails
+    requires_system_checks: list[str] = []  # no checks: the command must work even if one fails
     _child: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -107,7 +107,7 @@ class Command(BaseCommand):
                 self._watch(look, given)
             return
         lines, problems = look()
-        # Scripts need JSON for an unknown name too.
+        # Print JSON even if the name is unknown, because scripts parse the output.
         if is_json or arguments.UNKNOWN not in problems.values():
             self._print(lines)
         for text, code in problems.items():
@@ -238,8 +238,8 @@ class Command(BaseCommand):
     def _override(
         self, action: str, given: Namespace, done: str, before: str, *value: float | None
     ) -> None:
-        """Change an override. Print the text `done`, or `before` if nothing changed. `action`: a
-        method of `actions.Change`, which gets `value`."""
+        """Call the method `action` of `actions.Change` with `value`. Print the text `done` if it
+        changed something, else the text `before`."""
         using, pairs = given.using, self._find(given)
         name, key = pairs[0]
         if action in ("resume", "reset") or not given.create:
@@ -283,8 +283,9 @@ class Command(BaseCommand):
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
-    """Return all holders. If `holder` is given, return the holder or waiter whose token begins with
-    this text. Raise CommandError if several tokens do."""
+    """Return all holders, each with the status of its name. If `holder` is given, return only the
+    holder or waiter whose token begins with this text. Raise CommandError if several tokens begin
+    with it."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]

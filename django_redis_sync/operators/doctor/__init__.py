@@ -39,14 +39,14 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked: those used last. At most this many keys are checked too, of all
-#: policies together.
+#: Max names that are checked. They are the names used last. Also the max number of keys that are
+#: checked, of all policies together.
 MAX_NAMES = 30
-#: Max entries of the index of holders that are checked. They have the oldest holders.
+#: Max entries of the index of holders that are checked. They are the names with the oldest holders.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
-#: A finding reports callers that used different limits within this time.
+#: Callers that used different limits for a name are reported if that happened within this time.
 CLASH_AGE = timedelta(days=1)
 
 
@@ -54,8 +54,8 @@ def examine(*, using: str | None = None) -> list[Finding]:
     """Return the findings of all checks, including findings of level "ok". If the server denies
     access, return one finding about that. Raise Unavailable if Redis can't be reached.
 
-    In a Cluster, every node with slots is checked. A node that does not answer is a finding if
-    another node answers.
+    In a Cluster, every node with slots is checked. If only some nodes answer, each of the others
+    gets a finding.
     """
     config = conf.current()
     alias = using or config.cache
@@ -88,8 +88,8 @@ def _checked(
             yield from check(subject)
         except (Failure, Unavailable) as error:
             why = configuration_error(error)
-            # A missing permission is only a finding, which the check of permissions explains. But
-            # if the server denies access, no check can run.
+            # If a permission is missing, yield a finding. If the server denies all access, no check
+            # can run, so raise the error.
             is_reply = isinstance(_cause(error), ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
@@ -126,8 +126,8 @@ def _unanswered(error: Failure | Unavailable) -> Finding:
 
 
 def _combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
-    """Return each finding once. Its `nodes` are the nodes with the finding, or () if all have
-    it."""
+    """Combine equal findings of several nodes into one. Its `nodes` are the nodes with the finding,
+    or () if all nodes have it."""
     nodes: dict[Finding, list[str]] = {}
     for node, findings in by_node:
         for finding in findings:
@@ -163,8 +163,8 @@ def _shared(alias: str) -> Iterator[Finding]:
 
 
 def _places(alias: str) -> set[tuple[Any, ...]]:
-    """Return the servers and databases of an alias by its configuration. Return an empty set if it
-    is not a cache of django-redis."""
+    """Return the servers and the database that an alias is configured to use. Return an empty set
+    if the alias is not a cache of django-redis."""
     try:
         server = server_of(alias)
         if isinstance(server, ClusterServer):

@@ -1,5 +1,5 @@
-"""The permissions that a Redis user needs. They are found in the Lua sources, and tried with
-harmless commands on a key that only the doctor uses."""
+"""The permissions that a Redis user needs. The Lua sources show which commands need permission. The
+doctor tries these commands on a key of its own, so that they do no harm."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SENT = (
     "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
     "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-#: Arguments, and the commands that are tried with them. A command is permitted if it succeeds, or
-#: if the server complains about the type of the key or about an argument.
+#: The commands to try, by their arguments. A command counts as permitted if it succeeds, or if it
+#: fails only because of an argument or of the type of the key.
 _TRIES: dict[tuple[Any, ...], str] = {
     (): "PING TIME",
     ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
@@ -40,13 +40,13 @@ _TRIES: dict[tuple[Any, ...], str] = {
 }
 #: Commands that create the key. They are not tried if the user may not delete the key.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
-#: Max random names that are tried to find a name on a node of a Cluster. This is enough for a node
-#: with 20 slots.
+#: Max random keys that are generated to find a key on a certain node of a Cluster. This is enough
+#: for a node with 20 slots.
 _MAX_TRIES = 5000
 
 
-#: Characters of a prefix that a rule can't contain, or that are special in a rule. A rule has "?"
-#: instead, which matches any character.
+#: Characters that an ACL rule can't contain, or that are special in a rule. If a prefix has such a
+#: character, the rule has "?" instead, which matches any character.
 _SPECIAL = re.compile(r"[\s*?\[\]\\]")
 
 
@@ -58,10 +58,11 @@ def needed() -> tuple[str, ...]:
 
 
 def rules(prefix: str) -> str:
-    """Return the least ACL, as arguments of ACL SETUSER. `prefix`: the prefix of the keys."""
+    """Return the ACL rules that the library needs and no others, as arguments of ACL SETUSER.
+    `prefix`: the prefix of the library's keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Begin with resetchannels, because before Redis 7, a new user has access to all channels, and
-    # adding a channel would be an error.
+    # Before Redis 7, a new user has access to all channels, and adding a channel is then an error.
+    # So begin with resetchannels.
     return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 
@@ -91,7 +92,8 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str
 
 
 def _rule(message: str, verb: str, prefix: str) -> str:
-    """Return the rule of the least ACL that is missing according to the server's error message."""
+    """Return the ACL rule that is missing according to the server's error message. Return "" if the
+    server does not know the command."""
     if "unknown command" in message:
         return ""
     if "channel" in message:
@@ -100,7 +102,7 @@ def _rule(message: str, verb: str, prefix: str) -> str:
 
 
 def _denial(server: Server, *words: Any) -> str:
-    """Return the server's error message if it denies the command, else ""."""
+    """Run a command. Return the server's error message if it denies the command, else ""."""
     try:
         server.command(*words)
     except Failure as failure:

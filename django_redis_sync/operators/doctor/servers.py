@@ -23,7 +23,8 @@ OLDEST_VERSION = (6, 2)
 MAX_OFFSET = 1.0
 #: Seconds of a round trip above which the finding is a warning (SLOW) or an error (TOO_SLOW).
 SLOW, TOO_SLOW = 0.01, 0.1
-#: A server's `timeout` below this many seconds is a warning.
+#: If the server's option `timeout` is above 0 and below this many seconds, the finding is a
+#: warning.
 SHORT_TIMEOUT = 300
 _PINGS = 5
 #: Fraction of maxmemory above which the memory counts as nearly full.
@@ -56,13 +57,14 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """A text with the nodes, or ""."""
+        """A text that names the nodes with this finding, or "" if `nodes` is empty."""
         return _("On %s.") % ", ".join(self.nodes) if self.nodes else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server. `name`: its address in a Cluster, else "". `has(key)`: True if the key is on it."""
+    """A server to check. `name`: the address of a node of a Cluster, else "". `has(key)`: True if
+    the server stores this key."""
 
     name: str
     server: Server
@@ -88,8 +90,8 @@ def nodes_of(alias: str) -> list[Node]:
 
 
 def allowed(server: Server, *words: Any) -> Any:
-    """Return the reply, or None if the server rejects the command. Raise Failure if the server
-    can't be reached."""
+    """Return the reply to a command, or None if the server rejects the command. Raise Failure if
+    the server can't be reached."""
     try:
         return decoded(server.command(*words))
     except Failure as failure:
@@ -152,7 +154,8 @@ def _by_info(node: Node) -> Iterator[Finding]:
         return
 
     def option(name: str) -> Any:
-        """Return an option of the server's configuration, or None if the user may not read it."""
+        """Return the value of an option of the server's configuration, or None if the user may not
+        read it."""
         found = allowed(node.server, "CONFIG", "GET", name)
         return dict(found).get(name) if isinstance(found, dict) else (found or [None, None])[1]
 
@@ -236,8 +239,8 @@ def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Findi
 
 
 def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the finding about a Cluster. `state`: the fields of its reply to CLUSTER INFO. Yield
-    none if `state` is empty."""
+    """Yield the finding about a Cluster. `state`: the fields of its reply to CLUSTER INFO. If
+    `state` is empty, yield nothing."""
     if not state:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))
