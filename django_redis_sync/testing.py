@@ -185,7 +185,7 @@ def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
 def _check_key(name: str, key: str | None, user: Any) -> None:
     """Raise AssertionError if no view of that name uses this key."""
     if user is not None and user.pk is None:
-        raise AssertionError("anonymous users are limited by address: give filled a request")
+        raise AssertionError("anonymous users are limited by address: pass filled() a request")
     kinds = {policy.key: view for policy, view in _policies(name)}
     if not kinds or any(_makes(kind, key) for kind in kinds):
         return
@@ -194,7 +194,7 @@ def _check_key(name: str, key: str | None, user: Any) -> None:
     this = "without a key" if key is None else f"for {key!r}"
     raise AssertionError(
         f"{view} is limited by {by}, so it does not use the semaphore of {name!r} {this}: "
-        "give filled a request"
+        "pass filled() a request"
     )
 
 

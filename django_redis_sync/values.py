@@ -190,7 +190,7 @@ def unknown(
         close = get_close_matches(name.lower(), words, n=1)
         other_words = [option for option in ALSO_CALLED.get(name, ()) if option in words]
         if name in places and name.lower() not in words:
-            said.append(f"{name} (it belongs into {places[name]})")
+            said.append(f"{name} (it belongs in {places[name]})")
         elif other_words and name.lower() not in words:
             said.append(f"{name} (write {words[other_words[0]]})")
         else:

@@ -260,7 +260,7 @@ def test_error_is_shown_and_logged_without_a_password(
             assert "***@h:1/0" in text and "s3cret" not in text
     monkeypatch.setattr("django_redis_sync.operators.actions.Change.pause", fail)
     message = act(manager, "pause")
-    assert "Pause exports: this failed. Error at redis://***@h:1/0" == message
+    assert "The action “Pause exports” failed. Error at redis://***@h:1/0" == message
     assert '<li class="error">' in get(manager, "exports/change/").html
     assert message == LogEntry.objects.get().change_message
 

@@ -143,7 +143,7 @@ def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
         raw.hset(info, lease.token, b"g" + held[1:])  # g: handed off, and not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
-    assert "\n* It waited, and was granted its permit" in page
+    assert "\n* This holder waited, and got its permit" in page
     left = [row["LEASE LEFT"] for row in rows(page) if row.get("HOLDER") == lease.token[:8]]
     assert "*" == left[0][-1]
     waiting.result(30).release()
@@ -161,12 +161,12 @@ def test_status_shows_overrides_and_the_commands_that_undo_them(busy: None) -> N
     act("pause", "exports", "--for", "10m")
     page = locks("status", "exports")
     assert re.search(r"Paused for .*, until .*Undo: locks resume exports\n", page)
-    assert "Callers disagree on the limit: 4 and, " in locks("status", "clash")
+    assert "Callers disagree on the limit: 2 until " in locks("status", "clash")
 
 
 def test_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) -> None:
     page = locks("status", "api")
-    assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 each\n")
+    assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 for each key\n")
     assert page.count(" of 5 in use\n") == 3
     for words in (["api", "--key", "42"], ["api@42"]):
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
@@ -198,11 +198,11 @@ def test_status_of_a_policy_with_over_20_keys_is_one_table_of_20_keys(raw: redis
         stack.enter_context(Semaphore("few", 3, key="k", label="me"))
         eventually(lambda: listed(*(f"api@k{n}" for n in range(21)), "few@k"))
         page = locks("status", "api")
-        assert page.startswith("api: 21 keys, 21 in use, 0 waiting, limit 3 each\n")
+        assert page.startswith("api: 21 keys, 21 in use, 0 waiting, limit 3 for each key\n")
         assert 20 == len(rows(page)) and all("1/3" == row["IN USE"] for row in rows(page))
-        assert "20 of 21 are shown" not in page
+        assert "20 of 21 entries are shown" not in page
         one = locks("status", "api", "--sort", "name", "--top", "1")
-        assert ["api@k0"] == [*by_name(one)] and "1 of 21 are shown: see --top" in one
+        assert ["api@k0"] == [*by_name(one)] and "1 of 21 entries are shown. For others" in one
         assert ["me"] == [row["WHO"].split(",")[0] for row in rows(locks("status", "few"))]
 
 
@@ -309,7 +309,7 @@ def test_output_fits_the_width_of_a_terminal(
         assert len({*ends}) <= 1
     assert width != 80 or "…" in on_terminal("status", "exports"), "the label is cut"
     words = " ".join(on_terminal("status", "clash").split())
-    assert "Callers disagree on the limit: 4 and, " in words
+    assert "Callers disagree on the limit: 2 until " in words
 
 
 def test_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None:
@@ -367,7 +367,7 @@ def test_watch_redraws_in_place_and_restores_the_terminal(
     pauses += [lambda: os.kill(os.getpid(), signal.SIGTERM)] * color
     idle, one, many = frames_of("watched", force_color=color)
     assert "Unknown name: watched." in " ".join(idle)
-    assert re.fullmatch(r"[\d:]{8}, every 100 ms. Ctrl-C ends.", idle[0]), (
+    assert re.fullmatch(r"[\d:]{8}, refreshed every 100 ms. Press Ctrl-C to stop.", idle[0]), (
         "the interval of 0 s is not raised to 100 ms"
     )
     assert ["watched: 1 of 30 in use", "watched: 30 of 30 in use"] == [one[2], many[2]]

@@ -89,7 +89,7 @@ def test_policy_option_can_be_set_in_settings_decorator_and_mixin(option: str, c
         configure(REQUESTS={option: value})
         assert stored == getattr(parse("x", {"limit": 1}), option)
     else:
-        message = rf"\['REQUESTS'\] has unknown keys: {option} \(it belongs into an entry"
+        message = rf"\['REQUESTS'\] has unknown keys: {option} \(it belongs in an entry"
         with pytest.raises(ImproperlyConfigured, match=message):
             configure(REQUESTS={option: value})
 

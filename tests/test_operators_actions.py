@@ -345,7 +345,7 @@ def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyP
         return "y"
 
     monkeypatch.setattr("builtins.input", replace_the_holder)
-    assert locks("clear", "a").endswith("Cleared 0. 1 had ended by itself.\n")
+    assert locks("clear", "a").endswith("Cleared 0. 1 had already ended.\n")
     assert newcomers[0].owned()
     assert "No operator has acted on this name.\n" == locks("log", "a")
     newcomers[0].release()
@@ -381,9 +381,9 @@ def test_clear_treats_a_name_as_a_glob_only_with_pattern() -> None:
     eventually(lambda: listed("x[1]", "x1", "x2", *(f"api@{n}" for n in "1234")))
     for glob in ("*", "x?"):
         code, error = failed("clear", glob, "--no-input")
-        assert (3, True) == (code, error.endswith("To use it as a glob, add --pattern."))
+        assert (3, True) == (code, error.endswith("To use the name as a glob, add --pattern."))
     for words, text, owned in (
-        (("[12]", "--pattern"), "No known name matches.\n", "x1 x2 x[1] 1 2 3 4"),
+        (("[12]", "--pattern"), "No known name matches the pattern.\n", "x1 x2 x[1] 1 2 3 4"),
         (("x[1]",), "Cleared 1.\n", "x1 x2 1 2 3 4"),
         (("x[12]", "--pattern"), "Cleared 2.\n", "1 2 3 4"),
         (("api", "--key", "2"), "Cleared 1.\n", "1 3 4"),

@@ -166,7 +166,7 @@ def test_doctor_lists_denied_commands_keys_and_channels(
     assert ("error", True) == (found.level, {*denied.split()} <= {*commands} - {"PING"})
     assert not denied or denied.split() == commands
     rule = remedy.replace("PREFIX", settings.PREFIX)
-    assert f"To grant them, run: ACL SETUSER <user> {rule}" == found.remedy
+    assert f"To grant the permissions, run: ACL SETUSER <user> {rule}" == found.remedy
     with redis.Redis.from_url(url) as client:
         assert client.dbsize() == 0
 
@@ -175,7 +175,7 @@ def test_doctor_reports_a_disabled_command_and_denied_info(private: Any) -> None
     private(rename_command=["BLPOP", '""'])
     acl = examine()["acl"]
     assert ("error", "Denied: BLPOP.") == (acl.level, acl.detail)
-    assert acl.remedy.startswith("The server has no BLPOP.")
+    assert acl.remedy.startswith("The server has no command BLPOP.")
     private(user=["app", "on", "nopass", "~*", "&*", "+@all", "-info"], login="app:x@")
     found = examine()
     assert ("warning", True) == (found["info"].level, "+info" in found["info"].remedy)
@@ -204,7 +204,7 @@ def test_acl_rules_that_doctor_advises_permit_every_operation(
 def test_status_names_the_cause_when_the_server_rejects_the_client(private: Any) -> None:
     for options, cause in (
         ({"login": "app:wrong@"}, "denies access"),
-        ({"scheme": "rediss"}, "Without TLS, LOCATION in CACHES starts with redis://"),
+        ({"scheme": "rediss"}, "LOCATION in CACHES must start with redis://"),
     ):
         private(**options)
         _, error = failed("status", using="private")
@@ -244,7 +244,7 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
         Lock("permanent lock", timeout=math.inf, using="private"),
     ):
         eventually(lambda: listed("clash", "paused@7", "permanent lock", using="private"))
-        texts = {"limits": "clash. ", "permanent": "hold permanent lock until"}
+        texts = {"limits": "clash. ", "permanent": "Permits of permanent lock stay in use until"}
         texts["marks"] = "resized: paused. "
         for words in (["pause"], ["resize", "7"]):
             act(words[0], "paused", *words[1:], using="private")
@@ -280,7 +280,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     assert "30 of 40 names were checked" in examine()["permanent"].detail
     with Lock("old", timeout=math.inf, using="private"):
         crowd.zadd(index, {"old": 1})  # the index lists a permanent lease within a minute
-        assert "They hold old until" in examine()["permanent"].detail
+        assert "Permits of old stay in use until" in examine()["permanent"].detail
     crowd.delete(f"{settings.PREFIX}:names", index)
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
         eventually(lambda: listed("api@7", "plain", using="private"))
@@ -347,7 +347,7 @@ def test_index_of_holders_works_on_a_cluster(
     monkeypatch.setattr("django_redis_sync.engine.names.HOLDERS_INTERVAL", 0.2)
 
     def is_found() -> bool:
-        return "They hold held " in examine("cluster")["permanent"].detail
+        return "Permits of held stay " in examine("cluster")["permanent"].detail
 
     with Lock("other", using="cluster"):
         with Lock("held", timeout=math.inf, using="cluster"):

@@ -186,7 +186,7 @@ def test_durations_from_a_minute_up_have_two_units(raw: redis.Redis) -> None:
     texts |= {60.0: "1 min 0 s", 3600.0: "1 h 0 min", 86399.0: "23 h 59 min", 180000: "2 d 2 h"}
     for seconds, text in texts.items():
         write(raw, {10: {"g": 1, "w": PAIR + round(seconds * 1000)}})
-        assert f"({text} on average)" in locks("history", "h")
+        assert f"after a wait of {text} on average" in locks("history", "h")
 
 
 # The command
@@ -232,10 +232,10 @@ def test_history_of_a_day_has_rows_of_15_minutes(night: int, raw: Any) -> None:
 
 def test_history_shows_the_requested_period_and_a_suggested_limit(night: int) -> None:
     text = locks("history", "exports")
-    assert "Last 24 h: granted 97, of these after waiting 6 (2.5 s on average)" in text
+    assert "Last 24 h: granted 97, 6 of these after a wait of 2.5 s on average" in text
     assert "held 9.9 s on average, at most 6 in use.\n" in text
     assert "Trouble: rejected 21.\n" in text
-    assert "a limit of at least 7 was needed. It is 3 now.\n" in text
+    assert "a limit of at least 7 was needed. The limit is 3 now.\n" in text
     twenty_hours_ago, ten_hours_ago, _now = rows(text)
     columns = ("AT ONCE", "WAITED", "REJECTED", "MEAN WAIT", "IN USE")
     assert ["60", "4", "14", "2.5 s", "6"] == [twenty_hours_ago[title] for title in columns]

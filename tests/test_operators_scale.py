@@ -131,7 +131,7 @@ def test_registry_is_read_completely_in_bounded_chunks(raw: redis.Redis) -> None
 @pytest.mark.promise(25)
 def test_status_lists_all_names_in_natural_order_in_spite_of_many_keys() -> None:
     text = locks("status", "--sort", "name", "--top", "60")
-    assert f"60 of {ALL} are shown" in text
+    assert f"60 of {ALL} entries are shown" in text
     assert ["api", *(f"invoice:{n}" for n in range(59))] == [*by_name(text)][:60]
     assert (str(KEYS), str(HELD), "0") == (*map(rows(text)[0].get, ("KEYS", "IN USE", "WAITING")),)
     found = as_json("status", "api")
@@ -142,7 +142,7 @@ def test_status_lists_all_names_in_natural_order_in_spite_of_many_keys() -> None
 @pytest.mark.parametrize("order", ["use", "rejected"])
 def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(order: str) -> None:
     lines = locks("status", "api", "--sort", order, "--top", "3").splitlines()
-    assert f"{KEYS:d} keys, {HELD} in use, 0 waiting, limit 3 each" in lines[0]
+    assert f"{KEYS:d} keys, {HELD} in use, 0 waiting, limit 3 for each key" in lines[0]
     assert f"api@{BUSIEST}" == next(line for line in lines if line.startswith("api@")).split()[0]
     assert any(f"rejected {REJECTED}" in line for line in lines)
     assert any("The counts are at most 10 s old." in line for line in lines)

@@ -121,7 +121,7 @@ def test_oldest_holder_is_listed_first_among_many_names(raw: redis.Redis) -> Non
         raw.zadd(HOLDERS, {"old": now})
         text = locks("status", "--sort", "oldest", "--top", "3")
     assert "old" == text.splitlines()[1].split()[0]
-    assert "The order is that of an index of holders, which is at most 60 s old." in text
+    assert "The list is sorted by an index of holders that is at most 60 s old." in text
 
 
 @both
@@ -166,7 +166,7 @@ def test_shares_are_marked_as_incomplete_with_more_than_10000_holders(raw: redis
         record = "h 5 inf 1 9 - {}"
         raw.hset(f"{settings.PREFIX}:{{exports}}:info", mapping=dict.fromkeys(tokens, record))
         assert not status_of("exports").shares_are_complete
-        assert "There may be more shares: only some 10,000" in locks("status", "exports")
+        assert "There may be more shares: only about 10,000" in locks("status", "exports")
 
 
 @pytest.mark.promise(25)

@@ -26,9 +26,9 @@ READS = {
     "status nightly": "nightly: 1 of 1 in use",
     "status exports": "2 keys, 2 in use",
     "status exports --key 7 --format json": '"in_use": 1',
-    "status --sort rejected --top 1": "are shown: see --top",
+    "status --sort rejected --top 1": "are shown. For others, use --top",
     "status --format json": "nightly",
-    "status exports --sort use --top 1": "1 of 2 are shown",
+    "status exports --sort use --top 1": "1 of 2 entries are shown",
     "status exports --sort name": "exports@8",
     "status --sort oldest": "nightly",
     "clear * --pattern --dry-run": "Dry run",
@@ -65,7 +65,7 @@ def test_reads_and_actions_work_when_the_default_alias_is_down(held: None, setti
     for words, wanted in READS.items():
         assert wanted in doctored(words), words
     assert "Did you mean exports" in failed("status", "export", **OTHER)[1]
-    assert "To use it as a glob, add --pattern" in failed("clear", "night*", **OTHER)[1]
+    assert "To use the name as a glob, add --pattern" in failed("clear", "night*", **OTHER)[1]
     assert locks("status", "of-the-settings", **OTHER).startswith("of-the-settings: free, limit 1")
     for key in ([], ["--key", "7"]):
         for words in ("pause exports", "resume exports", "resize exports 4"):

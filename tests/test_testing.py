@@ -141,7 +141,10 @@ def test_filled_takes_only_the_permits_of_a_request_a_user_or_a_key(
         (by_tenant, {}, "limited by a callable, .* without a key"),
         ("user", {}, "limited by key='user', .* without a key"),
         (None, {"key": "7"}, "limited by key=None, .* for '7'"),
-        *((key, {"user": User(pk=3)}, "give filled a request") for key in ("ip", by_tenant, None)),
+        *(
+            (key, {"user": User(pk=3)}, r"pass filled\(\) a request")
+            for key in ("ip", by_tenant, None)
+        ),
         ("user", {"user": AnonymousUser()}, "anonymous users are limited by address"),
         ("ip", {"name": "other", "request": "GET /shop/"}, "by 'other', but by shop"),
         ("ip", {"request": "GET /free/"}, "/free/ is not limited by 'shop', but by nothing"),

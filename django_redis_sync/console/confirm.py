@@ -51,7 +51,7 @@ class Action(forms.Form):
 class Pause(Action):
     title = gettext_lazy("Pause %(name)s")
     effect = gettext_lazy(
-        "No new permit is granted while it is paused. Present holders may finish."
+        "During the pause, no new permits are granted. Present holders keep their permits."
     )
     done = gettext_lazy("Paused %(name)s.")
     seconds = forms.TypedChoiceField(
@@ -70,7 +70,7 @@ class Pause(Action):
 
 class Resume(Action):
     title = gettext_lazy("Resume %(name)s")
-    effect = gettext_lazy("Waiters get free permits at once.")
+    effect = gettext_lazy("Permits that are not in use are granted to waiters at once.")
     done = gettext_lazy("Resumed %(name)s.")
     harmless = True
 
@@ -79,7 +79,7 @@ class Resize(Action):
     title = gettext_lazy("Set the limit of %(name)s")
     effect = gettext_lazy(
         "The new limit overrides the callers’ own limit in every process until it is reset. No "
-        "holder is evicted. If more permits are in use, their number shrinks as holders finish. "
+        "holder is evicted. If more permits are in use, the number falls as holders finish. "
         "Don’t raise the limit of a lock: several holders would then work at the same time."
     )
     done = gettext_lazy("The limit of %(name)s is now %(limit)d.")

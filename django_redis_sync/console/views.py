@@ -177,7 +177,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
             with page_errors():
                 level, message = action.run(status, request.user.get_username())
         except PageError as error:
-            text = _("%(action)s: this failed. %(error)s")
+            text = _("The action “%(action)s” failed. %(error)s")
             level, message = messages.ERROR, text % {"action": title, "error": error.message}
         messages.add_message(request, level, message)
         _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip())

@@ -49,7 +49,7 @@ def _seconds(text: str) -> float:
 
 def _limit(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(_("not a limit, which is 1 or more: %r") % text)
+        raise ArgumentTypeError(_("not a whole number of at least 1: %r") % text)
     return int(text)
 
 

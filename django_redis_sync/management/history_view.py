@@ -49,10 +49,10 @@ def events(
     parts = [_("granted %d") % (c.granted + c.waited)]
     if c.waited:
         words = {"n": c.waited, "mean": _mean_wait(c)}
-        parts.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+        parts.append(_("%(n)d of these after a wait of %(mean)s on average") % words)
     if c.job_delivered:
         words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
-        parts.append(_("delivered by the task queue %(n)d (copies dropped: %(copies)d)") % words)
+        parts.append(_("job deliveries %(n)d (dropped copies: %(copies)d)") % words)
     if c.released:
         parts.append(_("held %s on average") % duration(c.held_seconds / c.released))
     if statistics is not None:
@@ -62,7 +62,7 @@ def events(
     trouble = {
         _("rejected %d"): c.rejected,
         _("would have rejected %d"): c.shadow_rejected,
-        _("of these because of share_limit %d"): c.share_rejected,
+        _("%d of these because of share_limit"): c.share_rejected,
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,
@@ -76,11 +76,11 @@ def events(
         advice = _("A limit of %(limit)s would have been large enough.")
         if found.is_estimate:
             advice = _(
-                "Estimated from rejections and waits, a limit of at least %(limit)s was needed."
+                "The rejections and waits suggest that a limit of at least %(limit)s was needed."
             )
         advice %= {"limit": found.suggested_limit}
         if limit is not None:
-            advice += " " + _("It is %d now.") % limit
+            advice += " " + _("The limit is %d now.") % limit
         lines += out.warn(advice)
     return lines
 
@@ -118,6 +118,6 @@ def exactness(statistics: Statistics) -> str:
     """Return a text that says how old the counts are and how large their error is."""
     text = _("The counts are at most %d s old.") % AGAIN
     if statistics.rejected_off:
-        error = _("The rejections of a key may be too low by up to %d.")
+        error = _("The number of rejections of a key may be too low by up to %d.")
         text += " " + error % statistics.rejected_off
     return text

@@ -126,10 +126,12 @@ def _rest(seen: Seen, shown: int, out: Output) -> list[str]:
     if (selection := seen.selection) is None:
         return []
     facts = {"shown": shown, "found": selection.found, "compared": selection.compared}
-    compared = _("%(compared)s were compared: the busiest by the statistics, and those used last.")
-    indexed = _("The order is that of an index of holders, which is at most %d s old.") % INDEX_AGE
+    compared = _("To sort, %(compared)s entries were read: the busiest, and those used last.")
+    indexed = _("The list is sorted by an index of holders that is at most %d s old.") % INDEX_AGE
     texts = {
-        _("%(shown)d of %(found)d are shown: see --top and --sort."): selection.found > shown,
+        _(
+            "%(shown)d of %(found)d entries are shown. For others, use --top and --sort."
+        ): selection.found > shown,
         compared: selection.compared is not None,
         indexed: selection.indexed,
     }
@@ -173,7 +175,7 @@ def _people(one: Status, out: Output) -> list[str]:
         lines += ["", *out.table(_share_columns(out), one.shares)]
         lines += _hidden(one.share_count - len(one.shares))
         if not one.shares_are_complete:
-            text = _("There may be more shares: only some %s holders and waiters were read.")
+            text = _("There may be more shares: only about %s holders and waiters were read.")
             lines += out.wrap(text % f"{MAX_RECORDS:,}")
     if one.holders:
         lines += ["", *out.table(_holder_columns(out), [(one, h) for h in one.holders])]
@@ -305,7 +307,7 @@ def _policy_line(group: Group, out: Output) -> str:
         "waiting": _least(group, group.waiting),
     }
     line = f"{name}: " + _("%(keys)s, %(used)s in use, %(waiting)s waiting") % figures
-    return line if group.limit is None else line + _(", limit %d each") % group.limit
+    return line if group.limit is None else line + _(", limit %d for each key") % group.limit
 
 
 def _members(one: Status) -> list[str]:
@@ -341,7 +343,7 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
     if one.conflicting_limit is not None and one.callers_limit is not None:
         before, when = one.conflicting_limit
         limits = {"one": one.callers_limit, "other": before, "ago": _since(when, one)}
-        text = _("Callers disagree on the limit: %(one)d and, %(ago)s ago, %(other)d.")
+        text = _("Callers disagree on the limit: %(other)d until %(ago)s ago, %(one)d since then.")
         notices.append(text % limits)
     return [line for text in notices for line in out.warn(text)]
 

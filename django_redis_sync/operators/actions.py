@@ -68,7 +68,9 @@ def clear(
     chosen: dict[str, Holder | Waiter] = {}
     for token in tokens:
         if token not in known:
-            raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
+            raise ValueError(
+                f"the status of {status.display!r} has no holder or waiter {token[:8]!r}"
+            )
         chosen[known[token].token] = known[token]
     alias = alias_of(status.name, using) if status.members else using or conf.current().cache
     keys = keys_for(status.name, status.key, alias)

@@ -86,7 +86,7 @@ def record(act: str, name: str, key: str | None, using: str | None, **details: A
         command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MAX_KEPT)
         command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
     except SyncError as error:
-        logger.warning("could not record an operator's %s of %r: %s", act, name, error)
+        logger.warning("could not record the operator action %s on %r: %s", act, name, error)
 
 
 def acts(

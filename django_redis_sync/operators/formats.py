@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 def handed_over() -> str:
     """Return the text that explains the holder state "handed" to operators."""
     return _(
-        "It waited, and was granted its permit a moment ago. If its process is dead, the next "
+        "This holder waited, and got its permit a moment ago. If its process is dead, the next "
         "waiter gets the permit within %d s."
     ) % (CONSTANTS["FIRST"] // 1000)
 

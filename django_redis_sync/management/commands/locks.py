@@ -131,7 +131,7 @@ class Command(BaseCommand):
                 wrapped = [line for text in problems for line in self._out.wrap(text)]
                 lines += map(self.style.ERROR, wrapped)
                 words = {"every": duration(every), "now": f"{timezone.localtime():%H:%M:%S}"}
-                title = _("%(now)s, every %(every)s. Ctrl-C ends.") % words
+                title = _("%(now)s, refreshed every %(every)s. Press Ctrl-C to stop.") % words
                 terminal.draw(stream, [title, "", *lines])
                 time.sleep(every)
 
@@ -174,13 +174,15 @@ class Command(BaseCommand):
         if not given.pattern:
             unknown = arguments.unknown(found, using)
             if unknown and names_in_use(using=using, pattern=name):
-                unknown += " " + _("To use it as a glob, add --pattern.")
+                unknown += " " + _("To use the name as a glob, add --pattern.")
             self._check(unknown)
         chosen = _chosen(found, given.holder)
         if not chosen:
             if given.holder is not None:
                 raise CommandError(_("No holder or waiter has that id: nothing was cleared."))
-            self._print([_("There are no holders.") if found else _("No known name matches.")])
+            self._print(
+                [_("There are no holders.") if found else _("No known name matches the pattern.")]
+            )
             return
         self._print(status_view.holders_table(chosen, self._out))
         if given.dry_run:
@@ -199,8 +201,7 @@ class Command(BaseCommand):
         gone = len(cleared) - done
         text = _("Cleared %d.") % done
         if gone:
-            ended = ngettext("%d had ended by itself.", "%d had ended by themselves.", gone)
-            text += " " + ended % gone
+            text += " " + _("%d had already ended.") % gone
         self._print([self.style.SUCCESS(text)])
 
     def _agreed(self, question: str) -> bool:
@@ -294,7 +295,7 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
     tokens = list(dict.fromkeys(one.token for _status, one in chosen))
     if len(tokens) > 1:
         text = _(
-            "%(n)d holders or waiters begin with %(id)s: nothing was cleared. Give more "
+            "The ids of %(n)d holders or waiters begin with %(id)s: nothing was cleared. Give more "
             "characters: %(ids)s"
         )
         shown = ", ".join(token[: SHOWN + 4] for token in tokens)
@@ -350,17 +351,17 @@ def _unavailable(error: Unavailable, using: str | None) -> str:
     location = settings.CACHES[using or conf.current().cache].get("LOCATION", "")
     text = _("%s. Is the server running, and is LOCATION in CACHES its address?")
     if isinstance(cause, OutOfMemoryError) or "OOM" in what:
-        text = _("%s. The server's memory is full: raise maxmemory, see locks doctor.")
+        text = _("%s. The server's memory is full. Raise maxmemory, and run locks doctor.")
     elif why and why != RIGHTS:
         text = _(
-            "%s. The server denies access: see user, password, TLS and database number in "
+            "%s. The server denies access. Check the user, password, TLS, and database number in "
             "LOCATION and OPTIONS of the cache."
         )
     elif isinstance(cause, ResponseError):  # the server denied the command
-        text = _("%s. See locks doctor.")
+        text = _("%s. To find the cause, run locks doctor.")
     elif "rediss://" in str(location):
         text = _(
-            "%s. Is the server running, and does it speak TLS there? Without TLS, LOCATION in "
-            "CACHES starts with redis://."
+            "%s. Is the server running, and does it use TLS? If it doesn't use TLS, LOCATION in "
+            "CACHES must start with redis://."
         )
     return text % what

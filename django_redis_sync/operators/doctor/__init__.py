@@ -93,7 +93,7 @@ def _checked(
             is_reply = isinstance(_cause(error), ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
-            title = _("Not everything could be examined (%s)") % id
+            title = _("The check “%s” could not be completed") % id
             remedy = _("See the other findings, and the server's log.")
             yield Finding(id, "error", title, _("The reply was: %s.") % _words(error), remedy)
 
@@ -120,8 +120,8 @@ def _denied(error: Failure | Unavailable, rules: str) -> Finding:
 
 def _unanswered(error: Failure | Unavailable) -> Finding:
     """Return the finding of a node that does not answer."""
-    detail = _("Names in its slots can't be acquired: %s.") % _words(error)
-    remedy = _("Restart it, or let a replica take over: see redis-cli --cluster check.")
+    detail = _("Names in the slots of this node can't be acquired: %s.") % _words(error)
+    remedy = _("Restart the node, or let a replica take over. See redis-cli --cluster check.")
     return Finding("node", "error", _("A node does not answer"), detail, remedy)
 
 
@@ -149,12 +149,12 @@ def _shared(alias: str) -> Iterator[Finding]:
     if others:
         why = _("The cache %s uses the same database.") % ", ".join(map(repr, others))
     elif alias == "default":
-        why = _("It is the project's default cache.")
+        why = _("This is the project's default cache.")
     elif _foreign(server, conf.current().prefix(alias)):
-        why = _("It holds keys with another prefix.")
+        why = _("The database has keys with another prefix.")
     if not why:
         title = _("The database is not shared")
-        yield Finding("shared", "ok", title, _("No other cache alias uses it."))
+        yield Finding("shared", "ok", title, _("No other cache alias uses this database."))
         return
     danger = _("cache.clear() empties the whole database, including all leases.")
     remedy = _("Set REDIS_SYNC['CACHE'] to an alias with a separate database and URL.")
@@ -210,7 +210,7 @@ def _names(alias: str) -> Iterator[Finding]:
             "error",
             _("There are names that can't be read"),
             _listed(unread) + ": " + without_secrets(str(unread[0].error)),
-            _("Restart the node that has them, or delete the values of other programs."),
+            _("Restart the node of these names, or delete values that other programs wrote."),
         )
     every = len(recent) - len(only_keys) + sum(policies.values())
     clashing = [
@@ -232,8 +232,8 @@ def _names(alias: str) -> Iterator[Finding]:
         "permanent", permanent, (min(len(held), MAX_HELD), len(held)),
         _("There are no permanent holders that are older than %d s") % INDEX_AGE,
         _("There are permanent holders"),
-        _("They hold %s until they release it, even if their process has crashed."),
-        _("To see them: locks status NAME. To end a lease: locks clear NAME --holder ID."),
+        _("Permits of %s stay in use until released, even if a holder's process has crashed."),
+        _("To see the holders: locks status NAME. To end a lease: locks clear NAME --holder ID."),
     )  # fmt: skip
     changed = [
         s for s in found if (s.name, s.key) in overridden and (s.paused or s.override is not None)
@@ -243,7 +243,7 @@ def _names(alias: str) -> Iterator[Finding]:
         _("Nothing is paused or resized"),
         _("An operator's overrides are in force"),
         _("Paused or resized: %s."),
-        _("To undo that: locks resume NAME, locks resize NAME --reset."),
+        _("To end this, run: locks resume NAME, or locks resize NAME --reset."),
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def _about(
     if seen[0] >= seen[1]:
         return Finding(id, "ok", fine, "")
     text = _("%(seen)d of %(all)d names were checked.") % {"seen": seen[0], "all": seen[1]}
-    return Finding(id, "part", fine + ", " + _("as far as checked"), text)
+    return Finding(id, "part", fine + ", " + _("among the names that were checked"), text)
 
 
 def _listed(found: Sequence[Status | Unread]) -> str:
@@ -271,7 +271,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     if fine is None:
         return
     title = _("uWSGI runs threads") if fine else _("uWSGI runs without threads")
-    remedy = _("Start it with --enable-threads (and --py-call-uwsgi-fork-hooks).")
+    remedy = _("Start uWSGI with --enable-threads and --py-call-uwsgi-fork-hooks.")
     level: Level = "ok" if fine else "error"
     yield Finding.of("uwsgi", level, title, _("Leases are renewed on a thread."), remedy)
 

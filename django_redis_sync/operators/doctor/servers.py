@@ -109,7 +109,9 @@ def _latency(node: Node) -> Iterator[Finding]:
     median = statistics.median(spent)
     level: Level = "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok"
     title = _("Round trip: %.1f ms") % (median * 1000)
-    detail = _("The median of %d. Each acquire and each release takes one round trip.") % _PINGS
+    detail = (
+        _("The median of %d tries. Each acquire and each release takes one round trip.") % _PINGS
+    )
     remedy = _("Use a nearer server, or look for slow commands with SLOWLOG.")
     yield Finding.of("latency", level, title, detail, remedy)
 
@@ -122,8 +124,8 @@ def _clock(node: Node) -> Iterator[Finding]:
     title = _("The server's clock agrees with this machine's")
     if level != "ok":
         title = _("The server's clock is %+.1f s off this machine's") % offset
-    detail = _("Leases don't depend on this, but fencing tokens and the times shown do.")
-    remedy = _("Synchronize both with NTP, and never set the server's clock back.")
+    detail = _("A difference affects fencing tokens and the times shown, but not leases.")
+    remedy = _("Synchronize both clocks with NTP, and never set the server's clock back.")
     yield Finding.of("clock", level, title, detail, remedy)
 
 
@@ -136,9 +138,13 @@ def _permissions(node: Node) -> Iterator[Finding]:
         return
     rules = dict.fromkeys(rule for rule in lacks.values() if rule)
     unknown = [verb for verb, rule in lacks.items() if not rule]
-    remedies = [_("To grant them, run: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
+    remedies = (
+        [_("To grant the permissions, run: ACL SETUSER <user> %s") % " ".join(rules)]
+        if rules
+        else []
+    )
     if unknown:
-        text = _("The server has no %s. Check for renamed or disabled commands.")
+        text = _("The server has no command %s. Check for renamed or disabled commands.")
         remedies.append(text % ", ".join(unknown))
     title, detail = _("The Redis user lacks required permissions"), _("Denied: %s.")
     yield Finding("acl", "error", title, detail % ", ".join(lacks), " ".join(remedies))
@@ -175,7 +181,7 @@ def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Fin
     returns the value of an option of its configuration, or None."""
     yield _version(info)
     if info.get("role") == "slave":
-        detail = _("It does not accept writes, so no permits can be granted.")
+        detail = _("A replica does not accept writes, so no permits can be granted.")
         remedy = _("Set LOCATION to the primary, or use Sentinel, which finds the primary.")
         yield Finding("role", "error", _("This server is a replica"), detail, remedy)
     yield _eviction(info)
@@ -205,7 +211,7 @@ def _eviction(info: Mapping[str, str]) -> Finding:
     remedy = _("Raise maxmemory, or move other data to another server.")
     if policy != "noeviction":
         level = "error" if limit else "warning"
-        detail = _("There is no maxmemory yet. With one, a full server would evict leases.")
+        detail = _("maxmemory is not set. If it is set, a full server will evict leases.")
         if limit:
             detail = _("A full server evicts leases, and their permits are granted again.")
         remedy = _("Use a separate server with maxmemory-policy noeviction.")
@@ -233,8 +239,10 @@ def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Findi
         remedy = _("See the server's log, and check that its disk is not full.")
     elif option("appendfsync") == "no":
         level, title = "warning", _("Persistence: AOF, but appendfsync is no")
-        detail = _("A power failure loses up to the last half minute.")
-        remedy = _("Set appendfsync everysec, which loses up to a second, or always.")
+        detail = _("A power failure can lose the writes of the last 30 seconds.")
+        remedy = _(
+            "Set appendfsync to always, or to everysec, which can lose one second of writes."
+        )
     return Finding("persistence", level, title, detail, remedy)
 
 
@@ -249,7 +257,7 @@ def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
     level: Level = "error" if not is_ok else "warning" if failing else "ok"
     slots = ngettext("%d slot without a node.", "%d slots without a node.", failing) % failing
     detail = ngettext("%d node", "%d nodes", nodes) % nodes + "; " + slots
-    remedy = _("See redis-cli --cluster check; names in these slots can't be acquired.")
+    remedy = _("Names in these slots can't be acquired. See redis-cli --cluster check.")
     title = _("Cluster: %s") % state.get("cluster_state", "?")
     yield Finding.of("cluster", level, title, detail, remedy)
 
