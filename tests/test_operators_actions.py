@@ -345,7 +345,7 @@ def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyP
         return "y"
 
     monkeypatch.setattr("builtins.input", replace_the_holder)
-    assert locks("clear", "a").endswith("Cleared 0. 1 had already ended.\n")
+    assert locks("clear", "a").endswith("Cleared 0. 1 lease or wait had already ended.\n")
     assert newcomers[0].owned()
     assert "No operator has acted on this name.\n" == locks("log", "a")
     newcomers[0].release()

@@ -66,7 +66,7 @@ def events(
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,
-        _("%d jobs did not come back"): c.job_place_expired,
+        _("%d jobs were not delivered again in time"): c.job_place_expired,
     }
     bad = [text % count for text, count in trouble.items() if count]
     lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")

@@ -99,7 +99,7 @@ def server_time(alias: str) -> float:
 
 
 def failed(failure: Failure, step: Run) -> SyncError:
-    """Return the exception to raise for a failed step. Its cause is the cause of the failure."""
+    """Return the exception to raise for a failed step. Its `__cause__` is the original error."""
     error = error_of(failure, step)
     error.__cause__ = failure.cause
     return error

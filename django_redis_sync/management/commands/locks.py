@@ -201,7 +201,10 @@ class Command(BaseCommand):
         gone = len(cleared) - done
         text = _("Cleared %d.") % done
         if gone:
-            text += " " + _("%d had already ended.") % gone
+            ended = ngettext(
+                "%d lease or wait had already ended.", "%d leases or waits had already ended.", gone
+            )
+            text += " " + ended % gone
         self._print([self.style.SUCCESS(text)])
 
     def _agreed(self, question: str) -> bool:

@@ -139,7 +139,7 @@ def _combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]
     ]
 
 
-# Checks that run once, not for each node
+# Checks that run once, instead of once for each node
 
 
 def _shared(alias: str) -> Iterator[Finding]:
