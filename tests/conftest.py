@@ -23,19 +23,20 @@ from hypothesis import settings as hypothesis_settings
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 from tests.support.fronts import front, fronts  # noqa: F401 - fixtures
 
-FOREIGN = bool(os.environ.get("REDIS_URL"))  # a shared server: delete only the keys of the tests
+# REDIS_URL names a server that may hold other data, so the tests delete only their own keys there.
+FOREIGN = bool(os.environ.get("REDIS_URL"))
 
 
-# Without a deadline, because an example of Hypothesis may be slow on a busy machine.
+# Turn off the time limit that Hypothesis sets for each example. A busy machine may exceed it.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # `make test &` in a shell script ignores SIGINT, and child processes would ignore it, too.
+    # A shell script starts `make test &` with SIGINT ignored. Child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The settings are loaded, but no cache has connected yet, so its address can still be set.
+    # No cache has connected yet, so the address of the default cache can still be set.
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
     try:
@@ -53,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.CACHES["default"]["LOCATION"] = location
 
 
-#: Tests that need many servers, minutes, or an idle machine: `make deep` runs them.
+#: What `make deep` runs: tests that need many servers, minutes, or an idle machine.
 DEEP = (
     *("topologies", "faults", "soak"),
     *("test_builds.py", "test_tutorial.py", "test_requests_everywhere.py"),
@@ -61,7 +62,7 @@ DEEP = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # Each worker of xdist imports the modules that it collects, even if their tests are deselected.
+    # Don't collect files whose tests would all be deselected: each xdist worker would import them.
     return (
         True
         if config.option.markexpr == "not deep and not tools" and _is_deep(collection_path)
@@ -125,9 +126,9 @@ def redis_url() -> str:
 
 @pytest.fixture(autouse=True)
 def no_housekeeping_of_removed_caches() -> None:
-    """Discard pending writes to caches that only an earlier test had.
+    """Discard what earlier tests left to be written to caches that no longer exist.
 
-    Otherwise the housekeeping would log warnings about these caches during this test.
+    Without this, the housekeeping thread would log warnings about these caches during the test.
     """
     renewal = sys.modules.get("django_redis_sync.engine.renewal")
     for alias, renewer in list(renewal._renewers.items()) if renewal is not None else ():
@@ -151,7 +152,7 @@ def raw(redis_url: str, clean_redis: None) -> redis.Redis:
 
 @pytest.fixture
 def view(raw: redis.Redis) -> Callable[[str], Any]:
-    """Return a function that returns the `View` of a name on the server."""
+    """Return a function that makes a `View`, which reads the state of a name from the server."""
     from tests.behaviour.watching import View
 
     return lambda name: View(raw, name)
@@ -159,7 +160,7 @@ def view(raw: redis.Redis) -> Callable[[str], Any]:
 
 @pytest.fixture
 def rejections() -> Iterator[list[dict[str, Any]]]:
-    """The arguments of each signal `acquire_rejected`."""
+    """A list to which each signal `acquire_rejected` adds its arguments."""
     from django_redis_sync.signals import acquire_rejected
     from tests.request_site.project import received
 
@@ -192,7 +193,7 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
 
 @pytest.fixture
 def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> None:
-    """Add a cache `other` with another server and another prefix."""
+    """Add a cache alias `other` with its own server and the key prefix `second`."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
     first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
     other = {**first, "LOCATION": new_server().url, "KEY_PREFIX": "second"}
@@ -221,7 +222,7 @@ def clean(url: str) -> None:
 
 
 def forget_leases(*aliases: str) -> None:
-    """Stop renewing the leases that tests left, on these aliases or on all."""
+    """Stop renewing the leases of these cache aliases, or of all aliases if none is given."""
     from django_redis_sync.engine import renewal
 
     for alias, renewer in list(renewal._renewers.items()):
@@ -242,7 +243,9 @@ def _delete_keys_of_tests(url: str) -> None:
 
 
 def _with_least_permissions(url: str) -> str:
-    """Return the URL for a user with the documented permissions, and with those for journals."""
+    """Create a Redis user with the documented permissions and those that the tests' journals need.
+
+    Return the URL with which this user logs in."""
     shown = re.search(
         r"ACL SETUSER mysite on >PASSWORD (.*?)```", _docs("keys-and-permissions"), re.S
     )

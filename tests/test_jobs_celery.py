@@ -94,7 +94,7 @@ def test_tasks_with_on_full_retry_support_retries_chains_chords_and_options(site
 
 
 @deep
-def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redis.Redis) -> None:
+def test_copies_of_a_task_are_deferred_until_its_end_and_then_dropped(site: Site, raw: Any) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
     site.start()
     stats = View(raw, "exports").keys.stats
@@ -107,7 +107,7 @@ def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redi
 
 
 @deep
-def test_killed_child_and_killed_worker_lose_no_job(site: Site) -> None:
+def test_killed_pool_process_and_killed_worker_lose_no_job(site: Site) -> None:
     options = {"broker_transport_options": {"visibility_timeout": 5}}
     site.environment["CELERY_SITE_CONF"] = json.dumps(options)
     site.send(HALF_SECOND.format(12))

@@ -1,7 +1,9 @@
-"""Random jobs on the model's Redis. The broker may deliver a message late, twice, or after a kill.
+"""Random jobs on a Redis simulated in Python. The tests check that no job is lost or runs twice at
+a time, and that the limit holds.
 
-As with Celery's late acknowledgement, a job may run again after its end, unless a second message of
-the job was delivered during the run. No job is lost or runs twice at a time, and the limit is kept.
+The simulated broker may deliver a message late or twice, or again after it killed the worker. As
+with Celery's `acks_late`, a job may run again after its end, unless a second message of the job was
+delivered during its run.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from tests.test_protocol_equivalence import KEYS, START
 pytestmark = pytest.mark.promise(33)
 
 LEASE, SECOND = 4000, 1_000_000
-#: The time for which Redis keeps the place of a job that is due, and the time after which no key
-#: remains.
+#: PLACE_LIFE: how long Redis keeps the place of an overdue job. LIFETIME: how long after the last
+#: script keys of the name may exist. Both are in microseconds.
 PLACE_LIFE, LIFETIME = 90 * SECOND, 170 * SECOND
 
 
 class Message(NamedTuple):
-    """A job in the broker's queue. `due`: time of its delivery in microseconds."""
+    """A message of the broker about a job. `due`: time of delivery in microseconds."""
 
     due: int
     job: int
@@ -58,7 +60,7 @@ class World:
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
         self.seen: set[int] = set()  # running jobs of which a second message was delivered
-        self.done: dict[int, int] = {}  # times at which jobs of `seen` ended
+        self.done: dict[int, int] = {}  # by job of `seen`: the time at which it ended
         self.log: list[Any] = []
 
     def run(self, script: str, **arguments: Any) -> list[Any]:
@@ -89,7 +91,7 @@ class World:
         self.queue += [Message(START + job * 1000, job, 0, 0) for job in range(jobs)]
         while self.queue or self.running:
             self.check(self.micros < START + 600 * SECOND, f"not done: {self.queue}")
-            # Faults stop after a minute, so all jobs can end.
+            # Faults stop after a minute, so that all jobs can end.
             self.faults &= self.micros <= START + 60 * SECOND
             self.step()
         lost = [job for job in range(jobs) if not self.ended[job]]

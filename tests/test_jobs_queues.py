@@ -1,4 +1,4 @@
-"""on_full="retry" in one process: errors, the check, commands of operators, and other queues."""
+"""on_full="retry" in one process: wrong uses, the check W026, operators, and other task queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.promise(33)
 
 
 class Queue:
-    """A task queue whose messages the test delivers itself."""
+    """A task queue. The test calls `deliver()` to deliver its messages."""
 
     def __init__(self) -> None:
         self.now: Any = None
@@ -46,7 +46,7 @@ def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: A
 
 
 def shown(*words: str) -> Any:
-    """Return the entry of the only name in `locks status`."""
+    """Return what `locks status` says about a name, which must be the only one."""
     (name,) = as_json("status", *words)["names"]
     return name
 
@@ -70,14 +70,14 @@ def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, messag
         synchronized("x", on_full="retry", **options)(task)
 
 
-def test_unsafe_celery_task_is_reported_and_a_plain_function_raises_type_error() -> None:
+def test_check_reports_unsafe_celery_tasks_and_calls_outside_tasks_raise_type_error() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
     def body() -> None: ...
 
     for name, safe in (("safe", True), ("unsafe", False)):
-        # shared=False, because otherwise Celery adds the task to later apps, too
+        # With shared=True, Celery would add the task to apps that later tests create.
         task = app.task(shared=False, name=name, acks_late=True, reject_on_worker_lost=safe)
         app.tasks.register(task(synchronized("x", on_full="retry")(body)))
     (found,) = check_tasks()
@@ -97,7 +97,7 @@ def test_celery_is_imported_only_for_on_full_retry() -> None:
     assert "[]\n" == worker_processes.run("-c", code).stdout
 
 
-# Commands of operators
+# Operators
 
 
 def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> None:
@@ -116,7 +116,7 @@ def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> Non
     assert "ran" == jobs.deliver(export, "2")
 
 
-def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
+def test_status_counts_waiting_jobs_in_their_shares(jobs: Queue) -> None:
     export = export_task(jobs, limit=2, share="{tenant}", share_limit=1)
     with Semaphore("exports", 2, share="a", share_limit=1):
         for number in "01":
@@ -130,7 +130,7 @@ def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
 
 
 @pytest.mark.parametrize("name", ["exports", "exports:{tenant}"])
-def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, name: str) -> None:
+def test_deliveries_and_dropped_copies_of_jobs_are_counted(jobs: Queue, name: str) -> None:
     export = export_task(jobs, name)
     with Semaphore(name.format(tenant="acme"), 1):
         jobs.deliver(export, "1", "acme")
@@ -157,7 +157,7 @@ def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redi
 
 
 def test_job_queue_of_the_docs_defers_dramatiq_tasks_while_full(raw: redis.Redis) -> None:
-    """The code is the same as in docs/task-queues.md."""
+    """The test defines the `JobQueue` that docs/task-queues.md shows."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker
     from dramatiq.middleware import CurrentMessage

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_redis_sync"
 OTHER_FOLDERS = ["benchmarks", "devtools", "exam", "example_project", "tests"]
 
-# The bottom layer comes first. A package may import from its own row and from the rows above it.
+# The layers, lowest first. A module may import only from its own layer and from lower layers.
 LAYERS = [
     {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
@@ -28,12 +28,12 @@ LAYERS = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# The keys of PURE are packages, and the values are libraries that they must not import. Of this
-# project, these packages may import only those in PURE_IMPORTS.
+# PURE: packages, and the libraries that they must not import. From this project, the packages in
+# PURE may import only the packages in PURE_IMPORTS.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
-# Libraries that only one module may import.
+# Each of these libraries may be imported by one module only, which the value names.
 ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}
 
 MODULES = {
@@ -48,7 +48,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Yield the absolute dotted name of each import of a module, also of imports in functions."""
+    """Yield the full dotted name of everything that a module or a function in it imports."""
     here = f"{PACKAGE.name}.{module}".split(".")
     for node in ast.walk(tree(MODULES[module])):
         if isinstance(node, ast.Import):
@@ -102,8 +102,7 @@ def test_modules_import_only_the_libraries_allowed_for_them() -> None:
 
 @pytest.mark.parametrize("folder", OTHER_FOLDERS)
 def test_imports_inside_functions_name_existing_modules(folder: str) -> None:
-    """An import inside a function fails only when its branch runs, perhaps long after a module was
-    moved."""
+    """If a module was moved, an import inside a function fails only when the function runs."""
     missing = []
     for path in (ROOT / folder).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -144,7 +143,7 @@ def takers_of_using(path: Path) -> set[str]:
     }
 
 
-def test_operator_code_passes_using_to_every_call_that_takes_it() -> None:
+def test_operator_code_passes_the_option_using_to_every_call_that_accepts_it() -> None:
     paths = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
     paths.append(PACKAGE / "metrics.py")
     takers = {

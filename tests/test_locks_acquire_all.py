@@ -61,7 +61,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
-    # "c" and "d" become free after 6.5 s, but the wait for each single name is shorter than 4.5 s.
+    # Each wait for one name lasts at most 4 s. Together they last 6.5 s, longer than the timeout.
     for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):
         await io.sleep(pause)
         await io.do(lease, "release")
@@ -69,7 +69,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
 
 
 @both
-async def test_error_for_one_name_releases_the_others(io, view) -> None:
+async def test_acquire_all_releases_the_other_names_when_one_name_raises(io, view) -> None:
     async with io.entered(ReadWriteLock("rw").read):
         with pytest.raises(WrongKind):
             await io.do(acquire_all([Lock("a"), Lock("b"), Lock("rw")]), "acquire")
@@ -111,7 +111,7 @@ async def test_acquire_all_rejects_bad_arguments_before_it_sends_anything(io) ->
     assert {} == seen.by_name
 
 
-def test_cancelled_acquire_all_releases_what_it_has(view) -> None:
+def test_cancelled_acquire_all_releases_the_names_that_it_acquired(view) -> None:
     async def main() -> None:
         held = await Lock("b").aacquire()
         waiting = await queued(Async(), acquire_all([Lock("b"), Lock("a")]), view("b"))
@@ -127,7 +127,7 @@ def test_cancelled_acquire_all_releases_what_it_has(view) -> None:
 
 @both
 async def test_acquire_all_in_opposite_orders_does_not_deadlock(io, redis_url, view) -> None:
-    """16 callers acquire random names at once, in any order. One name is an RLock."""
+    """16 callers acquire two or three names at once, in random order. One name is an RLock."""
     names = ["left", "middle", "right"]
 
     async def caller(number: int) -> None:

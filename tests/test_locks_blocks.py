@@ -1,4 +1,4 @@
-"""A `with` block releases what it acquired and nothing else, in whichever thread it ends."""
+"""A `with` block releases what it acquired and nothing else, whichever thread ends it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .behaviour.both import Async, Sync, eventually
 from .behaviour.watching import View, living
 from .support.interrupting import before_returns, inside_ours, interruptions
 
-#: Each kind of context manager, and how many of the names x and y it acquires.
+#: Each kind of context manager, and how many names it acquires: one (x) or two (x and y).
 KINDS: dict[str, tuple[Callable[[], Any], int]] = {
     "lock": (lambda: Lock("x"), 1),
     "semaphore": (lambda: Semaphore("x", 9), 1),
@@ -43,7 +43,7 @@ each_shared = pytest.mark.parametrize("kind", ("semaphore", "for all threads", "
 
 @pytest.fixture
 def held(raw: Any) -> Callable[..., list[int]]:
-    """Return a function that counts the leases of each of the names x and y."""
+    """Return a function that counts the leases of x, or of x and of y if `names` is 2."""
     return lambda names=1: [View(raw, name).holding for name in "xy"[:names]]
 
 
@@ -62,7 +62,7 @@ async def async_generator(manager: Any) -> AsyncIterator[Any]:
         yield entered
 
 
-# Ways to begin and end a block. Each calls `inside` in the block.
+# Ways to begin and end a `with` block of `manager`. Each calls `inside` within the block.
 
 
 def finished_by_another_thread(manager: Any, inside: Any) -> None:
@@ -206,7 +206,7 @@ def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any
     return weakref.ref(lease)  # type: ignore[arg-type]
 
 
-def test_lease_is_garbage_collected_when_its_object_or_thread_ends(held: Any) -> None:
+def test_lease_is_garbage_collected_with_its_lock_or_its_thread(held: Any) -> None:
     reference = reference_to(Lock("x"))
     assert reference() is None, "the lease outlives its object"
     lock = Lock("y")
@@ -215,8 +215,8 @@ def test_lease_is_garbage_collected_when_its_object_or_thread_ends(held: Any) ->
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
-    """The semaphore keeps references to leases, but it must drop those of ended leases."""
+def test_semaphore_drops_its_references_to_ended_leases(held: Any, thread_local: bool) -> None:
+    """A semaphore keeps references to its leases until they end."""
     semaphore = Semaphore("x", 10_000, thread_local=thread_local)
     leases: list[Any] = [semaphore.acquire() for _ in range(350)]
     released = [reference_to(semaphore, release=True) for _ in range(1000)]
@@ -233,7 +233,7 @@ def test_ended_leases_do_not_pile_up(held: Any, thread_local: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_renewal_of_a_closed_loops_leases_ends_even_with_gc_disabled(raw: Any) -> None:
+def test_leases_of_a_closed_event_loop_are_not_renewed_even_with_gc_disabled(raw: Any) -> None:
     views = [View(raw, f"x{n}") for n in range(6)]
     loop = asyncio.new_event_loop()
 
@@ -261,7 +261,7 @@ def test_renewal_of_a_closed_loops_leases_ends_even_with_gc_disabled(raw: Any) -
     finally:
         gc.enable()
     kept.release()
-    # The next loop drops the sockets of the closed loop here, where the warnings are ignored.
+    # The next event loop drops the sockets of the closed loop. Their warnings are ignored here.
     asyncio.run(Lock("x").alocked())
     gc.collect()
 
@@ -280,13 +280,14 @@ async def enter_block(io: Any, semaphore: Any, inside: list[str]) -> None:
 
 
 FOLDER = Path(django_redis_sync.__file__).parent / "locks"
-#: The files of locks/ in which an acquire is interrupted. options.py only prepares the request.
+#: The files in whose code the test interrupts an acquire: all of locks/ except options.py, which
+#: only prepares the request.
 FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "options.py"]
 
 
 @pytest.fixture
 def run_async() -> Iterator[Callable[..., None]]:
-    """Return a function that runs coroutines on one event loop, because new loops take time."""
+    """Return a function that runs coroutines on one event loop, which is faster than new loops."""
     loop = asyncio.new_event_loop()
     yield loop.run_until_complete
     for task in asyncio.all_tasks(loop):
@@ -297,10 +298,9 @@ def run_async() -> Iterator[Callable[..., None]]:
 
 
 def all_released() -> bool:
-    """Return True if each lease that still exists has ended. A lease that has not ended would be
-    renewed."""
+    """Return True if each lease that still exists has ended. The process would renew any other."""
     gc.collect()
-    # A lease whose __init__ was interrupted has no `ended`.
+    # A lease whose __init__ was interrupted has no attribute `ended`.
     return all(getattr(lease, "ended", True) for lease in living(Lease))
 
 
@@ -320,10 +320,10 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
         where=before_returns if kind == "several" else inside_ours,
-        after=("__init__",),  # the __init__ of the lease
+        after=("__init__",),  # from the creation of the lease on
     )
     for where in attempts:
-        if inside:  # the acquire has ended, so only the release could be interrupted
+        if inside:  # the acquire succeeded, so all places in it have been tried
             break
         count += 1
         print(where)

@@ -56,7 +56,7 @@ def options_of(semaphore: Semaphore) -> dict[str, Any]:
     # Read `remaining` before `detach`, because `detach` renews the lease for `timeout`.
     remaining, values = lease.remaining, contents(lease.detach())
     assert values[6] - 2 < remaining <= values[6], "the lease has another duration than its handle"
-    values[8] = round(values[8], -1)  # the rest of max_hold shrinks with time
+    values[8] = round(values[8], -1)  # what is left of max_hold shrinks with time
     return dict(zip(("timeout", "renew", "max_hold", "min_hold"), values[6:10], strict=True))
 
 
@@ -80,7 +80,7 @@ NAMED = {"timeout": 50, "max_hold": 500, "min_hold": 5}
     ],
     ids=str,
 )
-def test_arguments_override_the_semaphores_setting_which_overrides_the_defaults(
+def test_options_come_from_arguments_then_semaphores_setting_then_defaults(
     settings: Any, given: Any, entry: Any, expected: Any
 ) -> None:
     entry, general = {"limit": 5, **entry}, {"TIMEOUT": 40, "MAX_HOLD": 400}
@@ -97,7 +97,7 @@ def test_arguments_override_the_semaphores_setting_which_overrides_the_defaults(
 async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
     io, settings, view, seconds: float
 ) -> None:
-    """With the wrong timeout, a caller would wait for days, or would not wait for the release."""
+    """If another timeout applied, the caller would wait for days or not at all."""
     other = 0 if seconds else 1e6
     entries = {"x": {"blocking_timeout": other}, "y": {"blocking_timeout": seconds}}
     general = {"BLOCKING_TIMEOUT": other, "SEMAPHORES": entries}
@@ -120,7 +120,7 @@ async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
             await io.do(await io.result(waiting), "release")
 
 
-def test_objects_with_similar_arguments_do_not_share_name_label_or_callback() -> None:
+def test_locks_with_similar_arguments_do_not_share_name_label_or_callback() -> None:
     locks = Lock("a", label="mine", on_lost=print), Lock("a"), Lock("b"), Lock("a", key="k")
     for lock, name, label in zip(locks, ("a", "a", "b", "a@k"), ("mine", *[None] * 3), strict=True):
         with lock as lease:
@@ -128,7 +128,7 @@ def test_objects_with_similar_arguments_do_not_share_name_label_or_callback() ->
     assert [print, None, None, None] == [lock.on_lost for lock in locks]
 
 
-def test_changed_attribute_of_an_object_changes_no_other_object() -> None:
+def test_changed_attribute_of_a_lock_affects_no_other_lock() -> None:
     class Hard(Lock):
         def __init__(self, name: str, seconds: float) -> None:
             super().__init__(name)
@@ -151,7 +151,7 @@ def test_on_lost_callback_is_garbage_collected_with_its_lock() -> None:
     assert reference() is None
 
 
-def test_objects_with_thousands_of_names_use_bounded_memory() -> None:
+def test_locks_with_thousands_of_names_use_bounded_memory() -> None:
     class Name(str):
         """A str that supports weak references."""
 
@@ -265,7 +265,7 @@ async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_onc
 
 
 @both
-async def test_downgrade_that_failed_can_be_repeated_and_gives_a_reader_lease(io, view) -> None:
+async def test_downgrade_can_be_repeated_after_an_error_and_makes_a_read_lease(io, view) -> None:
     lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
     lease = await io.do(lock.write, "acquire")
     view("rows").client.rename(leases, f"{leases}:away")
@@ -363,10 +363,10 @@ async def test_error_of_a_lost_lease_says_that_max_hold_has_passed(io, caplog) -
 
 
 @both
-async def test_extension_right_after_a_wait_adds_to_the_whole_duration(
+async def test_extension_right_after_a_handoff_adds_to_the_full_lease_duration(
     io, raw: redis.Redis
 ) -> None:
-    """After a handoff, the lease first lasts some seconds, until the new holder has answered."""
+    """A handoff grants a lease of some seconds. The new holder renews it to the full duration."""
     first = await io.do(Lock("n"), "acquire")
     waiting = io.start(io.do(Lock("n", timeout=60), "acquire"))
     await until(io, lambda: View(raw, "n").waiting)

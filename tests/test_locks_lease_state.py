@@ -44,7 +44,7 @@ def background(state: LeaseState, now: float) -> Run:
 
 
 class Renewal:
-    """A renewal by the holder. It is in flight as soon as this object exists."""
+    """A renewal that the holder requests. Creating the object sends the request."""
 
     def __init__(self, state: LeaseState, seconds: float, now: float, leaving: bool = False):
         self.plan: Any = state.renewal(seconds, now, leaving)
@@ -149,7 +149,7 @@ def test_release_raises_if_the_lease_was_released_or_lost_before() -> None:
 
 
 def test_lose_returns_true_to_exactly_one_of_two_concurrent_threads() -> None:
-    """The second call runs between every two bytecode instructions of the first call."""
+    """In each round, the second call runs before another bytecode instruction of the first call."""
     before = sys.gettrace()
     for nth in itertools.count(1):
         state, results, steps = state_of(), list[bool](), itertools.count(1)
@@ -187,8 +187,8 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # Each event has the name of a renewal, then its duration and time, or its outcome. The last
-        # number is the local expiry after the event.
+        # An event is a request (name of the renewal, duration, time) or an outcome (name, outcome).
+        # The last number is the local expiry after the event.
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],

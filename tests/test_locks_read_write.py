@@ -84,7 +84,7 @@ async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None
 
 
 @both
-async def test_acquire_of_the_other_side_by_a_holder_raises_upgrade_refused(io, view) -> None:
+async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side(io, view) -> None:
     lock, other = ReadWriteLock("upgrade"), ReadWriteLock("upgrade")
     async with io.entered(lock.read) as lease:
         for writer in (lock.write, other.write):

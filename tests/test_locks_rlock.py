@@ -30,11 +30,11 @@ async def free_elsewhere(io: Any, name: str) -> bool:
 
 
 @both
-async def test_rlock_is_released_with_its_last_release(io, view) -> None:
+async def test_rlock_is_released_after_as_many_releases_as_acquires(io, view) -> None:
     lock = RLock("again")
     assert not await io.do(lock, "owned")
     first = await io.do(lock, "acquire")
-    # Another object shares the lease, even if that object is garbage collected.
+    # A second RLock object shares the lease. The lease stays when that object is garbage collected.
     second = await io.do(RLock("again"), "acquire")
     gc.collect()
     assert first is second is await io.do(lock, "acquire", blocking=False)
@@ -152,13 +152,13 @@ async def test_rlock_block_ends_without_error_when_its_lease_ended_inside(io, vi
 
 
 @both
-async def test_end_of_acquire_all_keeps_an_rlock_that_an_outer_block_holds(io, view) -> None:
+async def test_acquire_all_block_does_not_release_an_rlock_of_an_outer_block(io, view) -> None:
     outer = RLock("outer")
     async with io.entered(outer) as lease:
         async with io.entered(acquire_all([Lock("more"), RLock("outer")])) as (_, again):
             assert again is lease
         assert lease.held and view("more").empty
-        # A failed attempt releases only what it acquired itself.
+        # An acquire_all that fails releases only what it acquired itself.
         async with io.entered(Lock("zzz")):
             several = acquire_all([RLock("outer"), Lock("zzz"), Lock("more")], blocking=False)
             assert await io.do(several, "acquire") is None
@@ -169,8 +169,8 @@ async def test_end_of_acquire_all_keeps_an_rlock_that_an_outer_block_holds(io, v
 def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     view, transactional_db
 ) -> None:
-    """The second block shares the lease of the first block. Waiting for the commit would never
-    end."""
+    """The second block shares the lease of the first block. If it waited for the first lease to be
+    released at the commit, it would wait forever."""
     lock = RLock("commit", release_on_commit=True, blocking=False)
     with transaction.atomic():
         with lock as first:
@@ -200,7 +200,7 @@ def own_hold(io: Any) -> str:
 
 
 @both
-async def test_error_of_a_full_lock_names_its_holder_only_if_it_is_the_caller(io) -> None:
+async def test_not_acquired_error_says_if_the_caller_itself_holds_the_lock(io) -> None:
     async def error_of(full: Semaphore) -> str:
         with pytest.raises(NotAcquired) as caught:
             async with io.entered(full):

@@ -34,7 +34,7 @@ async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
-    """Return `synchronized(...)` for a coroutine function, which becomes sync if `io` is sync."""
+    """Return a decorator for a coroutine function. If `io` is sync, limit a sync version of it."""
 
     def decorate(body: Any) -> Any:
         @functools.wraps(body)
@@ -115,7 +115,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         return [view(f"positional:{n}").empty for n in (1, 2)]
 
     assert [False, True] == await call(pay, 1, pk=2)
-    with pytest.raises(TypeError, match="pk"):  # Python raises the same error without the decorator
+    with pytest.raises(TypeError, match="pk"):  # the error of Python without the decorator
         await call(pay)
 
 
@@ -128,7 +128,8 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         ("{a} to {b}", ("1 to 2", "3"), ("1", "2 to 3")),
         ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
         ("{a}:{b}/{c}", ("1", "2/3", "4"), ("1", "2", "3/4")),
-        ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),  # both begin with the same bytes
+        # In UTF-8, both arrows begin with the same bytes.
+        ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),
     ],
 )
 def test_calls_with_different_arguments_get_different_names(template, one, other) -> None:
@@ -143,7 +144,7 @@ def test_calls_with_different_arguments_get_different_names(template, one, other
 
 @pytest.mark.parametrize("value", [None, 1.5, b"b", object(), ["a"], ("a",), SimpleNamespace(pk=1)])
 @both
-async def test_value_of_an_unsupported_type_is_rejected(io, value: Any) -> None:
+async def test_argument_of_an_unsupported_type_is_rejected_in_a_name(io, value: Any) -> None:
     work = synchronize(io, "account:{account}")(of_account)
     message = rf"{type(value).__name__} .* use str, int, UUID, .*{{account\.pk}}"
     with sent() as seen, pytest.raises(TypeError, match=message):
@@ -254,7 +255,7 @@ def test_permit_is_held_until_the_coroutine_of_a_sync_function_has_ended(view) -
 
 
 def test_decorated_function_keeps_module_name_and_signature() -> None:
-    """Django's task decorator accepts only functions that are defined in a module."""
+    """Django's task decorator accepts only functions that are defined at module level."""
     decorated = synchronized("x:{pk}")(of_pk)
     assert inspect.isfunction(decorated)
     names = operator.attrgetter("__module__", "__qualname__")

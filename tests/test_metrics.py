@@ -74,7 +74,7 @@ def test_metrics_sum_the_keys_of_a_policy_and_have_no_key_as_a_label() -> None:
     shown = [found[f'redis_sync_{what}{{name="api:*"}}'] for what in ("in_use", "limit", "paused")]
     assert [2, 5, 1] == shown
     assert not any("731" in line for line in found)
-    # A counter must not fall, but the sum over the keys falls when a key expires.
+    # A counter must not fall, but a sum over keys falls when the statistics of a key expire.
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
@@ -97,7 +97,7 @@ def test_names_option_selects_the_names_with_their_own_series(
 
 
 def test_names_without_a_policy_have_their_own_series_by_default() -> None:
-    """Alerts on lost and paused names therefore also work for plain locks."""
+    """Alerts on lost leases and on paused names therefore work for plain locks, too."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
         eventually(lambda: listed("nightly"))
         locks("pause", "nightly")

@@ -1,5 +1,5 @@
-"""The scripts and plans of the package keep the protocol in every order of events of a small world
-(tests/model)."""
+"""The checker of tests/model tries each order of events among a few clients. The scripts and plans
+of the package must keep the rules of the protocol in all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .model.defects import DEFECTS
 from .support.journal import parse, wrap
 from .support.workload import Call, Kind, ModelServer, Workload, words
 
-#: Liveness is checked from every N-th state.
+#: From every N-th state, the checker tests that all waiters are granted in the end.
 SAMPLE = 20
 
 
@@ -53,29 +53,29 @@ def test_no_order_of_events_breaks_the_protocol(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_checker_finds_the_defect(name: str) -> None:
+def test_model_checker_finds_each_defect(name: str) -> None:
     defect = DEFECTS[name]
     with pytest.raises(Violation) as caught:
         check(protocol(lua=defect.changes), defect.setting, SAMPLE, most=60_000)
     assert re.search(defect.found, caught.value.what), caught.value
 
 
-def test_missing_text_of_a_defect_raises_lookup_error() -> None:
+def test_protocol_raises_lookup_error_when_a_text_to_replace_is_missing() -> None:
     with pytest.raises(LookupError):
         protocol(lua={"no such line": ""})
 
 
-# The model's Redis beside a real server
+# The model's Redis, compared with a real server
 
 
 class BothServers(ModelServer):
-    """The model's Redis, and a real one that runs the same calls at the same time of the clock."""
+    """The model's Redis and a real server. Both run each call with the same clock reading."""
 
     def __init__(self, raw: redis.Redis) -> None:
         super().__init__()
         self.raw, self.journal = raw, f"{settings.PREFIX}-journal"
         self.real = raw.time()[0] * 1_000_000
-        self.micros = self.real + 86_400_000_000  # so that the real server expires no key
+        self.micros = self.real + 86_400_000_000  # in a day, so that the real server expires no key
         self.sources = {verb: self.timed(verb) for verb in scripts.NAME_SCRIPTS}
         self.replies = set[str]()
 

@@ -23,7 +23,7 @@ from tests.support.operators import act, as_json, failed, has_free_permit, locks
 
 pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(26)]
 NAMES, OVERRIDES, RECORD = (f"{settings.PREFIX}:{part}" for part in ("names", "marks", "acts"))
-#: An override, and the action that undoes it.
+#: Each action that sets an override, and the action that undoes it.
 UNDO = {("pause",): ("resume",), ("resize", "7"): ("resize", "--reset")}
 
 
@@ -89,7 +89,7 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_callers_are_admitted_after_the_chosen_time_of_a_pause(
+def test_callers_are_admitted_when_a_pause_with_an_end_has_ended(
     threads: Any, raw: redis.Redis, key: str | None
 ) -> None:
     start = time.monotonic()
@@ -174,7 +174,7 @@ def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
 
 def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
     act("pause", "idle")
-    raw.delete(NAMES)  # as after a day without a use of the name
+    raw.delete(NAMES)  # the registry drops names that were not used for a day
     assert ["idle"] == [one["name"] for one in as_json("status")["names"]]
     (info,) = raw.scan_iter("*{idle}:info")
     assert -1 == raw.ttl(info)
@@ -288,7 +288,8 @@ def test_action_takes_effect_when_it_cannot_be_recorded(
     assert 1 == failed("log")[0]
 
 
-@pytest.mark.parametrize("error", [OSError, KeyError])  # OSError since Python 3.13, KeyError before
+# getpass.getuser raises OSError since Python 3.13, and KeyError in earlier versions.
+@pytest.mark.parametrize("error", [OSError, KeyError])
 def test_record_has_the_user_id_if_the_user_has_no_name(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py locks doctor`: each finding, on a separate server that has the problem."""
+"""The findings of `manage.py locks doctor`. Each test starts a server that has the problem."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_on
     for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
         monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
         assert level == examine()["clock"].level
-    # Each time, the doctor also warns of missing persistence, and checks only some of the names.
+    # In each case, the doctor also warns of missing persistence, and checks only some of the names.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -154,7 +154,7 @@ def test_doctor_reports_full_memory_and_not_an_unreachable_server(private: Any) 
         ("~* &* +@all -subscribe", "SUBSCRIBE", "+subscribe"),
         ("~* &* +@all -eval -evalsha", "EVAL EVALSHA", "+eval +evalsha"),
         ("~* resetchannels +@all", "PUBLISH SUBSCRIBE", "&PREFIX:*"),
-        ("~other:* &* +@all", "", "~PREFIX:*"),  # denies each command with a key
+        ("~other:* &* +@all", "", "~PREFIX:*"),  # denies every command that has a key
     ],
 )
 def test_doctor_lists_denied_commands_keys_and_channels(

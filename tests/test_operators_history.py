@@ -19,7 +19,7 @@ from tests.support.screens import rows
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 STATS, LEASES, INFO = (f"{settings.PREFIX}:{{h}}:{part}" for part in ("stats", "leases", "info"))
-PAIR = 2**40  # a counter and a sum of ms are one number
+PAIR = 2**40  # a count and a sum of ms are stored as one number: count * PAIR + ms
 ABOUT = ("name", "key", "minutes", "step_minutes")
 
 
@@ -30,8 +30,8 @@ def recent() -> dict[str, Any]:
 
 
 def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
-    """Write counters by minute, and return the first minute of the history. The minutes of `rows`
-    count from that minute. Negative minutes are before the history."""
+    """Write counters, and return the first minute of the history. `rows`: counters by minute, which
+    is relative to that first minute. Negative minutes are before the history."""
     first = int(raw.time()[0]) // 60 - 20
     fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
     raw.delete(STATS)
@@ -155,7 +155,7 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
         ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
         # In shadow mode, which admits every request, the suggestion is the peak.
         ({**MANY, "s": 30, "p": 2}, 2, False),
-        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a lock, whose peak is 1
+        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a peak of 1: it may be a lock
         ({**MANY, "p": 2}, None, False),  # no request waited
         ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # the limits of shares were too low
         ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no hold was measured
@@ -165,7 +165,7 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
     ],
     ids=str,
 )
-def test_suggested_limit_needs_evidence_of_a_limit_that_was_too_small(
+def test_limit_is_suggested_only_when_enough_requests_found_no_free_permit(
     raw: redis.Redis, row: dict[str, int], limit: int | None, is_estimate: bool
 ) -> None:
     write(raw, {10: row})
@@ -181,7 +181,7 @@ def test_suggested_limit_counts_permits_held_since_an_earlier_minute(raw: redis.
     assert "a limit of at least 8 was needed.\n" in locks("status", "h"), "its limit is unknown"
 
 
-def test_durations_from_a_minute_up_have_two_units(raw: redis.Redis) -> None:
+def test_history_shows_durations_of_a_minute_or_more_in_two_units(raw: redis.Redis) -> None:
     texts = {0.0154: "15 ms", 1.0: "1.0 s", 9.94: "9.9 s", 10.0: "10 s", 59.9: "59 s"}
     texts |= {60.0: "1 min 0 s", 3600.0: "1 h 0 min", 86399.0: "23 h 59 min", 180000: "2 d 2 h"}
     for seconds, text in texts.items():

@@ -68,7 +68,7 @@ async def test_status_shows_one_holder_and_its_members(
     assert [[ledger.token[:8]]] * 3 == [member["holders"] for member in found["members"]]
 
 
-def test_command_shows_the_members_while_a_majority_answers(
+def test_status_shows_the_members_while_a_majority_answers(
     ledger: Any, qs: list[RedisServer]
 ) -> None:
     qs[2].stop()

@@ -21,12 +21,13 @@ from tests.support.operators import as_json, locks
 from tests.support.pages import get
 from tests.support.screens import by_name, rows
 
-#: Max number of commands on a site of any size. Reads of a registry in chunks don't count.
+#: Maximum number of Redis commands that `locks` and `locks doctor` may send, however many names a
+#: site has. Reads of a registry in chunks don't count.
 COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
 ALL = NAMES + POLICIES + 2
 BUSIEST, REJECTED, CHUNK, TROUBLE = "15000", 5, 1000, "zz-last-by-name"
-#: Number of ZREVRANGE commands that are not such reads.
+#: Number of ZREVRANGE commands that don't read a registry in chunks.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
 
@@ -56,7 +57,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
         fill.zadd(f"{settings.PREFIX}:{{policy-{n}}}:keys", keys)
         fill.zadd(REGISTRY, {f"policy-{n}@": now - n})
     fill.zadd(REGISTRY, {"api@": now})
-    # Write the index of holders, which processes write within a minute.
+    # Write the index of holders now. Processes would write it within a minute.
     fill.zadd(f"{settings.PREFIX}:holders", {f"api@{n}": now for n in range(HELD)})
     fill.execute()
 
@@ -96,7 +97,8 @@ def large(raw: redis.Redis) -> Iterator[None]:
 def test_locks_command_sends_a_bounded_number_of_redis_commands_on_a_large_site(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.exit", lambda code: None)  # `doctor` fails on a slow machine
+    # On a slow machine, `doctor` exits with an error.
+    monkeypatch.setattr("sys.exit", lambda code: None)
     locks(*words.split())  # the first call may load scripts and settings
     with sent() as commands:
         locks(*words.split())
@@ -154,7 +156,8 @@ def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(order: str) -
 @pytest.mark.django_db
 def test_list_begins_with_names_that_have_problems(raw: redis.Redis, admin_client: Client) -> None:
     def problem_first() -> bool:
-        raw.zadd(REGISTRY, {TROUBLE: (raw.time()[0] - 3600) * 1000})  # others were used later
+        # All other names were used later.
+        raw.zadd(REGISTRY, {TROUBLE: (raw.time()[0] - 3600) * 1000})
         page = get(admin_client)
         return [f"row-{TROUBLE}"] == [*page.cells][:1] and f"{ALL} names" in page.text
 
@@ -162,7 +165,7 @@ def test_list_begins_with_names_that_have_problems(raw: redis.Redis, admin_clien
 
 
 @pytest.mark.django_db
-def test_links_to_pages_keep_the_search_and_the_order(admin_client: Client) -> None:
+def test_links_between_pages_keep_the_search_and_the_order(admin_client: Client) -> None:
     page = get(admin_client, "?q=invoice:1&o=-name")
     assert "Page 1 of 45" in page.text and "page-previous" not in page.parts
     assert "?q=invoice%3A1&o=-name&p=2" in page.links and 25 == len(page.cells)
@@ -187,7 +190,8 @@ def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> N
 
 @pytest.fixture
 def old_policies(raw: redis.Redis) -> Iterator[None]:
-    """Policies that were used before other names. A row of a policy takes more commands."""
+    """Make the policies the names that were used least recently. Reading a policy for a list takes
+    more commands."""
     names = [f"policy-{n}@" for n in range(POLICIES)]
     before = dict(zip(names, raw.zmscore(REGISTRY, names), strict=True))
     raw.zadd(REGISTRY, {name: score - 3_600_000 for name, score in before.items()})

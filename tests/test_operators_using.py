@@ -43,7 +43,7 @@ READS = {
 
 @pytest.fixture
 def held(second: None) -> Iterator[None]:
-    """Held names on the other alias. An operator has resized `exports`."""
+    """Hold names on the alias `other`, and resize the policy `exports` there."""
     keys = [Semaphore("exports", 3, key=key, **OTHER) for key in "78"]
     with keys[0], keys[1], Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "exports@8", "nightly", **OTHER))
@@ -53,7 +53,8 @@ def held(second: None) -> Iterator[None]:
 
 
 def doctored(words: str) -> str:
-    """Return the output of a command on the other alias. Ignore that `doctor` finds it slow."""
+    """Return the output of a command on the alias `other`. `doctor` may report the error
+    that the server is slow, which is ignored."""
     with mock.patch("sys.exit"):
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 

@@ -53,7 +53,7 @@ async def can_acquire(io: Any, key: str, name: str = "api") -> bool:
 
 
 def shown(key: str) -> tuple[int | None, int | None]:
-    """Return the limit of a key and the limit that an operator set."""
+    """Return the limit in force for a key, and the limit that an operator set (or None)."""
     (found,) = json.loads(locks("status", "api", "--key", key, "--format", "json"))["names"]
     return found["limit"], found["override"]
 
@@ -116,7 +116,7 @@ async def test_override_of_a_key_and_exemption_last_until_the_policy_is_overridd
 
 @pytest.mark.parametrize("using", [None, "second"])
 @pytest.mark.parametrize("action", ["resume", "exemption", "resize"])
-def test_operator_action_admits_waiters_of_its_own_process_at_once(
+def test_operator_action_admits_waiters_of_the_same_process_at_once(
     action: str, using: str | None, raw: redis.Redis, settings: Any
 ) -> None:
     second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
@@ -142,7 +142,8 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
 
 def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: None) -> None:
     with Child("keyed", "api", "k") as child, Child("keyed", "api", "other") as other:
-        assert [["waits"]] * 2 == [child.line(), other.line()]  # each for its own lease
+        # Each child holds a permit, and waits for the same permit in another thread.
+        assert [["waits"]] * 2 == [child.line(), other.line()]
         operate("pause")
         time.sleep(1.5)  # the processes read overrides once a second
         child.send_line("release")
@@ -184,7 +185,8 @@ def test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged(
     operate("pause", using=front.alias)
 
     def levels_after(reads: int) -> list[int]:
-        """Acquire until overrides were read `reads` more times. Return the levels of messages."""
+        """Acquire until overrides were read `reads` more times. Return the levels of the log
+        messages about reads that failed."""
         before = len(front.verbs("marks"))
         while len(front.verbs("marks")) < before + reads:
             assert Semaphore("api", 1, key="k", using=front.alias).acquire(blocking=False) is None

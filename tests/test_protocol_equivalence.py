@@ -1,8 +1,8 @@
-"""A name replies and counts in the same way in the compact and in the expanded state.
+"""Scripts reply and count in the same way if a name is in compact and if it is in expanded state.
 
-The same clients call the same scripts at the same times on two servers. A name may be compact only
-on the first server. Every reply, message, and counter must be equal. The servers are the Redis in
-Python of `tests/model`, and the tests set its clock. `test_model` compares it with a real server.
+The same clients call the same scripts at the same times on two servers. Only on the first server
+may a name be compact. Every reply, message, and counter must be equal. Each server is the Redis in
+Python of `tests/model`, whose clock the tests set. `test_model` compares it with a real server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Twins:
 
     def run(self, one: Call) -> Any:
         self.micros += 1000 * any(expiry == self.micros // 1000 for expiry in self.expiries())
-        if self.chance.random() < 0.005:  # scripts add up the counters of old minutes
+        if self.chance.random() < 0.005:  # scripts then add up counters of old minutes
             self.micros += self.chance.choice([7, 60]) * 60_000_000
         if not self.limits and self.chance.random() < 0.02:
             self.micros -= 5_000_000
@@ -81,7 +81,7 @@ class Twins:
         return getattr(self.sides[0], name)
 
     def believe(self, *_: Any) -> None:
-        """Do nothing: there is no journal."""
+        """Do nothing. `Workload` calls this to write journals, which this test does not need."""
 
 
 def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
@@ -105,7 +105,9 @@ def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
 
 @pytest.mark.parametrize("limits", [False, True], ids=["memory free", "memory full at times"])
 @pytest.mark.parametrize("part", range(2))
-def test_expanding_changes_no_reply_and_no_count(part: int, limits: bool) -> None:
+def test_replies_and_counts_are_the_same_in_compact_and_expanded_state(
+    part: int, limits: bool
+) -> None:
     words, compact = walk(range(part * 50, part * 50 + 50), 120, limits=limits)
     assert words >= {"ok", "wait", "no", "gone", "lost", "large", "kind", "dead"}
     assert ("OOM" in words) == limits
@@ -132,7 +134,7 @@ def test_equivalence_check_finds_each_defect(text: str, instead: str, found: str
         walk(range(40), 120, lua={text: instead}, limits=instead.startswith("redis.call"))
 
 
-# Errors in the middle of a script: Redis does not roll back
+# Errors in the middle of a script. Redis keeps what the script wrote before the error.
 
 
 class Stopping(Recording):
@@ -149,7 +151,7 @@ class Stopping(Recording):
 
 
 class Name(ModelServer):
-    """A server with one name, whose clock stands still."""
+    """A server with one name. The clock of the server stands still."""
 
     def ask(self, verb: str, token: str = "", **said: Any) -> Any:
         return self.run(call(verb, KEYS, token, **said))
@@ -190,7 +192,7 @@ EXPANDING: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("state", ["held", "released"])
 @pytest.mark.parametrize(("verb", "args"), EXPANDING)
 def test_interrupted_expansion_loses_nothing(state: str, verb: str, args: Any) -> None:
-    """The next script completes the expansion."""
+    """A script fails while it expands a name. The next script completes the expansion."""
     halves = 0
     for writes in range(1, 20 if (verb, state) != ("renew", "released") else 1):
         name, fence = one_holder(state)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.history import History, judge
 from tests.support.workload import FullAtTimes, ModelServer, Workload, call, kinds
 
-#: All names together, and each name alone. A name alone is used by more clients.
+#: Names that random clients use in one run: each name alone, all names, and all with full memory.
 NAMES = {kind.keys.display: [kind] for kind in kinds()}
 NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (
@@ -48,7 +48,7 @@ def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
     random, _ = ran(names)
     random.settle()
     keys = random.kinds[-1].keys
-    for _ in range(3):  # a clear grants permits to waiters
+    for _ in range(3):  # clearing holders grants permits to waiters, which are cleared next
         for token in list(random.server.contents(keys, keys.info)):
             random.server.run(call("clear", keys, token))
     fields = random.server.contents(keys, keys.info)

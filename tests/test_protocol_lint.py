@@ -1,4 +1,4 @@
-"""`make lint` finds wrong names in Lua scripts, and lines that the composer would misread."""
+"""`make lint` finds wrong names in Lua scripts, and lines that `with_functions` would misread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_lint_accepts_every_file_and_finds_a_name_with_one_wrong_letter(path: Pa
     }.items(),
     ids=lambda text: text if "\n" not in text else "",
 )
-def test_lint_describes_the_mistake(code: str, mistake: str) -> None:
+def test_lint_describes_a_mistake_in_a_script_file(code: str, mistake: str) -> None:
     found = lua_lint.mistakes(scripts.LUA / "verb.lua", code)
     assert any(mistake.lower() in text.lower() for text in found), found
 
@@ -73,7 +73,7 @@ def test_lint_describes_the_mistake(code: str, mistake: str) -> None:
         ("weight", "local function other() end\n", "it must be one local function weight"),
     ],
 )
-def test_lint_describes_the_mistake_in_a_function_file(name: str, code: str, mistake: str) -> None:
+def test_lint_describes_a_mistake_in_a_function_file(name: str, code: str, mistake: str) -> None:
     (found,) = lua_lint.mistakes(scripts.LUA / "functions" / f"{name}.lua", code)
     assert mistake in found
 

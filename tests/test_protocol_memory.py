@@ -36,10 +36,10 @@ def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
 
 
 @pytest.mark.promise(14)
-def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
+def test_full_memory_allows_the_rejection_of_a_caller_when_all_permits_are_in_use(x: Name) -> None:
     x.full = True
     assert "no full 2  2" == x.ask("d", "try", limit=2)
-    # The limit differs from the last caller's, so it is stored for operators.
+    # This caller's limit differs from the last caller's. The script stores it for operators.
     assert "no full 2  3" == x.ask("d", "try", permits=2, limit=3)
     assert "p 3" == x.field("#seen")
 

@@ -1,4 +1,5 @@
-"""Plans run step by step, without a server. The tests choose the replies and the times."""
+"""Plans are generators that yield the steps of a call. These tests run plans without a server, and
+choose the replies and the times."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from django_redis_sync.protocol.visits import Job, visit
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
 FENCE = "1700000000000000"
-S1 = 1_700_000_000_000  # server time of the replies "wait", in ms
+S1 = 1_700_000_000_000  # the server time in replies "wait", in ms
 UNDONE = ("t1", "undo", 1)
 
 
@@ -67,8 +68,8 @@ class PlanRun:
         return self._go(lambda: self.plan.throw(error))
 
     def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
-        """Let each try fail `every` seconds after it began, until `end`, or until the plan raises.
-        Return the time."""
+        """Fail each try `every` seconds after it began, until `end`, or until the plan raises.
+        Return the time of the last failure."""
         while at < end:
             if isinstance(self.step, Sleep):
                 assert self.step.seconds <= 1
@@ -89,7 +90,7 @@ class PlanRun:
         return {"verb": self.step.verb, **scripts.arguments_of(self.step.verb, self.step.argv)}
 
     def asks(self, **expected: Any) -> bool:
-        """Return True if the next step has these arguments."""
+        """Check that the next step has these arguments. Return True."""
         assert expected.items() <= self.args.items(), self.args
         return True
 
@@ -99,7 +100,7 @@ RUNS: list[PlanRun] = []
 
 @pytest.fixture(autouse=True)
 def _end_unfinished_plans() -> Iterator[None]:
-    """Interrupt each unfinished plan and then its undo, as a driver would."""
+    """Interrupt each unfinished plan, and then the undo that the plan yields."""
     yield
     for run in RUNS:
         for _ in range(2):
@@ -110,7 +111,7 @@ def _end_unfinished_plans() -> Iterator[None]:
 
 
 class Client:
-    """Makes requests with the tokens t1, t2, … and collects the undos that plans defer."""
+    """Makes requests with the tokens t1, t2, … and collects undos that plans leave for later."""
 
     def __init__(self) -> None:
         self.deferred: list[Run] = []
@@ -141,7 +142,7 @@ def client() -> Client:
 
 
 def grant(**changes: Any) -> Grant:
-    """Return a grant of 10 s that began at 100."""
+    """Return the grant of a lease that was requested at 100 s, and lasts for 10 s."""
     given: Grant = Client().acquire().answer("ok", FENCE, "10000", sent=100).result
     return given._replace(**changes)
 
@@ -198,8 +199,8 @@ def test_local_expiry_of_a_grant_counts_from_its_request(client: Client) -> None
     assert KEYS.declared == run.step.keys
     given = run.answer("ok", FENCE, "10000", sent=100, after=4).result
     assert ("t1", int(FENCE), False, 0.0) == (given.token, given.fence, *given[6:9:2])
-    # The server counts whole ms, so its lease may end almost 1 ms earlier. The whole requested
-    # lease was granted, so no renewal has to follow.
+    # The server counts whole ms, so its lease may end almost 1 ms early. The grant has the whole
+    # requested duration, so no renewal has to follow.
     assert 109.9985 <= given.until == given.ends <= 109.9991
     assert [] == client.deferred
 
@@ -325,7 +326,7 @@ def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, rep
 
 
 @pytest.mark.parametrize("word", [*REASONS, "asleep {now}"])
-def test_known_or_unknown_reason_has_a_sentence(word: str) -> None:
+def test_rejection_has_a_sentence_for_known_and_unknown_reasons(word: str) -> None:
     rejection = Rejection(word, detail="3")
     assert word == rejection.why.word
     assert str(rejection) and ("{" in word) == ("{" in str(rejection))
@@ -351,11 +352,11 @@ def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: C
 @pytest.mark.parametrize(
     ("asked", "granted", "lease", "at", "until"),
     [
-        # Expiry: t1 + (grant - S1) + lease. S1 is in the last "wait" reply, requested at t1.
+        # Local expiry: time of the last "wait" request + (server time of the grant - S1) + lease.
         ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
         ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
         ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the pop
-        # A published message is not popped, so the server removes the lease if nothing confirms it.
+        # A message on a channel may be lost, so the server ends a lease that is not confirmed.
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
@@ -409,13 +410,13 @@ def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
 @pytest.mark.parametrize(
     ("options", "why", "every", "least", "most"),
     [
-        # A waiter keeps its place in an outage of less than RIDE_OUT.
+        # A waiter keeps its place in an outage that is shorter than RIDE_OUT.
         ({}, "unreachable", 0.1, plans.RIDE_OUT - 2, plans.RIDE_OUT + 1),
         ({"give_up_at": 101}, "unanswered", 0.2, 1.5, 2.5),
     ],
     ids=["heartbeat", "giveup"],
 )
-def test_wait_fails_in_a_longer_outage_and_its_undo_is_deferred(
+def test_wait_fails_in_a_long_outage_and_defers_its_undo(
     client: Client, options: Any, why: str, every: float, least: float, most: float
 ) -> None:
     run = client.waiting(**options).message(None, 101)
@@ -558,7 +559,7 @@ def test_local_expiry_of_a_renewal_counts_from_its_request() -> None:
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_is_the_soonest_end_of_the_newest_renewals() -> None:
+def test_local_expiry_is_the_soonest_end_since_the_newest_answered_renewal() -> None:
     expiry = LocalExpiry(130.0, 5)
     for nth, lease, until in ((6, 10.0, 110.0), (7, 60.0, 110.0)):
         expiry.asked(nth, lease, 100.0)
@@ -666,7 +667,7 @@ def test_busy_server_is_retried_only_until_the_budget_ends(plan: Any, ends: floa
     ],
     ids=["granted", "rejected", "too large", "another kind", "released", "confirmed"],
 )
-def test_reply_with_an_unknown_field_is_read_as_without_it(reply: list[Any], plan: Any) -> None:
+def test_unknown_field_of_a_reply_is_ignored(reply: list[Any], plan: Any) -> None:
     results = [plan(Client()).answer(*some, sent=105.0).result for some in (reply, [*reply, "new"])]
     assert results[0] is not None and results[0] == results[1]
 

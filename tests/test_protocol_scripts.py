@@ -113,7 +113,7 @@ class Name(ModelServer):
         }
 
     def change(self, part: str, **fields: Any) -> None:
-        """Set fields or scores of a key directly; None removes one."""
+        """Set fields (or scores) of a key without a script. The value None removes a field."""
         key = getattr(self.keys, part)
         ((base, rows),) = self.names.items()
         kinds = {name: (kind, expiry) for name, kind, _, expiry in rows}
@@ -207,7 +207,7 @@ def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool) -> 
     else:
         x.hold("a", lease=60_000)
     x.wait("b", max_waiters=1, channel="loop")
-    x.pass_time(C["ALIVE"])  # the event loop is dead before its waiter is dead
+    x.pass_time(C["ALIVE"])  # the event loop counts as dead sooner than its waiter
     x.wait("c", max_waiters=1)
     assert ("| c" if paused else "a | c") == x.state
 
@@ -220,11 +220,11 @@ def test_unfair_newcomer_overtakes_only_a_first_waiter_younger_than_a_heartbeat(
     x.hold("a", limit=2, lease=60_000)
     x.wait("head", limit=2, permits=2)
     assert "no" == x.ask("fair", "try", limit=2)[:2]
-    x.change("queue", head=float(x.micros - age * 1000))  # negative: the clock went back
+    x.change("queue", head=float(x.micros - age * 1000))  # a negative age: the clock went back
     assert reply == x.ask("unfair", "try", limit=2, fair=0)[:2]
 
 
-def test_script_leaves_expired_leases_above_its_bound_to_the_next_script(x: Name) -> None:
+def test_one_script_removes_a_bounded_number_of_expired_leases(x: Name) -> None:
     count = C["BOUND"] * C["ROUNDS"] + 500
     x.hold("a", kind="w", limit=10_000, lease=100)
     x.operate("poke")
@@ -371,7 +371,7 @@ def test_only_the_first_of_two_processes_adopts_a_lease(compact: int) -> None:
     )
 
 
-# Overrides of a policy, which the caller sends for one of its keys
+# Overrides of a policy, which callers send with their calls for a key of the policy
 
 
 @pytest.mark.parametrize("frees", ["release", "clear", "operate"])
@@ -472,7 +472,7 @@ def test_inspect_returns_the_state_and_changes_nothing(x: Name) -> None:
     x.operate("pause")
     before = x.names.copy()
     now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = x.do("inspect")
-    # b and c hold nothing: 2 of 3 permits are in use. No script has removed the expired lease.
+    # Only `a` has permits (2 of 3), because `over` has expired. No script has removed its lease.
     assert (str(x.now), x.fences["over"], "", str(x.now)) == (now, last, limit, paused)
     assert ("p 3", "2", 1, 2) == (seen, used, holding, waiting)
     assert ["a", str(x.now + 8000), x.field("a")] == holders
@@ -616,6 +616,6 @@ def test_function_is_inserted_before_the_statement_that_calls_it(text: str, orde
     assert composed.endswith(text.rstrip().splitlines()[-1] + "\n")
 
 
-def test_unknown_field_of_a_name_raises_key_error() -> None:
+def test_lua_code_that_names_an_unknown_field_raises_key_error() -> None:
     with pytest.raises(KeyError, match="crad"):
         scripts.with_numbers("acquire", "name.crad", {})

@@ -81,7 +81,7 @@ def test_request_without_a_share_waits_in_the_common_share() -> None:
     assert "t4 / t5 t2" == x.places
 
 
-def test_counted_wait_of_a_parked_waiter_begins_at_its_arrival() -> None:
+def test_wait_of_a_parked_waiter_is_counted_from_its_arrival() -> None:
     x = Shared(1)
     x.request("a", 1)
     x.request("b", 1)

@@ -14,19 +14,19 @@ KEEP = 5
 
 
 class Counted(Name):
-    """A name whose scripts count."""
+    """A name for which scripts count events."""
 
     @property
     def minute(self) -> int:
         return self.now // 60_000
 
     def counts(self) -> dict[str, int]:
-        """Return the counters of this minute by event, without the highest use."""
+        """Return the counters of this minute by event, without the peak."""
         own = {f.split(":")[1]: int(n) for f, n in self.stats.items() if f != "tidied"}
         return {what: n for what, n in own.items() if what != "p"}
 
     def count_before(self, what: str, value: int, *ago: int, tidied: int = 3) -> None:
-        """Store a counter for the minutes `ago`. `tidied`: minutes since a script added it up."""
+        """Store a counter for the minutes `ago`. `tidied`: minutes since totals were added up."""
         if not self.stats:
             self.hold("other")
             self.end("other")
@@ -70,7 +70,8 @@ def test_counter_is_added_to_the_totals_when_older_than_the_history(
 def test_old_minutes_become_quarters_of_an_hour_and_then_totals() -> None:
     fine, quarter, keep = C["FINE"], C["QUARTER"], C["FINE"] + 60
     x = Counted(keep=keep)
-    x.pass_time(-(x.now % (quarter * 60_000)) - 60_000)  # before the start of a quarter
+    # Set the clock to one minute before a quarter of an hour.
+    x.pass_time(-(x.now % (quarter * 60_000)) - 60_000)
     for what, value in (("n", 4), ("p", 5), ("w", PAIR + 20)):
         x.count_before(what, value, fine + 1, fine + 2, fine)
     x.count_before("p", 9, fine + 3)

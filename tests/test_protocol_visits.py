@@ -31,7 +31,7 @@ class Visited(Name):
         return self.keys.leases.removesuffix("leases") + part
 
     def members(self, part: str) -> str:
-        """Return the members of a key by score: jobs by ticket, or by when they are due."""
+        """Return the members of a key in the order of their tickets, or of when they are due."""
         rows = sorted(self.contents(self.keys, self.key(part)).items(), key=lambda row: row[1])
         return " ".join(member for member, _ in rows)
 

@@ -78,7 +78,7 @@ def mixin_in_urls(first, second, **options):
 
 
 def keyed(first, second, **options):
-    """Return a view with two limits of the name "a". The limit "b" has a key."""
+    """Return a view with two limits of the name "a". The limit given as "b" has a key."""
     keys = {"a": {}, "b": {"key": lambda request: "7"}}
     outer, inner = (semaphore_required("a", **keys[one], **options) for one in (first, second))
     return outer(inner(body))
@@ -105,7 +105,7 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
 def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
-    """functools.wraps copies the attributes that declare the limits of the inner view."""
+    """functools.wraps copies to `checks` the attributes that declare the limit "a" of `inner`."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
     @semaphore_required("z", 1)
@@ -159,7 +159,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
     option = "max_waiting_tasks" if view == "async" else "max_waiting_threads"
     project.configure(REQUESTS={option: given})
     project.asgi = view == "async"
-    for name in ("one", "two"):  # the limits of a process share its wait slots
+    for name in ("one", "two"):  # max_waiting_* counts the waiting requests of all limits
         project.limit(name, name=name, blocking_timeout=60)
     project.asgi = asgi
     with Semaphore("one", 1), caplog.at_level(logging.INFO, "django_redis_sync"):
@@ -182,7 +182,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
 def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     project, rejections, monkeypatch
 ):
-    """The request found a free wait slot, but another request took the slot first."""
+    """`full()` says that the request may wait, but another request takes the last place first."""
     project.configure(REQUESTS={"max_waiting_threads": 0})
     monkeypatch.setattr(semaphore.threads, "full", lambda request: False)
     project.limit(blocking_timeout=30)
@@ -219,8 +219,8 @@ def test_each_request_is_counted_with_one_outcome(project, rejections):
     assert ["full", *["timeout"] * 3] == reasons(rejections)
     patient = project.visit("patient")  # waits
     eventually(lambda: waiting() == 1)
-    time.sleep(2)  # Redis lists the waiter a moment before the waiter takes its wait slot
-    assert 503 == project.status("patient")  # no wait slot
+    time.sleep(2)  # Redis lists the waiter a moment before max_waiting_* counts it
+    assert 503 == project.status("patient")  # may not wait
     assert [200, 200] == [first.end(), patient.end()]
     found = outcomes()
     assert (1, 1) == (found.pop("granted"), found.pop("waited"))

@@ -207,7 +207,7 @@ def test_interrupted_requests_without_redis_leave_no_permit(project):
                 visit_until_interrupted()
             except Interrupted:
                 interruptions += 1
-            visiting = False  # the timer may fire later
+            visiting = False  # from here, the timer may fire without effect
             assert 200 == status_of(view), interruptions
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

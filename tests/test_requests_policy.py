@@ -19,7 +19,7 @@ REQUESTS = RequestFactory()
 # Precedence
 
 
-def test_options_come_from_decorator_endpoint_semaphore_requests_in_this_order(project, rejections):
+def test_options_come_from_decorator_endpoint_semaphores_then_requests(project, rejections):
     exports = {"limit": 2, "max_hold": 2, "max_waiters": 2, "on_outage": "closed"}
     of_exports = {"name": "exports", "max_hold": 3, "max_waiters": 3}
     named = {"name": "named", "limit": 3, "max_waiters": 3}
@@ -42,7 +42,8 @@ def test_options_come_from_decorator_endpoint_semaphore_requests_in_this_order(p
         return tuple(getattr(policy, option) for option in options)
 
     assert (2, 4, 3, "closed", 1, True) == applied("exports", "full")
-    assert (1, 1, 1, "open", 1, True) == applied("other", "other")  # the entry is for "named"
+    # The endpoint "other" has options for the name "named" only.
+    assert (1, 1, 1, "open", 1, True) == applied("other", "other")
     assert (3, 1, 3, "open", 1, True) == applied("named", "unnamed")
     project.with_middleware()
     project.serve(plain=stay)
@@ -168,7 +169,7 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 @pytest.mark.promise(28)
 def test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key(clean_redis, settings):
-    """So processes of two versions count a client as one, and overrides of its key still apply."""
+    """Processes of two versions must count a client as one, and overrides of its key must apply."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
 
     def digests():

@@ -42,7 +42,7 @@ def full(limit=1, waiters=0, **options):
 @pytest.mark.parametrize(
     ("options", "waiters", "override", "seconds"),
     [
-        ({}, 0, None, 2),  # the default, because no hold was measured
+        ({}, 0, None, 2),  # the default applies when no hold was measured
         ({"min_hold": 4.2}, 0, None, 4.2),
         ({"min_hold": 4.2, "limit": 3}, 0, None, 1.4),
         ({"min_hold": 4.2}, 3, None, 16.8),
@@ -124,7 +124,7 @@ HTML = "text/html; charset=utf-8"
         ("application/json, text/html;q=0.9", "application/json"),
         ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", HTML),  # browsers
         ("text/*", HTML),
-        ("*/*", "application/json"),  # curl, requests, httpx, fetch()
+        ("*/*", "application/json"),  # as curl, requests, httpx, and fetch() send
         ("image/png", "application/json"),
         (None, "application/json"),
     ],

@@ -24,7 +24,7 @@ from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use, receiv
 pytestmark = [
     pytest.mark.promise(20),
     pytest.mark.usefixtures("clean_redis"),
-    pytest.mark.django_db,  # the end of a response closes old connections
+    pytest.mark.django_db,  # Django closes old database connections after a response
 ]
 
 

@@ -86,9 +86,10 @@ def test_permit_is_released_when_the_client_of_a_stream_disconnects(site, path):
     ],
 )
 def test_permit_is_released_when_the_response_ends_or_is_dropped(site, path):
-    """Neither garbage collection nor a further request can release the permit."""
+    """The processes never collect garbage and get no further request that could free the permit."""
     with contextlib.suppress(httpx.TransportError):
-        httpx.get(f"{site.url}{path}", timeout=5)  # daphne leaves the connection open
+        # daphne keeps the connection open until the timeout.
+        httpx.get(f"{site.url}{path}", timeout=5)
     eventually(lambda: in_use() == 0)
 
 
@@ -152,7 +153,7 @@ def test_slowly_read_stream_ends_with_its_lease(site):
                 time.sleep(0.1)
             eventually(lambda: parts("next") > 0)
             assert 1.5 < time.monotonic() - start < 5
-            assert 20_000_000 > read_rest(slow)  # only buffered parts of the 200 MB
+            assert 20_000_000 > read_rest(slow)  # the view would send 200 MB
             eventually(lambda: in_use("flood") == 0)  # the lease of the second stream ended, too
             assert 20_000_000 > read_rest(next_client)
     # Once the second stream had begun, the view sent no part of the first stream.

@@ -142,7 +142,7 @@ def test_acquire_raises_when_it_would_wait_for_its_own_transaction():
             with pytest.raises(RuntimeError, match=r"until the open transaction ends.*RLock"):
                 waiting.acquire()
         assert stock.acquire(blocking=False) is None  # without waiting, the acquire does not raise
-        for _ in range(2):  # using the lock again takes a second permit
+        for _ in range(2):  # each use holds another permit until the commit
             use(Semaphore("seats", 2, release_on_commit=True))
     use(stock)
 

@@ -74,7 +74,7 @@ class Limited(SemaphoreRequiredMixin, Plain):
 
 
 def another(view):
-    """A decorator of a project, which knows nothing of limits."""
+    """A decorator that a project wrote without regard to limits."""
 
     @functools.wraps(view)
     def passed(*args, **kwargs):
@@ -406,7 +406,7 @@ def test_when_and_key_are_called_once_for_a_request(project, maybe_atomic, asgi)
 
     def when(request):
         calls.append("when")
-        return len(calls) == 1  # if it were called again, it would return False
+        return len(calls) == 1  # False if `when` is called again
 
     def key(request):
         calls.append("key")

@@ -204,10 +204,10 @@ def test_decorated_test_case_runs_each_test_inside_its_own_block(no_redis):
         def setUp(self):
             self.addCleanup(lambda: found.append(Lock("x").locked()))
 
-        def test_threads(self):
+        def test_sync_lock(self):
             found.append(Lock("x").acquire(blocking=False))
 
-        async def test_tasks(self):
+        async def test_async_lock(self):
             found.append(await Lock("x").aacquire(blocking=False))
 
     result = unittest.TestResult()

@@ -1,4 +1,4 @@
-"""Processes of worker_processes behave like separate processes of `python`."""
+"""A process that worker_processes starts behaves like a new `python` process."""
 
 import os
 import signal
