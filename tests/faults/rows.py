@@ -207,7 +207,7 @@ two forms of one letter
   behaviour/test_misuse test_unusual_names_work_and_are_different_locks
 limit: 0, negative, float, NaN, bool, str
   behaviour/test_misuse test_invalid_option_raises_an_error_that_names_it[limit]
-  fuzz/test_parsing test_options_are_accepted_or_raise_an_error
+  fuzz/test_parsing test_semaphore_accepts_an_option_or_raises_a_documented_error
 duration: 0, negative, NaN, 1e30, str
   behaviour/test_misuse test_invalid_option_raises_an_error_that_names_it[timeout]
   behaviour/test_misuse test_invalid_argument_of_acquire_raises_an_error[timeout]
@@ -224,7 +224,7 @@ limit lowered while permits are in use; callers with different limits
 another program's value under a key of the library
   behaviour/test_faults test_foreign_value_raises_an_error_that_names_its_key_and_is_kept
   test_protocol_scripts test_foreign_value_or_unknown_format_is_neither_used_nor_deleted
-  fuzz/test_garbage test_status_of_damaged_data_shows_what_is_readable
+  fuzz/test_garbage test_locks_status_shows_the_readable_part_of_damaged_data
 token guessed, replayed, used after release
   behaviour/test_misuse test_forged_handle_cannot_be_adopted
   behaviour/test_permits test_handle_can_be_adopted_only_once
@@ -250,7 +250,7 @@ names that contain data of users
   test_protocol_statistics test_statistics_are_stored_only_while_the_history_is_on_and_expire
   test_protocol_history test_no_key_is_left_after_the_last_lease_and_waiter
 forged
-  fuzz/test_parsing test_addresses_before_the_trusted_proxies_do_not_affect_the_key
+  fuzz/test_parsing test_key_ip_ignores_addresses_before_the_trusted_proxies
   test_requests_policy test_requests_of_one_client_share_a_limit_by_address
 ids, addresses and free-form keys in key names
   test_command_status test_status_of_a_policy_shows_all_keys_or_the_given_key
@@ -264,8 +264,8 @@ password in a Redis URL
   test_command_usage test_command_fails_with_a_one_line_error_while_redis_is_down
 labels
   faults/test_threats test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell
-  fuzz/test_parsing test_label_is_shown_unchanged_up_to_its_maximum_length
-  fuzz/test_garbage test_status_of_damaged_data_shows_what_is_readable
+  fuzz/test_parsing test_status_shows_a_label_unchanged_up_to_its_maximum_length
+  fuzz/test_garbage test_locks_status_shows_the_readable_part_of_damaged_data
 """
 
 #: Node ids of tests, by the first cell of the table row that they prove.

@@ -1,6 +1,7 @@
-"""Operators see the readable part of damaged data.
+"""`locks status` shows the readable part of damaged data in Redis.
 
-Redis is trusted (docs/security.md), but the command and the page must work with damaged data too.
+The library trusts the data in Redis (docs/security.md). But one damaged name must not hide the
+others from an operator.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RECORDS = GARBAGE | st.lists(NUMBERS, min_size=6, max_size=8).map(
 FIELDS = st.sampled_from(
     ["#fence", "#expiry", "#extra", "#limit", "#paused", "#seen", "#peak", "#clash"]
 )
-#: A time in ms that is greater than all past SCORES, and less than all future ones.
+#: SCORES (in ms) below this value are in the past, and SCORES above it are in the future.
 NOW = 1e12
 SCORES = st.sampled_from([0.0, -1.0, 1.5, 1e13, 4e12, 1e300, float("inf"), float("-inf")])
 MEMBERS = st.sampled_from([b"t1", b"t2", b"", b"\0\n", b"<b>", b"x" * 300])
@@ -47,9 +48,9 @@ COUNTS = st.sampled_from([b"1:g", b"total:g", b"total:w:ms", b"tidied", "²:g".e
 
 
 def shown() -> tuple[dict[str, Any], list[str]]:
-    """Return what `locks status` shows of each name, and the names that it could not read."""
+    """Return what `locks status` prints for each readable name, and the unreadable names."""
     out = StringIO()
-    with contextlib.suppress(CommandError):  # the error repeats the unreadable names
+    with contextlib.suppress(CommandError):  # raised if a name is unreadable
         call_command("locks", "status", "--format", "json", stdout=out)
     table = json.loads(out.getvalue())
     return {one["name"]: one for one in table["names"]}, [one["name"] for one in table["unread"]]
@@ -71,7 +72,7 @@ def shown() -> tuple[dict[str, Any], list[str]]:
 @example({}, {"#fence": b"x"}, [("queue", b"t1", float("inf"))], {})
 @example({}, {}, [("queue", b"t1", float("-inf"))], {b"total:w:ms": b"9" * 400})
 @example({b"t": b"h 1 1 1 1 - \xff"}, {}, [("leases", b"\xff", 1e300)], {b"\xff": b"\xff"})
-def test_status_of_damaged_data_shows_what_is_readable(
+def test_locks_status_shows_the_readable_part_of_damaged_data(
     raw: redis.Redis,
     records: dict[bytes, bytes],
     fields: dict[str, bytes],

@@ -1,6 +1,7 @@
-"""Hypothesis drives a semaphore on a real server, and compares it with a simple model.
+"""Hypothesis makes random calls on a semaphore, and compares its status with a simple model.
 
-The model records the holders. The journal checks the scripts.
+The model only records the holders. The calls run on a real Redis server, and the checker of the
+journal (tests/support/history.py) checks each script that they run.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from tests.support.commands import locks
 from tests.support.journal import journalling
 
 FEW = settings(max_examples=15, stateful_step_count=30)
-#: A lease that doesn't expire while an example runs.
+#: Options of a lease that doesn't expire while Hypothesis runs an example.
 LONG: dict[str, Any] = {"timeout": 60.0, "renew": False}
 LOST = (NotAcquired, LeaseLost)
 
 
 class SemaphoreMachine(RuleBasedStateMachine):
-    """Acquire one to three permits, and release, renew, detach, adopt, clear, resize, or pause.
+    """Each rule is a call that Hypothesis may make, with its expected result.
 
-    Each example has a journal and a name."""
+    Each example, a sequence of random calls, has a name and a journal of its own."""
 
     url = ""
     count = 0
@@ -113,14 +114,14 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def cleared(self, data: Any) -> None:
-        # Sort by the order of the grants, because the order of the tokens would be random.
+        # `held` is in the order of the grants, so Hypothesis can repeat this choice.
         token = data.draw(st.sampled_from(list(self.held)))
         locks("clear", self.name, "--holder", token[:8], "--no-input")
         del self.held[token]
 
     @rule(limit=st.integers(1, 5))
     def resize(self, limit: int) -> None:
-        with contextlib.suppress(CommandError):  # the name was never used
+        with contextlib.suppress(CommandError):  # raised if the name was never used
             locks("resize", self.name, str(limit))
             self.override = limit
 
@@ -132,7 +133,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
     @rule()
     def pause(self) -> None:
-        with contextlib.suppress(CommandError):  # the name was never used
+        with contextlib.suppress(CommandError):  # raised if the name was never used
             locks("resume" if self.paused else "pause", self.name)
             self.paused = not self.paused
 
@@ -146,7 +147,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.promise(1, 9, 10, 15, 26)
-def test_random_calls_agree_with_the_model(
+def test_semaphore_agrees_with_the_model_after_random_calls(
     redis_url: str, clean_redis: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SemaphoreMachine, "url", redis_url)

@@ -1,4 +1,4 @@
-"""What users and clients send is accepted, or raises the documented error."""
+"""Random options, handles, settings, and headers are accepted, or raise a documented error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = JSON | st.dictionaries(st.sampled_from(sorted(REQUESTS)) | st.text(max_
 
 @pytest.mark.promise(29)
 @given(st.sampled_from(["limit", "timeout", "blocking_timeout", "max_hold", "label"]), JSON)
-def test_options_are_accepted_or_raise_an_error(option: str, value: Any) -> None:
+def test_semaphore_accepts_an_option_or_raises_a_documented_error(option: str, value: Any) -> None:
     try:
         Semaphore("x", **{"limit": 1, option: value})
     except (TypeError, ValueError) as error:
@@ -62,7 +62,7 @@ def encoded(values: Any) -> str:
 @example(encoded([*GENUINE[:2], "}victim", *GENUINE[3:]]))
 @example(encoded([*GENUINE[:6], 10**400, *GENUINE[7:]]))
 @example(base64.urlsafe_b64encode(b"[" * 3000).decode())
-def test_forged_handle_raises_an_error_and_touches_no_other_key(raw: Any, handle: Any) -> None:
+def test_forged_handle_raises_an_error_and_changes_no_other_key(raw: Any, handle: Any) -> None:
     raw.set("victim", "precious")
     with pytest.raises((ValueError, TypeError, LeaseLost, ImproperlyConfigured)) as caught:
         Lease.from_handle(handle)
@@ -78,8 +78,8 @@ def test_forged_handle_raises_an_error_and_touches_no_other_key(raw: Any, handle
 @given(st.dictionaries(KEYS, VALUES, max_size=4) | JSON)
 @example({"SEMAPHORES": {"x": {"limit": "3"}}})
 @example({"TIMEOUT": -1})
-def test_settings_are_used_or_raise_improperly_configured(given_: Any) -> None:
-    """No server runs at this address, so a call with valid settings raises Unavailable."""
+def test_random_settings_are_valid_or_raise_improperly_configured(given_: Any) -> None:
+    """No server listens on port 1, so with valid settings `acquire()` raises Unavailable."""
     from django.conf import settings as django
 
     caches = {"default": {**django.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}}
@@ -96,7 +96,9 @@ def test_settings_are_used_or_raise_improperly_configured(given_: Any) -> None:
 @given(st.text(max_size=400))
 @example('{"pid": ' + "9" * 5000 + "}")
 @example("[" * 100_000)
-def test_label_is_shown_unchanged_up_to_its_maximum_length(raw: redis.Redis, label: str) -> None:
+def test_status_shows_a_label_unchanged_up_to_its_maximum_length(
+    raw: redis.Redis, label: str
+) -> None:
     with Lock("labelled", label=label) as lock:
         (holder,) = Lock("labelled").status().holders
         assert lock.held
@@ -112,7 +114,7 @@ HEADER = st.text(st.characters(max_codepoint=255), max_size=80) | st.lists(
 
 @semaphore_required("fuzz", limit=1, key="ip")
 def nested(request: Any) -> HttpResponse:
-    """Handle the request `inside` while this request holds its permit. Return its status code."""
+    """While `request` holds its permit, handle `request.inside`. Respond with its status code."""
     inside = getattr(request, "inside", None)
     return HttpResponse(nested(inside).status_code if inside else "")
 
@@ -127,7 +129,7 @@ def request(passed: str, nearest: str) -> Any:
 @given(HEADER, HEADER, st.integers(0, 4), st.lists(st.ip_addresses(v=4).map(str), max_size=3))
 @example("::1, [", "", 1, [])
 @example("[" * 50, "\x00", 1, ["1.2.3.4"])
-def test_addresses_before_the_trusted_proxies_do_not_affect_the_key(
+def test_key_ip_ignores_addresses_before_the_trusted_proxies(
     raw: redis.Redis, passed: str, nearest: str, proxies: int, forged: list[str]
 ) -> None:
     from django.conf import settings as django

@@ -1,4 +1,4 @@
-"""The settings that the model explores, each with the minimum number of its states."""
+"""The cases that the checker explores: clients, faults, and the minimum number of states."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: Ticks of half a millisecond. Scripts round to whole ms, and local expiry must still be earlier.
+#: Constants in ticks of 0.5 ms. They test that local expiry is never later than the lease's end on
+#: the server, although scripts round times to whole ms.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 
 class Case(NamedTuple):
     setting: Setting
-    floor: int  # minimum number of states; fewer states mean a broken exploration
+    floor: int  # minimum number of states that a correct exploration finds
     micros: int = SECOND
-    deep: bool = False  # it takes long
+    deep: bool = False  # True if the exploration takes long
 
     @property
     def ticks(self) -> dict[str, int]:
@@ -34,9 +35,9 @@ _READER, _TASK = _plain(limit=2, kind="w"), _plain(asynchronous=True)
 _OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
-#: Name, clients, number of ticks, number of faults, kinds of faults, minimum number of states.
-#: A case that takes long has a further item: (ticks, minimum) of a shorter version, or 0 if it has
-#: none. Operator actions come last.
+#: Each row: name, clients, number of ticks, number of faults, kinds of faults, minimum number of
+#: states. A case that takes long has a further item: (ticks, minimum) of a shorter version, or 0 if
+#: it has none. Operator actions come last.
 # fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     ("two clients, any one fault", (_FIRST, _NEXT), 7, 1, _ANY, 20_000),

@@ -1,5 +1,8 @@
-"""Explore all states breadth-first, and check the invariants of each state. A broken invariant
-raises AssertionError, from which `Checker` makes a `Violation` with the trace to the state."""
+"""Explore all states of the model breadth-first, and check the invariants of each state.
+
+A broken invariant raises AssertionError. `Checker` then raises a `Violation`, which adds the steps
+that led to the state.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from dataclasses import dataclass
 
 from django_redis_sync.protocol.scripts import CONSTANTS
 
-from .clients import KEYS, MILLISECONDS, NAMES, Hold, Protocol
+from .clients import KEYS, NAMES, TICKS, Hold, Protocol
 from .world import Facts, Label, Ran, Setting, State, World
 
-FAR = 10_000  # ticks; this is later than every expiry
+FAR = 10_000  # ticks until all keys have expired
 
 
 class Violation(AssertionError):
-    """An invariant that doesn't hold, and the shortest trace to that state."""
+    """Raised for a broken invariant. `trace`: the shortest sequence of steps that breaks it."""
 
     def __init__(self, what: str, trace: str) -> None:
         super().__init__(f"{what}\n{trace}")
@@ -28,7 +31,7 @@ class Violation(AssertionError):
 class Explored:
     states: int
     fair: int  # number of states from which liveness was checked
-    longest: int  # longest wait in ticks in these checks
+    longest: int  # ticks of the longest liveness check
     whole: bool  # True if all states were explored
 
 
@@ -37,14 +40,15 @@ def weight(permits: int) -> int:
 
 
 def used(facts: Facts, now: float, share: str | None = None) -> int:
-    """Return the permits of unexpired leases. If `now` is -1, count all leases. If `share` is
-    given, count only leases of this share."""
+    """Return the number of permits that are in use at `now` (in ms).
+
+    If `now` is -1, count expired leases too. If `share` is given, count only its leases."""
     records = (facts.records[t] for t, end in facts.leases.items() if end > now)
     return sum(weight(one.permits) for one in records if share is None or one.share == share)
 
 
 def fits(facts: Facts, token: str, taken: int, now: float) -> bool:
-    """Return True if the limits of the name and of its share allow the permits of a waiter."""
+    """Return True if the waiter `token` can get its permits while `taken` permits are in use."""
     record = facts.records[token]
     limit = int(facts.fields.get("#limit", record.limit))
     free = taken == 0 if record.permits == 0 else taken + record.permits <= limit
@@ -52,7 +56,7 @@ def fits(facts: Facts, token: str, taken: int, now: float) -> bool:
 
 
 def within(facts: Facts, token: str, now: float) -> bool:
-    """Return True if the limit of its share allows the permits of a waiter."""
+    """Return True if the limit of its share allows the permits of the waiter `token`."""
     record = facts.records[token]
     if record.share is None or not record.bound:
         return True
@@ -64,21 +68,22 @@ def first_in_queue(facts: Facts) -> str | None:
 
 
 def is_alive(facts: Facts, token: str, now: float) -> bool:
-    """Return True if the deadlines of a waiter and of its event loop haven't passed."""
+    """Return True if neither a waiter nor its event loop has missed its heartbeat deadline."""
     record = facts.records.get(token)
     group = record.channel if record and record.channel != "-" else token
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
 
 
-#: Scripts that hand off permits in any case. After other scripts, the next heartbeat hands off.
+#: Scripts that must hand off all free permits. Other scripts may leave this to the next heartbeat.
 _FREEING = ("release", "clear", "operate")
-#: The modes of `release` that require the fence of the lease.
+#: The modes (`how`) of the script `release` that require the fence of the lease.
 _NAMING = ("release", "share")
 
 
 def _check_error(world: World, ran: Ran) -> None:
-    """Check that a script fails only if it acquires for a new token while the memory is full, and
-    that it has then written nothing."""
+    """Check that no script fails, except an acquire of a new token while the memory is full.
+
+    Such an acquire must have written nothing."""
     if ran.reply[0] == "ERROR":
         denied = f"{ran.verb} of {ran.token} was denied for want of memory"
         assert "OOM" in ran.reply[1], f"the script {ran.verb} stopped: {ran.reply[1]}"
@@ -108,14 +113,15 @@ def _check_shares(facts: Facts) -> None:
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
-    """Return the ticket of a waiter that left. The next waiter of its share gets this ticket."""
+    """Return the ticket of the waiter of `share` that left the queue without a lease.
+
+    The next waiter of the share gets this ticket. Return infinity if no waiter left."""
     gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
     return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
 
 
 class Checker:
-    """An exploration of one setting. `sample`: liveness is checked from every n-th state, or from
-    none if it is 0."""
+    """Explores one setting. If `sample` is N > 0, liveness is checked from every N-th state."""
 
     def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
         self.world, self.setting, self.sample = World(protocol, setting), setting, sample
@@ -129,7 +135,7 @@ class Checker:
         self._fair_queue = all(spec.fair for spec in setting.clients)
         self._undisturbed = not (setting.faults or setting.operations)
         leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
-        self._bound = 2 * max(leases, default=0) + 4 * MILLISECONDS["ASLEEP"]
+        self._bound = 2 * max(leases, default=0) + 4 * TICKS["ASLEEP"]
 
     def explore(self, most: int = 10**9) -> Explored:
         """Explore up to `most` states. Raise Violation at the first broken invariant."""
@@ -183,9 +189,9 @@ class Checker:
         elif word == ("no", "share"):
             share, bound = said.get("share", ""), int(said.get("share_limit", 0))
             permits = int(said.get("permits", 0))
-            if record:  # of a former waiter
+            if record:  # the values of the caller's first request
                 share, bound, permits = record.share, record.bound, record.permits
-            # A caller that gives up removes no expired leases, because it gets no permit.
+            # A `giveup` doesn't remove expired leases, so they still count.
             use = used(old, -1 if ran.verb == "release" else now, share)
             full = f"{ran.token} was rejected while its share had permits left"
             assert use + permits > bound, full
@@ -205,7 +211,7 @@ class Checker:
             assert record is not None, f"{token} has a lease without a record"
             if was is not None and was.fence == record.fence and token in old.leases:
                 continue
-            if record.state != "k":  # state k: retained by min_hold after its release
+            if record.state != "k":  # state k: permits that `min_hold` retains after a release
                 given.append((record.fence, token))
                 assert end > now, f"{token} was granted an expired lease"
                 assert old.leases.get(token, 0) <= now, f"{token} was granted again while it held"
@@ -241,7 +247,7 @@ class Checker:
     def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
-        # A lease may go if its new holder didn't claim it in time.
+        # A script may remove a lease that was handed off and not claimed in time.
         unclaimed = old.waiters.get(token, math.inf) <= now and token in old.wakes
         return (token, "clear") == (ran.token, ran.verb) or unclaimed
 
@@ -299,7 +305,7 @@ class Checker:
             _check_shares(facts)
 
     def _closed(self, state: State) -> set[str]:
-        """Return the ended tokens, to which nothing may be granted any more."""
+        """Return the tokens of ended acquires. No script may grant a permit to them."""
         closed: set[str] = set()
         for index, client in enumerate(state.clients):
             node = self.world.node(state, index)
@@ -310,7 +316,7 @@ class Checker:
     # Liveness
 
     def _check_liveness(self, state: State) -> None:
-        """Check that without further faults, all waiters are granted and all keys expire."""
+        """Check that without further faults, each waiter gets its permit and each key expires."""
         self._fair += 1
         fair, path, needed = _Fair(self.world, state), list[State](), 0
         try:
@@ -346,7 +352,7 @@ class Checker:
 
 
 class _Fair:
-    """A deterministic run without further faults, in which holders release their leases."""
+    """A deterministic run from `state`, without further faults. Each holder releases its lease."""
 
     def __init__(self, world: World, state: State) -> None:
         self.world, self.steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
@@ -399,7 +405,7 @@ class _Fair:
         self._free = self._free + 1 if free else 0
         if head and self.state.clients[NAMES.index(head[0])].mode == "live":
             idle = f"permits are free for {self._free} ticks, and {head} waits"
-            assert self._free <= MILLISECONDS["HEARTBEAT"] + 1, idle
+            assert self._free <= TICKS["HEARTBEAT"] + 1, idle
 
     def waiting(self) -> str:
         nodes = [self.world.node(self.state, i) for i in range(len(self.state.clients))]

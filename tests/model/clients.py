@@ -1,7 +1,8 @@
-"""Clients that run the real plans.
+"""The model's clients, which run the plans of the package.
 
-A generator can't be copied. So the state of a client is stored as the list of its inputs, and each
-new step replays them. States with equal stacks are merged.
+A plan is a generator, and Python can't copy a generator. So a client's state is stored as the list
+of its inputs, and each further step replays them. Two states are merged if the local variables of
+their generators are equal.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from .redis import planted
 KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
 FOREVER = math.inf
-#: The names of the clients, with which their tokens begin.
+#: One letter for each client. The tokens of a client begin with its letter.
 NAMES = "abcdefgh"
 
-#: Times in ticks of the model's clocks. Each time of a client is a whole number of ticks.
-MILLISECONDS = {
+#: The protocol's time constants, in ticks of the model's clock.
+TICKS = {
     "FIRST": 3,
     "CLAIM": 2,
     "HEARTBEAT": 2,
@@ -40,11 +41,11 @@ MILLISECONDS = {
 
 
 class Protocol(NamedTuple):
-    """The real scripts, optionally with a defect, and with times of a few ticks."""
+    """The scripts of the package, with constants of a few ticks and optionally with a defect."""
 
     sources: Mapping[str, str]
     constants: Mapping[str, int]
-    micros: int  # of one tick
+    micros: int  # length of a tick in µs
 
     @property
     def tick(self) -> float:
@@ -55,7 +56,7 @@ class Protocol(NamedTuple):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let the plans, too, use times of a few ticks."""
+        """In the `with` block, make the plans use the same constants as the scripts."""
         times: Any = {"BACKOFF": (0.0, self.tick), "SHORTEST_WAIT": self.tick}
         own = {"CONSTANTS": self.constants, "UNDO_BUDGET": 2 * self.tick, "RIDE_OUT": FOREVER}
         with mock.patch.multiple(plans, **times, **own), mock.patch.multiple(steps, **times):
@@ -65,8 +66,10 @@ class Protocol(NamedTuple):
 def protocol(
     micros: int = 1_000_000, lua: Mapping[str, str] = {}, ticks: Mapping[str, int] = {}
 ) -> Protocol:
-    """Return the protocol. In its scripts, each key of `lua` is replaced by its value."""
-    times = {**MILLISECONDS, **ticks}
+    """Return a protocol whose ticks last `micros` µs.
+
+    `lua`: texts of the scripts with their replacements. `ticks`: other values of constants."""
+    times = {**TICKS, **ticks}
     constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
     return Protocol(planted(lua, constants), constants, micros)
 
@@ -75,11 +78,11 @@ def protocol(
 class Spec:
     """The behavior of a client: acquire, hold, renew, release, and repeat this `turns` times.
 
-    All times are in ticks. `renew`: the durations of its renewals. `keep`: the durations of the
-    renewals that its renewal thread sends, also while other requests are in flight. `share`: the
-    writer finally becomes a reader. `offset`: difference of its clock from the server's. `begins`:
-    the last tick at which it may begin. `loop`: clients with the same number share an event loop,
-    and die together. `tenant`, `bound`: its share of the name, and the share's limit (0: none).
+    All times are in ticks. `renew`: lease durations of its renewals. `keep`: lease durations of the
+    renewals by its renewal thread, which may overlap other requests. `share`: True for a writer
+    that becomes a reader before its release. `offset`: difference of its clock from the server's.
+    `begins`: the last tick at which it may begin. `loop`: clients with the same number share an
+    event loop, and die together. `tenant`: its share. `bound`: the limit of its share, or 0.
     """
 
     lease: float = 4
@@ -108,37 +111,37 @@ def channel_of(spec: Spec, index: int) -> str:
 
 
 class Begin(NamedTuple):
-    """The client is idle, and may begin at any time. The answer is the time."""
+    """The step of an idle client. Its answer is the time at which the client begins to acquire."""
 
 
 class Hold(NamedTuple):
-    """The client holds, and may do `other` (renew or share) or release.
+    """The step of a client that holds a lease. The client may release it or do `other`.
 
-    The answer is (choice, time)."""
+    `other`: renew, share, or None. The answer is (choice, time)."""
 
     other: str | None
 
 
 class Cancelled(BaseException):
-    """Stands for KeyboardInterrupt or the cancellation of a task."""
+    """Raised in a plan in place of KeyboardInterrupt or asyncio.CancelledError."""
 
 
 @dataclass
 class Client:
-    """The part of a client's state that is not in its plan. Only running the client changes it."""
+    """The state of a client, except the local variables of its plan."""
 
     spec: Spec
     index: int
     protocol: Protocol
     made: int = 0
-    grant: Any = None  # treated as held until its local expiry
-    belief: Any = None  # the local expiry
+    grant: Any = None  # the lease, which the client treats as held until its local expiry
+    belief: Any = None  # the local expiry of the lease
     renewals: int = 0
     kept: int = 0  # number of renewals by the renewal thread
-    keeping: Any = None  # the renewal of the renewal thread that is in flight
-    debts: list[Any] = field(default_factory=list)  # pending undos
-    closed: list[str] = field(default_factory=list)  # ended tokens
-    ended: str = ""  # how the last turn ended
+    keeping: Any = None  # the unanswered renewal of the renewal thread
+    debts: list[Any] = field(default_factory=list)  # undo requests that are not yet sent
+    closed: list[str] = field(default_factory=list)  # tokens of ended acquires
+    ended: str = ""  # result of the latest acquire
 
     def name(self) -> str:
         return NAMES[self.index]
@@ -215,16 +218,16 @@ class Client:
         self.belief.asked(self.renewals, lease, now)
         return self.renewals
 
-    # The renewal thread, beside the plan
+    # The renewal thread, which runs beside the plan
 
     @property
     def keeps(self) -> bool:
-        """True while its renewal thread may send a renewal."""
+        """True while the renewal thread may send its next renewal."""
         idle = self.grant is not None and self.belief is not None and self.keeping is None
         return idle and self.kept < len(self.spec.keep)
 
     def keep(self, now: float) -> None:
-        """Send a renewal of the renewal thread."""
+        """Send the next renewal of the renewal thread."""
         tick = self.protocol.tick
         lease = self.spec.keep[self.kept] * tick
         self.kept += 1
@@ -232,7 +235,7 @@ class Client:
         self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
-        """Process the answer to the renewal thread. `answer` is None if no answer came."""
+        """Process the answer to the renewal of the renewal thread, or None if no answer came."""
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
@@ -257,13 +260,13 @@ _SKIPPED = (
 
 
 def _still(value: Any) -> Any:
-    """Return a hashable form of a local variable. Equal forms behave the same."""
+    """Return a hashable form of a local variable, by which states of a client are compared."""
     if value is None or isinstance(value, (str, int, bool)):
         return value
     if type(value) is float:
         return round(value, 6)
     if type(value).__name__ == "AcquireRequest":
-        return _still(value.give_up_at)  # all other fields are constant for the client
+        return _still(value.give_up_at)  # all other fields are equal in all states of a client
     if isinstance(value, tuple | list):
         return tuple(map(_still, value))
     if isinstance(value, _SKIPPED):
@@ -272,11 +275,11 @@ def _still(value: Any) -> Any:
         return (type(value).__name__, *map(_still, vars(value).values()))
     if dataclasses.is_dataclass(value):
         return tuple(_still(getattr(value, f.name)) for f in dataclasses.fields(value))
-    raise TypeError(f"can't compare clients by {value!r}")
+    raise TypeError(f"can't make a hashable form of {value!r}")
 
 
 def _stack(generator: Any) -> tuple[Any, ...]:
-    """Return the position and variables of a generator and of those that it delegates to."""
+    """Return the position and local variables of a generator, and of those it yields from."""
     frames = []
     while isinstance(generator, GeneratorType):
         frame = generator.gi_frame
@@ -289,21 +292,21 @@ def _stack(generator: Any) -> tuple[Any, ...]:
 
 
 class Node(NamedTuple):
-    """A state of one client. `step`: the step that it waits for, None at its end."""
+    """A state of one client. `step`: the step that its plan has yielded, or None at its end."""
 
     step: Any
-    token: str  # the token of its latest acquire
-    believed: tuple[str, int, float, int] | None  # token, fence, until, permits
+    token: str  # of the latest acquire
+    believed: tuple[str, int, float, int] | None  # token, fence, local expiry, permits
     debts: tuple[Any, ...]
     closed: frozenset[str]
     ended: str
-    phase: str  # idle, acquiring, holding
+    phase: str  # idle, acquiring, or holding
     keeps: bool
-    keeping: Any  # the renewal that its renewal thread has sent
+    keeping: Any  # the unanswered renewal of its renewal thread
 
 
 class Lives:
-    """The numbered states of one client, which are computed by replaying its plan."""
+    """All states of one client that were reached, each with a number."""
 
     def __init__(self, spec: Spec, index: int, protocol: Protocol) -> None:
         self.spec, self.index, self.protocol = spec, index, protocol
@@ -314,10 +317,11 @@ class Lives:
         self._enter(())
 
     def send(self, node: int, given: tuple[Any, ...]) -> int:
-        """Return the state after the input `given`.
+        """Return the number of the state that follows the state `node` after the input `given`.
 
-        Inputs: answer reply sent received | fail why at | cancel | say what. Inputs of the renewal
-        thread: keep now | heard reply sent received | missed."""
+        Inputs of the plan: ("answer", reply, sent, received), ("fail", why, at), ("cancel",), and
+        ("say", answer). Inputs of the renewal thread: ("keep", now), ("heard", reply, sent,
+        received), and ("missed",)."""
         key = (node, given)
         found = self._next.get(key)
         if found is None:
@@ -380,7 +384,7 @@ class Lives:
 
 
 def _abandon(life: Generator[Any, Any, None]) -> None:
-    """Close a generator that may yield further undo steps."""
+    """Close a generator, even if it yields further steps to undo its acquire."""
     for _ in range(5):
         try:
             return life.close()

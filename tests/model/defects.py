@@ -1,4 +1,4 @@
-"""Defects in the real scripts: one for each violation that the checker can report."""
+"""Defects of the scripts. Tests plant them to see that the checker finds each of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from .world import Setting
 
 
 class Defect(NamedTuple):
-    """A defect of the scripts. `found`: pattern of the checker's message. `changes`: texts of the
-    scripts with their replacements. `kinds`: the possible kinds of the one fault."""
+    """A defect of the scripts, with a setting in which it breaks an invariant.
+
+    `found`: pattern of the checker's message. `changes`: texts of the scripts with their
+    replacements. `kinds`: kinds of the one fault in a run. If it is empty, a run has no fault.
+    """
 
     found: str
     clients: tuple[Spec, ...]

@@ -1,4 +1,4 @@
-"""A small Redis with the commands of the scripts, on dicts that are cheap to copy and hash."""
+"""A small Redis in Python, which has the commands that the scripts use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lupa import lua51
 
 from django_redis_sync.protocol import scripts
 
-#: A hashable store: (key, kind, items, expiry in ms or None), sorted by key.
+#: A hashable copy of a `Store`: a tuple (key, type, items, expiry in ms or None) for each key.
 Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
 
 _PRELUDE = """
@@ -31,15 +31,15 @@ setmetatable(_G, {
 """
 
 
-#: Commands in `_DENIED` fail when the memory is full, unless the script has written before.
-#: `WRITES` has all commands that write.
+#: `_DENIED`: commands that fail while the memory is full, unless the script has already written.
+#: `WRITES`: all commands that write.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 _EMPTY: dict[str, type[Any]] = {"h": dict, "z": dict, "l": list}
 
 
 class ScriptError(Exception):
-    """A script failed. A real server keeps the writes that the script had made."""
+    """Raised if a script fails. As on a real server, its earlier writes remain."""
 
 
 def number(value: float) -> str:
@@ -69,7 +69,7 @@ def _pack(layout: str, *values: Any) -> str:
 
 
 def _unpack(layout: str, text: str) -> tuple[Any, ...]:
-    """Return the values like the server's struct.unpack, and the position of the rest."""
+    """Return the values and the end position, like the server's struct.unpack."""
     packed, at, values = text.encode("latin-1"), 0, []
     for kind in layout.removeprefix("<"):
         if kind == "s":
@@ -83,7 +83,7 @@ def _unpack(layout: str, text: str) -> tuple[Any, ...]:
 
 
 class Store:
-    """The data during one command or script."""
+    """The data of the server while one command or script runs."""
 
     def __init__(self, frozen: Frozen, micros: int, full: bool = False) -> None:
         self.micros, self.full = micros, full
@@ -102,11 +102,11 @@ class Store:
         )
 
     def call(self, *args: Any) -> Any:
-        """Return the reply in its Lua form, with a list for a table and False for nil."""
+        """Run a command. Return the reply as Lua gets it: a list for a table, and False for nil."""
         name, *rest = [arg if type(arg) is str else _text(arg) for arg in args]
         command = getattr(self, "_" + name.lower(), None)
         if command is None:
-            raise ScriptError(f"the model's Redis has no {name}")
+            raise ScriptError(f"the model's Redis has no command {name}")
         if self.full and name in _DENIED:
             raise ScriptError("OOM command not allowed when used memory > 'maxmemory'")
         self.full = self.full and name not in WRITES
@@ -175,7 +175,9 @@ class Store:
         return [self._get(key, "h").get(field, False) for field in fields]
 
     def _hscan(self, key: str, cursor: str, *options: str) -> list[Any]:
-        """Return all matches in one reply, as for a small hash. The pattern must be a prefix."""
+        """Return all matches in one reply, as Redis does for a small hash.
+
+        The pattern must be a prefix and `*`."""
         beginning = options[options.index("MATCH") + 1].removesuffix("*")
         found = [pair for pair in self._get(key, "h").items() if pair[0].startswith(beginning)]
         return ["0", [text for pair in found for text in pair]]
@@ -251,8 +253,9 @@ class Store:
         return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Return the members and scores of a sorted set with scores from "LOW" or "(BELOW" to
-        "HIGH"."""
+        """Return the members whose scores are from `low` to `high`, with their scores.
+
+        If `low` begins with "(", its score is excluded."""
         least, most = float(low.removeprefix("(")), float(high)
         rows = [row for row in self._order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows
@@ -264,8 +267,10 @@ class Store:
         return len(self._between(key, low, high))
 
     def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Return members of a set with equal scores, from "[first", "(before", or "-" to "(behind"
-        or "+"."""
+        """Return the members from `low` to `high`, with their scores, which must be equal.
+
+        `low`: "[" and the first member, "(" and the member before it, or "-". `high`: "(" and the
+        member after the last one, or "+"."""
         assert low[0] in "[(-" and high[0] in "(+", (low, high)
         rows = [row for row in self._order(key) if high == "+" or row[0] < high[1:]]
         return [row for row in rows if row[0] > low[1:] or (low[0] == "[" and row[0] == low[1:])]
@@ -318,7 +323,9 @@ class Scripts:
 
 
 def _reply(value: Any) -> Any:
-    """Convert a value like Redis. Numbers become whole, and a list ends at the first nil."""
+    """Convert the result of a script to its reply, as Redis does.
+
+    Redis truncates numbers, and ends a list at its first nil."""
     if type(value) in (str, int):
         return value
     if value is None or value is False:
@@ -339,7 +346,7 @@ def _reply(value: Any) -> Any:
 def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, str]:
     """Return the text of each script, with each key of `lua` replaced by its value.
 
-    Raise LookupError if no script contains a key, because the defect then needs a new anchor."""
+    Raise LookupError if no script contains a key of `lua`."""
     lost, texts = set(lua), dict[str, str]()
     for verb in scripts.NAME_SCRIPTS:
         text = scripts.with_functions(scripts.read(verb))
@@ -355,5 +362,5 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
 
 @cache
 def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
-    """Return the scripts with replaced text."""
+    """Return the scripts with replacements: pairs of a text and the text that replaces it."""
     return Scripts(planted(dict(lua), scripts.CONSTANTS))

@@ -1,8 +1,8 @@
-"""The state of the server, the network, and the clients, and all possible next steps.
+"""The states of the model (server, network, and clients), and all possible next steps of a state.
 
-The clock ticks only if no client and no message can proceed now, so nothing is late without a
-fault. A message, a reply, or a client that is late, lost, or dead is a fault. A run has only a few
-faults. A delayed message arrives, and a paused client continues, at any later time.
+The clock ticks only when no client and no message can proceed, so only a fault can delay them. A
+fault loses or delays a message, or kills or pauses a client. The setting limits the number of
+faults. A delayed message can arrive, and a paused client can continue, at any later time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tests.support.packed import unpack
 from .clients import KEYS, NAMES, Begin, Hold, Lives, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
-EPOCH = 1_700_000_000_000_000  # µs; the value has as many digits as a real clock's
+EPOCH = 1_700_000_000_000_000  # the time of the server at tick 0, in µs
 
 
 @dataclass(frozen=True)
 class Setting:
     """The clients, ticks, faults, and operator actions of an exploration.
 
-    `horizon`: number of ticks. `faults`: number of faults, whose kinds are in `kinds`.
-    `operations`: operator actions in their order, each done at most once. An action is (how, value)
-    of the script `operate`, or ("clear", "").
+    `horizon`: number of ticks. `faults`: maximum number of faults in a run. `kinds`: the kinds of
+    faults, as words. `operations`: actions that an operator may take in this order, each at most
+    once. An action is (how, value) for the script `operate`, or ("clear", "").
     """
 
     name: str
@@ -39,11 +39,12 @@ class Setting:
 
 
 class Client(NamedTuple):
-    """The state of a client. `mode`: live, paused, or dead.
+    """The state of a client. `node`: its number in `Lives`. `mode`: live, paused, or dead.
 
-    `lanes`: the current action of the plan, and that of the renewal thread. Each is ("sent", at,
-    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None. `early`: messages
-    that arrived before the client waited for them. `debts`: pending undos.
+    `lanes`: what the plan waits for, and what the renewal thread waits for. Each is ("sent", at,
+    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None. `at` and `due` are
+    ticks. `early`: messages that arrived before the client waited for them. `debts`: undo requests
+    that are not yet sent.
     """
 
     node: int = 0
@@ -56,9 +57,10 @@ class Client(NamedTuple):
 class State(NamedTuple):
     """The state of the server, the network, and all clients.
 
-    `loose`: messages on the network for which no client waits. A message is ("run", client, verb,
-    argv), ("pop", token, due), or ("push", client, token, element, late). `top`: the largest fence
-    so far. `full`: True if the memory is full.
+    `server`: the number of the server's data. `loose`: what is on the network besides `lanes`: a
+    delayed request ("run", client, verb, argv), an abandoned BLPOP ("pop", token, due), or a
+    published message ("push", client, token, element, late). `operated`: number of operator actions
+    so far. `top`: the largest fence so far. `full`: True if the memory is full.
     """
 
     now: int
@@ -73,7 +75,7 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The record of a token. `bound`: the limit of its share; 0 for none."""
+    """The record of a token. `bound`: the limit of its share, or 0 if the share has no limit."""
 
     state: str
     fence: int
@@ -85,8 +87,8 @@ class Record(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The state of a server as the invariants need it. Times are in ms of the server's clock.
-    `parked`: the time of arrival of each parked waiter."""
+    """The data of the server in a form for the invariants. Times are in ms of the server's clock.
+    `parked`: the arrival of each parked waiter, in µs."""
 
     leases: dict[str, float]
     queue: dict[str, float]
@@ -99,7 +101,7 @@ class Facts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a script, as the invariants need it."""
+    """One run of a script, with the numbers of the server's data before and after it."""
 
     verb: str
     argv: tuple[Any, ...]
@@ -127,7 +129,7 @@ def _record(text: str) -> Record:
     if more and more[0].startswith("/"):
         _, bound, share = more[0].split("/")
     number = int(fence) if fence.isdigit() else -1  # -1 is never a valid fence
-    # The number of the newest renewal follows the state.
+    # `state` is a letter. The number of the newest renewal follows it.
     return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
 
 
@@ -189,7 +191,7 @@ class World:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
     def _execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
-        """Return the server afterwards, the reply as a tuple, and the published messages."""
+        """Run a script. Return the number of the new data, the reply, and published messages."""
         key = (server, now, verb, argv, full)
         found = self._runs.get(key)
         if found is None:
@@ -203,7 +205,7 @@ class World:
         return found
 
     def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
-        """Run a script on the server, and serve the clients that block on its pushed elements."""
+        """Run a script, and deliver its wake-up messages. Return the new state and the run."""
         before = state.server
         server, reply, published = self._execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
@@ -224,8 +226,9 @@ class World:
         return state, Ran(verb, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
-        """Give the wake-up element of a token to the oldest BLPOP. A BLPOP that its client has
-        abandoned comes first."""
+        """Deliver the wake-up message of a token to the oldest BLPOP that waits for it.
+
+        An abandoned BLPOP is older than the current one of its client."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self._pop(state, token)
@@ -258,15 +261,18 @@ class World:
         return round((state.now + self.setting.clients[index].offset) * self.protocol.tick, 9)
 
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
-        """Return the token, fence, end, and permits of the lease that a client treats as held."""
+        """Return token, fence, local expiry, and permits of the lease that a client treats as held.
+
+        Return None if there is none."""
         believed = self.node(state, index).believed
         if believed is None or state.clients[index].mode == "dead":
             return None
         return believed if believed[2] > self.clock(state, index) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
-        """Give an input to a client. Then send the message of the next step in this lane (of the
-        plan or of the renewal thread)."""
+        """Give the input `given` to a client, and then begin the next step in this lane.
+
+        Lane 0 is that of the plan, and lane 1 that of the renewal thread."""
         client, lives, now = state.clients[index], self.lives[index], state.now
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
@@ -296,7 +302,7 @@ class World:
         return state
 
     def _answer(self, state: State, index: int, lane: int) -> State:
-        """Deliver the reply that is on its way to a client."""
+        """Deliver the reply that is on its way to this lane of a client."""
         _, sent, reply = state.clients[index].lanes[lane]
         now = self.clock(state, index)
         if type(reply) is tuple and reply[0] == "ERROR":
@@ -333,7 +339,7 @@ class World:
                 if kind == "sent" and not doing[2]:
                     yield self._executed(state, index, lane)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # The server (or, in async code, a timer) ends the wait in any case.
+                    # The server (in async code, a timer) ends the wait of a paused client too.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     yield ("waited until its timeout", index), _lane(state, index, 0, done), None
                 elif kind == "reply" and live:
@@ -406,7 +412,7 @@ class World:
             yield ("an operator says", how, value), after, ran
 
     def late_steps(self, state: State) -> Steps:
-        """Yield the steps that end a delay, at any time."""
+        """Yield the steps that end the delay of a message or the pause of a client."""
         for item in state.loose:
             if item[0] == "run":
                 _, index, verb, argv = item
@@ -447,8 +453,9 @@ class World:
                     yield ("a message is late", *item[1:4]), state._replace(loose=late), None
 
     def _faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
-        """Yield the faults of a request or a wait. The renewal thread only loses requests and
-        replies."""
+        """Yield the faults that can happen to the request or wait of a lane.
+
+        Requests of the renewal thread can be delayed, and their replies can be lost."""
         client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
         adrift = self._adrift(state, index, lane)
         if kind == "sent":
@@ -472,8 +479,7 @@ class World:
             yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
 
     def _adrift(self, state: State, index: int, lane: int) -> State:
-        """Leave the request of a lane on the network, or its BLPOP on the server. The client no
-        longer waits for the reply."""
+        """Move the request or the BLPOP of a lane to `loose`: its client no longer waits for it."""
         client, spec = state.clients[index], self.setting.clients[index]
         step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
         if kind == "sent":
@@ -514,15 +520,14 @@ def _hashable(reply: Any) -> Any:
 
 
 def _put(state: State, index: int, client: Client) -> State:
-    """Return the state with `client` replaced. This takes a third of the time of
-    `State._replace`."""
+    """Return the state with `client` at `index`. This is three times as fast as `_replace`."""
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)
 
 
 def _lane(state: State, index: int, lane: int, doing: Any) -> State:
-    """Return the state after a client changed its action in a lane."""
+    """Return the state in which a lane of client `index` waits for `doing`."""
     client = state.clients[index]
     lanes = (client.lanes[0], doing) if lane else (doing, client.lanes[1])
     return _put(state, index, client._replace(lanes=lanes))

@@ -1,2 +1,2 @@
-"""Mutants: defects that `python -m tests.mutants` plants into the package. The tests must find each
-of them."""
+"""Mutants: defects that `python -m tests.mutants` plants in the package. The tests must detect each
+mutant."""

@@ -1,4 +1,4 @@
-"""Plant each mutant into a copy of the project, and test the copy. Report undetected mutants.
+"""Plant each mutant in a copy of the project, and test the copy. Report undetected mutants.
 
 A mutant is a defect. mutants.diff lists all mutants.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "django_redis_sync"
-#: Files and folders that the copy needs besides the package.
+#: Files and folders of a copy, besides the package.
 BESIDE = ("docs", "tests", "devtools", "benchmarks", "setup.cfg", "pyproject.toml", "conftest.py")
 #: Number of copies that are tested at the same time.
 AT_ONCE = 2
@@ -37,7 +37,7 @@ def sources() -> dict[Path, str]:
 class Mutant:
     """A defect: `instead` replaces `text`, which must occur exactly once in the package.
 
-    `test`: a file below tests/. At least one test in this file must fail in `make test`."""
+    `test`: the file below tests/ whose tests must detect the defect."""
 
     def __init__(self, name: str, test: str, text: str, instead: str) -> None:
         self.name, self.test, self.text, self.instead = name, test, text, instead

@@ -1,4 +1,4 @@
-"""`python -m tests.soak --minutes N --seed S`: run the soak, and exit with 0 if it is good."""
+"""Run the soak (see tests/soak/run.py). Exit with 0 if it finds no error."""
 
 import argparse
 import random

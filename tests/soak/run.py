@@ -1,8 +1,9 @@
-"""The soak: random work and random faults on two private servers, checked while it runs.
+"""The soak: processes use locks and semaphores on two Redis servers, while random faults happen.
 
-`kept` has an append-only file, so acknowledged writes survive a kill. Two callers must never treat
-an exclusive name as held at the same time. `forgetful` has no persistence. It is killed and
-flushed, so grants are lost there, but nothing else may go wrong.
+The server `kept` has an append-only file, so it keeps acknowledged writes when it is killed. On
+`kept`, two callers must never treat an exclusive name as held at the same time. The server
+`forgetful` has no persistence. It loses its grants when the soak kills or flushes it, but no other
+error may happen.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from tests.support import journal
 from tests.support.history import Replay
 
 SETTINGS = "tests.soak.settings"
-#: Keys and tombstones expire soon, so that even a short run can check that no key is left.
+#: Times in ms. Keys and tombstones expire soon, so a short soak can check that no key is left.
 CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
-#: Seconds after which all keys must have expired. This is longer than the longest lease, a waiter's
-#: deadline, a tombstone, and two GRACE.
+#: Seconds in which all keys must expire after the last call. Each lease, waiter, and tombstone
+#: expires earlier.
 SETTLE = 20.0
-#: Ends of the keys that several names share, or that outlive a name.
+#: Last parts of the keys that may exist after their names expired, or that several names share.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
@@ -49,9 +50,11 @@ LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch
 class Outcome:
     """The result of a soak.
 
-    `journal`, `violations`: events and errors that the checker of the journal found. `overlapping`:
-    exclusive leases that two holders treated as held. `residue`: keys that exist after all leases
-    have expired. `gone`: grants that were lost with the data of a server."""
+    `journal`: counts of the events in the journals. `violations`: errors that the checker of
+    journals found. `believers`: number of exclusive leases. `overlapping`: a text for each two
+    exclusive leases that were treated as held at the same time. `residue`: keys that did not
+    expire. `stuck`: number of processes that did not end. `gone`: number of grants that were lost
+    with the data of a server."""
 
     seed: int
     seconds: float = 0.0
@@ -107,7 +110,7 @@ class Outcome:
 
 
 class Side:
-    """One server, the proxy in front of it, and its journal, which is checked continuously."""
+    """One Redis server, the proxy in front of it, and its journal."""
 
     def __init__(self, alias: str, server: RedisServer, clock: Clock | None, key: str) -> None:
         self.alias, self.server, self.clock = alias, server, clock
@@ -118,7 +121,7 @@ class Side:
         self.seen, self.pruned, self.gone, self.ahead = 0, 0, 0, 0.0
 
     def judge(self) -> None:
-        """Check the new entries of the journal."""
+        """Check the entries that scripts have added to the journal since the last call."""
         self.journal.drain()
         for entry in self.journal.take():
             self.seen += 1
@@ -129,8 +132,7 @@ class Side:
             self.replay.forget()
 
     def lost(self) -> None:
-        """Check the entries written before the server lost its data. Then add a note about the loss
-        for the checker."""
+        """Check the entries that were written before the server lost its data. Add a note."""
         for entry in self.journal.take():
             self.replay.take(entry)
         self.gone += sum(end > self.replay.us / 1000 for end in self.replay.leases())
@@ -153,14 +155,14 @@ class Side:
         self.lost()
 
     def left(self) -> list[str]:
-        """Return the keys of names that should have expired."""
+        """Return the keys that exist and should have expired, with the alias of the server."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
         own = [key for key in keys if key != self.journal.key]
         return [f"{self.alias}: {key}" for key in own if key.rpartition(":")[2] not in LASTING]
 
 
 class Chaos:
-    """The faults. Each is a method that returns the name under which it is counted."""
+    """Causes random faults. Each fault is a method, and `counts` counts its return values."""
 
     def __init__(self, sides: list[Side], chance: random.Random, spawn: Callable[[], Any]) -> None:
         self.sides, self.chance, self.spawn = sides, chance, spawn
@@ -224,9 +226,10 @@ class Chaos:
         return "resized by an operator" * command(side, "resize", name, size) or None
 
     def name(self, side: Side) -> str:
-        """Return a name for an operator action.
+        """Return a random name for an operator action.
 
-        A clear or a resize can cause an overlap, so exclusive names of `kept` are spared."""
+        A clear or a resize can let two callers hold an exclusive name, so exclusive names of `kept`
+        are left out."""
         from .work import KINDS, NAMES
 
         spared = {n for n, kind in KINDS.items() if kind.alone and side.alias == "kept"}
@@ -252,7 +255,8 @@ class Chaos:
         return "database flushed"
 
     def clock(self, side: Side) -> str | None:
-        """Move the clock ahead, so that most leases expire. If it went back, fences could fall."""
+        """Move the server's clock forward, so that most leases expire. Never move it back, because
+        later fences could then be lower."""
         if side.clock is None:
             return None
         side.ahead += self.chance.uniform(0.1, 3.0)
@@ -275,7 +279,7 @@ class Chaos:
 
 
 def command(side: Side, *words: str) -> bool:
-    """Run `manage.py locks` on a server. Return True if it succeeds."""
+    """Run `manage.py locks` for the server of `side`. Return True if the command succeeds."""
     from django.core.management import CommandError
 
     from tests.support.commands import locks
@@ -300,7 +304,7 @@ def soak(seconds: float, seed: int) -> Outcome:
 def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
-    clock = None if reason() else Clock(folder)  # without a compiler, the clock can't be moved
+    clock = None if reason() else Clock(folder)  # None without a C compiler
     moved = {} if clock is None else {"environment": clock.environment}
     kept = stack.enter_context(RedisServer(config=file))
     forgetful = stack.enter_context(RedisServer(**moved))
@@ -313,7 +317,7 @@ def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None
     direct = {f"SOAK_{side.alias}": side.server.url for side in sides}
     proxied = {f"SOAK_{side.alias}": side.proxy.url for side in sides}
     stack.enter_context(mock.patch.dict(os.environ, {**own, **direct}))
-    from .work import NAMES  # sets up Django
+    from .work import NAMES  # this import sets up Django
 
     stack.callback(logging.disable, logging.NOTSET)
     journal.install(key, CONSTANTS)
@@ -379,7 +383,8 @@ def _settle(sides: list[Side]) -> list[str]:
 
 
 def overlaps(path: str) -> tuple[int, list[str]]:
-    """Return the number of exclusive leases, and a line for each overlap of two of them."""
+    """Read the records of exclusive leases in the file `path`. Return their number, and a text for
+    each two leases that were treated as held at the same time."""
     seen: dict[str, list[tuple[int, float, float]]] = {}
     for line in Path(path).read_text().splitlines():
         alias, name, fence, first, last = line.split()

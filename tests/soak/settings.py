@@ -1,4 +1,4 @@
-"""The settings of the tests, with a cache alias for each server of the soak."""
+"""Django settings of the soak: those of the tests, with a cache for each server of the soak."""
 
 import os
 

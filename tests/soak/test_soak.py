@@ -1,4 +1,4 @@
-"""A short soak, and tests of its checks."""
+"""Run a short soak, and test the functions that judge its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .run import Outcome, overlaps
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_server() is None, reason="starts its own servers")
-def test_short_soak_is_good() -> None:
+def test_short_soak_finds_no_error() -> None:
     root = Path(__file__).resolve().parents[2]
     words = [sys.executable, "-W", "error", "-m", "tests.soak", "--minutes", "0.2", "--seed", "7"]
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("DJANGO", "SYNC_TEST"))}
@@ -27,7 +27,7 @@ def test_short_soak_is_good() -> None:
     assert "verdict" in done.stdout and "good" in done.stdout
 
 
-def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -> None:
+def test_overlaps_returns_leases_that_were_held_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "believers"
     path.write_text("kept lock 1 10.0 11.0\nkept lock 2 11.0 12.0\nkept hard 3 10.5 10.6\n")
     assert (3, []) == overlaps(str(path))
@@ -39,7 +39,7 @@ def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("field", ["violations", "unexpected", "residue", "stuck", "overlapping"])
-def test_outcome_is_bad_when_anything_went_wrong(field: str) -> None:
+def test_outcome_is_bad_when_the_soak_found_an_error(field: str) -> None:
     bad, good = Outcome(1), Outcome(1, overlapping=["forgetful lock: this server loses data"])
     setattr(bad, field, 1 if field == "stuck" else ["kept lock: this server doesn't"])
     for outcome, verdict in ((bad, False), (good, True)):

@@ -1,9 +1,9 @@
 """A process of the soak: it acquires, holds, and releases leases in threads and tasks.
 
-`python -m tests.soak.work SEED SECONDS LOG [mortal]`. All processes append to the file LOG. Each
-holder of an exclusive name writes a line `alias name fence first last`, with the first and the last
-time at which it treated its lease as held. It must have stopped before a holder with a larger fence
-began.
+Usage: `python -m tests.soak.work SEED SECONDS LOG [mortal]`. All processes append to the file LOG.
+Each holder of an exclusive name writes a line `alias name fence first last`: the first and the last
+time at which the holder treated its lease as held. `last` must be earlier than the `first` of each
+holder with a larger fence.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ EXPECTED = (LeaseLost, NotAcquired, Unavailable)
 
 
 class Kind(NamedTuple):
-    """A primitive. `alone`: exclusive. `portable`: its leases may be detached, because they expire
-    soon if a handle is lost. `mortal`: also used in processes that are killed."""
+    """A primitive that the soak uses. `make`: returns it for a cache alias. `alone`: True if it is
+    exclusive. `portable`: True if its leases may be detached. `mortal`: True if processes that the
+    soak kills also use it."""
 
     make: Callable[[str], Any]
     permits: tuple[int, ...] = (1,)
@@ -70,12 +71,12 @@ KINDS = {
     "readers": Kind(lambda a: ReadWriteLock("rw", using=a, **KEEP).read, portable=False),
     "writer": Kind(lambda a: ReadWriteLock("rw", using=a, **KEEP).write, portable=False),
 }
-#: The names on the server.
+#: The names of KINDS in Redis. The readers and the writer use one name.
 NAMES = sorted({"rw" if kind in ("readers", "writer") else kind for kind in KINDS})
 
 
 class Log:
-    """Counts, unexpected errors, and the records of exclusive leases."""
+    """Counts and unexpected errors of this process, and the file of records of exclusive leases."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -88,7 +89,7 @@ class Log:
 
 
 class Turn:
-    """One cycle of a worker, in sync or async code."""
+    """One acquire, hold, and release of a random primitive, in sync or async code."""
 
     def __init__(self, chance: random.Random, mortal: bool, log: Log) -> None:
         names = [name for name, kind in KINDS.items() if kind.mortal or not mortal]
@@ -97,14 +98,14 @@ class Turn:
         self.permits, self.patience = chance.choice(self.kind.permits), chance.choice(PATIENCE)
         self.hold = chance.choice((0.0, 0.001, 0.003, 0.003, 0.01))
         if chance.random() < 0.01:
-            self.hold = chance.choice((0.4, 0.4, 2.5))  # longer than some leases
+            self.hold = chance.choice((0.4, 0.4, 2.5))  # longer than the timeout of some leases
         self.extra = chance.choice(("", "", "", "", "renew", "owned", "handle", "again", "drop"))
         if self.extra == "drop" and (chance.random() > 0.05 or not self.kind.mortal):
             self.extra = ""
         self.fence, self.first, self.last = 0, 0.0, 0.0
 
     def look(self, lease: Lease) -> None:
-        """Record that the lease is treated as held now."""
+        """If the lease is treated as held, record the time."""
         now = time.monotonic()
         if lease.held:
             self.fence, self.first, self.last = lease.fence, self.first or now, now
@@ -132,7 +133,7 @@ class Turn:
                 os.write(self.log.file, row.encode())
 
     async def use(self, io: Any, thing: Any, lease: Lease) -> None:
-        """Hold the lease, and release it."""
+        """Hold the lease, do what `extra` says, and release it."""
         if self.extra in ("renew", "owned"):
             await io.do(lease, self.extra)
         elif self.extra == "again" and self.name == "again":
@@ -152,7 +153,7 @@ class Turn:
 
 
 async def work(io: Any, chance: random.Random, mortal: bool, log: Log, end: float) -> None:
-    """Do turns until `end`. In async code, some are cancelled at a random await."""
+    """Run turns until the time `end`. In async code, cancel some turns at a random time."""
     while time.monotonic() < end:
         turn = Turn(chance, mortal, log).run(io)
         try:
@@ -169,7 +170,7 @@ async def work(io: Any, chance: random.Random, mortal: bool, log: Log, end: floa
 
 
 def main(seed: str, seconds: str, path: str, *mortal: str) -> None:
-    """Work in threads, and in tasks on one event loop. Print the counts as JSON."""
+    """Work in threads, and in tasks of one event loop. Print counts and errors as JSON."""
     log, end = Log(path), time.monotonic() + float(seconds)
 
     def worker(io: Any, number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Run commands in tests."""
+"""Run other programs and `manage.py locks` in tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.core.management import call_command
 
 
 def run(*words: object, cwd: Path, **env: str) -> str:
-    """Run a command, check that it succeeds, and return its output."""
+    """Run a program, check that it succeeds, and return its output. `env`: added variables."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -26,7 +26,7 @@ def run(*words: object, cwd: Path, **env: str) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if a process of this user runs. A zombie has ended, but is not reaped."""
+    """Return True if the process `pid` runs. Return False for a zombie, which has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -42,7 +42,9 @@ def accepts(port: int) -> bool:
 
 
 def locks(*words: str, **options: Any) -> str:
-    """Call `manage.py locks` in this process. Return its output. `stdout`: a stream for it."""
+    """Call `manage.py locks` in this process, and return its output.
+
+    `stdout`: a stream for the output, if the type of the stream matters."""
     out = options.pop("stdout", None) or StringIO()
     call_command("locks", *words, stdout=out, **options)
     return str(out.getvalue())

@@ -1,8 +1,8 @@
 """Fronts: TCP servers between clients and a real Redis server.
 
-A front answers some commands as its test says. It forwards the others to its own database of one
-Redis server. Several fronts can stand for the nodes of a Cluster or the servers of a quorum, so no
-test has to start a server for each.
+A test chooses which commands a front answers, and how. The front forwards all other commands to the
+real server. Each front has a database of this server. So a test can use a front for each node of a
+Cluster or each server of a quorum, and starts no servers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The names of scripts by SHA and by source. A journal changes both.
+#: The name of each script by its SHA and by its source. A journal changes the source, so a script
+#: can have several entries.
 _scripts: dict[str, str] = {}
 
 
@@ -40,15 +41,15 @@ def _script(text: str) -> str:
 
 
 class Impatient(Lock):
-    """A lock that waits at most 0.5 s for each answer of its server."""
+    """A lock that waits at most 0.5 s for each answer of Redis."""
 
     _attempt = 0.5
 
 
 class Command(list[str]):
-    """The words of a command, received on connection number `connection`.
+    """The words of a Redis command that a front received on connection number `connection`.
 
-    `verb`: the name of the script that it runs, or its first word."""
+    `verb`: the name of the script that the command runs, or the command's first word."""
 
     connection = 0
 
@@ -59,15 +60,16 @@ class Command(list[str]):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the script by name."""
+        """The arguments of the script that this command runs, by name."""
         return scripts.arguments_of(self.verb, self[3 + int(self[2]) :])
 
 
 class Front:
     """A front with an address of its own.
 
-    `received`: all commands so far. `opened`: number of connections so far. `raw`: a client of the
-    front's database, which does not pass the front. `alias`: its cache alias, if it has one.
+    `received`: all commands that it has received. `opened`: number of connections that clients have
+    opened. `raw`: a Redis client that reads the front's database directly. `alias`: the cache alias
+    of the front, or "".
     """
 
     alias = ""
@@ -83,10 +85,11 @@ class Front:
         self.url = f"redis://{HOST}:{self.port}/{database}"
 
     def answer(self, verb: str, reply: Any, times: int = 10**9) -> None:
-        """Answer the next commands `verb`, of a script or of Redis, with `reply`.
+        """Answer the next `times` commands `verb` with `reply`, instead of forwarding them.
 
-        `reply`: a list of texts; a text such as "+OK" or "-ERR no"; bytes as they are sent; SILENCE
-        or CUT; or a function that gets the command and `forward()` and returns any of these.
+        `verb`: the name of a script or of a Redis command. `reply`: a list of texts, a text such as
+        "+OK" or "-ERR no", bytes as they are sent, SILENCE, CUT, or a function that gets the
+        command and `forward()` and returns any of these.
         """
         self._replies.setdefault(verb, []).extend([reply, times])
 
@@ -95,15 +98,15 @@ class Front:
         self._replies.clear()
 
     def verbs(self, *wanted: str) -> list[str]:
-        """Return the verbs of the commands received so far that are among `wanted`."""
+        """Return the verb of each received command, in order, if it is one of `wanted`."""
         return [one.verb for one in self.received if one.verb in wanted]
 
     def connections_of(self, verb: str) -> int:
-        """Return the number of connections on which commands `verb` arrived."""
+        """Return the number of connections on which the front received commands `verb`."""
         return len({one.connection for one in self.received if one.verb == verb})
 
     def arguments(self, verb: str) -> list[dict[str, Any]]:
-        """Return the arguments of each run of a script so far."""
+        """Return the arguments of each received call of the script `verb`."""
         return [one.arguments for one in self.received if one.verb == verb]
 
     @property
@@ -121,7 +124,7 @@ class Front:
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def down(self) -> None:
-        """Close all connections, and refuse further ones."""
+        """Close all connections, and refuse new connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -143,7 +146,7 @@ class Front:
 
     def _serve(self, client: socket.socket, number: int) -> None:
         self._open.add(client)
-        # If the server is down, the client's connection ends at once.
+        # If the real server is down, close the client's connection.
         with client, contextlib.suppress(OSError), socket.create_connection(self._to) as server:
             with contextlib.suppress(OSError, ValueError):
                 self._converse(client, server, number)
@@ -196,13 +199,13 @@ class Front:
         return reply
 
 
-#: The first bytes of a reply that begins with its length: a string, or in RESP3 also a verbatim
-#: string or an error.
+#: First bytes of the replies that begin with their length in bytes: a string, and in RESP3 also a
+#: verbatim string and an error.
 BULK = (b"$", b"=", b"!")
 
 
 def _read(file: Any) -> bytes:
-    """Return the next command or reply as bytes. Return b"" at the end."""
+    """Return the bytes of the next command or reply, or b"" if the connection was closed."""
     line: bytes = file.readline()
     count = int(line[1:]) if line[:1] in (*BULK, b"*", b">", b"%", b"~") else 0
     if line[:1] in BULK:

@@ -1,7 +1,8 @@
-"""Check a journal by replaying it entry by entry, because a server runs one script at a time.
+"""The checker of journals. It replays the entries of a journal, and checks each entry by RULES.
 
-The checker has its own implementation of the rules. It compares arguments (ARGV), writes, and
-replies, and ignores the records that the scripts store.
+Redis runs one script at a time, so the entries have a definite order. The checker implements the
+rules of the protocol without the scripts. It reads the arguments, the writes, and the reply of each
+run of a script, and ignores the records that the script stores.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def shorten(entry: Entry) -> str:
     writes = "; ".join(" ".join(str(w)[:16] for w in write) for write in entry.writes)
     reply = " ".join(map(str, entry.reply)) or entry.error
     line = f"{entry.seq} @{entry.us} {entry.verb} {entry.name} [{words}] -> {reply} | {writes}"
-    shown = "".join(char if char.isprintable() else "." for char in line)  # the compact state
+    # The text of a compact state has control characters.
+    shown = "".join(char if char.isprintable() else "." for char in line)
     return shown if len(shown) < 400 else f"{shown[:400]} ..."
 
 
@@ -68,19 +70,19 @@ class Violation:
 
 @dataclass(slots=True)
 class _Token:
-    """The known facts about one acquire."""
+    """What the entries so far say about a token."""
 
     lease: float = math.inf  # requested duration in ms
     permits: int = 1
     limit: float = math.inf
-    channel: str = "-"  # the channel of its event loop
+    channel: str = "-"  # channel of the caller's event loop; "-" in sync code
     share: str = ""
-    bound: float = math.inf  # the limit of its share
-    known: bool = False  # True if its request is in the journal
+    bound: float = math.inf  # limit of the share
+    known: bool = False  # True after an entry for an acquire of the token
     fence: int = 0
-    nth: int = 0  # number of its newest renewal
-    ended: str = ""
-    ended_in: int = 0  # number of the epoch
+    nth: int = 0  # number of the newest renewal
+    ended: str = ""  # why the token has ended, for example "released"; "" if it has not
+    ended_in: int = 0  # epoch in which the token ended; a restart or a flush begins an epoch
     unclaimed: bool = False
 
     @property
@@ -95,23 +97,25 @@ class _Name:
         self.fence = self.us = 0
         self.override: int | None = None
         self.paused = self.seen = False
-        #: Why the state is unknown, for example after a restart. Empty if it is known.
+        #: The reason why the state is unknown, for example "restarted". Empty if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
         self.wipe()
 
     def wipe(self) -> None:
-        self.leases: dict[str, float] = {}  # token -> end
+        self.leases: dict[str, float] = {}  # token -> end of its lease in ms
         self.deadlines: dict[str, float] = {}
         self.packed: Packed | None = None  # the compact state
-        self.expanding: tuple[str, float] | None = None  # the lease that an expansion will write
-        self.channels: set[str] = set()  # event loops whose heartbeats are among the deadlines
-        self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs of its arrival
+        self.expanding: tuple[str, float] | None = (
+            None  # the lease that this expansion writes again
+        )
+        self.channels: set[str] = set()  # channels of event loops, which also have deadlines
+        self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
-        self.arrived: dict[str, int] = {}  # waiters of a name with shares -> their order
-        self.held: dict[str, int] = {}  # the unexpired leases -> weight
+        self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
+        self.held: dict[str, int] = {}  # token -> permits of its unexpired lease
         self.used = 0
-        # The expiry of each key; None if it is unknown or the key doesn't exist.
+        # The expiry of each key in ms, or None if the expiry is unknown or the key doesn't exist.
         self.expires: dict[str, float | None] = dict.fromkeys(_KEYS)
 
     def hold(self, token: str, end: float, weight: int, now: int) -> None:
@@ -129,7 +133,7 @@ class _Name:
             self.loose(token)
 
     def members(self, key: str) -> Any:
-        """Return the contents of a key, or True for a key that exists while the name is in use."""
+        """Return the members of a key. Return True for `info`, whose fields aren't replayed."""
         contents = {"leases": self.leases, "waiters": self.deadlines}
         return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
 
@@ -138,7 +142,7 @@ _KEYS = ("leases", "queue", "waiters", "info", "parked")
 
 
 class History:
-    """The result of a replay: `violations`, and counts of events."""
+    """The result of a replay: the violations of RULES, and the number of each kind of event."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -170,7 +174,7 @@ def judge(
 
 
 class Replay:
-    """A replay that takes one entry after the other. `history`: what it has found so far."""
+    """Replays the entries of a journal one by one. `history`: the result so far."""
 
     def __init__(self, constants: Mapping[str, int] = CONSTANTS) -> None:
         self.history, self.constants = History(), constants
@@ -179,12 +183,12 @@ class Replay:
         self.epoch, self.us, self.turn = "", 0, 0
 
     def leases(self) -> Iterator[float]:
-        """Yield the end of each lease in ms, including expired ones."""
+        """Yield the end of each lease in ms, including expired leases."""
         for at in self.names.values():
             yield from at.leases.values()
 
     def forget(self) -> None:
-        """Forget the tokens that neither hold nor wait. Their tombstones must have expired."""
+        """Forget the tokens that neither hold nor wait, to save memory."""
         live = {
             (name, token)
             for name, at in self.names.items()
@@ -194,7 +198,7 @@ class Replay:
 
     def bad(self, rule: str, text: str) -> None:
         if not self.at.unsure:
-            # The last of the recent entries is this entry.
+            # `recent` ends with this entry.
             violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
             self.history.violations.append(violation)
 
@@ -212,14 +216,14 @@ class Replay:
         return self.at.used + mine.permits <= self.limit_of(mine) and self.within(mine)
 
     def within(self, mine: _Token) -> bool:
-        """Return True if the limit of its share allows the grant."""
+        """Return True if the limit of its share allows the permits of a token."""
         if mine.bound == math.inf:
             return True
         held = sum(n for t, n in self.at.held.items() if self.token(t).share == mine.share)
         return held + mine.permits <= mine.bound
 
     def alive(self, token: str) -> bool:
-        """Return True if the heartbeats of a waiter and of its event loop are recent enough."""
+        """Return True if neither a waiter nor its event loop has missed its heartbeat deadline."""
         own = self.at.deadlines.get(token, 0) > self.now
         return own and self.beats(self.token(token).channel)
 
@@ -227,7 +231,8 @@ class Replay:
         return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
 
     def waiting(self, but: str = "") -> Iterator[str]:
-        """Yield the live waiters in their order, except those that need more than the limit."""
+        """Yield the live waiters in their order, except `but`. Omit those that ask for more permits
+        than the limit."""
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
@@ -239,7 +244,7 @@ class Replay:
     def take(self, entry: Entry) -> None:
         history = self.history
         if entry.verb == "!wiped":
-            history.epochs += 1  # tombstones are lost, too
+            history.epochs += 1  # a flush also deletes tombstones
             for at in self.names.values():
                 at.wipe()
                 at.override, at.paused = None, False
@@ -277,7 +282,7 @@ class Replay:
             self.check_expiry()
 
     def believed(self, entry: Entry) -> None:
-        """Check the local expiry that a holder has reported."""
+        """Check a note of a holder about its local expiry."""
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
@@ -293,10 +298,10 @@ class Replay:
         for at in self.names.values():
             at.unsure = "restarted"
             if entry.us < self.us:
-                at.fence = 0  # fences are times, so they may be lower
+                at.fence = 0  # fences follow the clock, which went back
 
     def compare(self) -> None:
-        """Expire what has ended. Then compare the expected state with the one before the script."""
+        """Expire leases and keys. Compare the expected state with the one that the script found."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
             # The clock went back, so expired leases that were not removed count again.
@@ -312,8 +317,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # The keys of a name expire at the same time, and `check_expiry` has checked this time.
-            # In the millisecond of this time, the server may still have the expired keys.
+            # The keys of the name have expired. `check_expiry` has checked that none expires too
+            # early. In the millisecond of their expiry, the server may still have them.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
@@ -335,8 +340,8 @@ class Replay:
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
-        self.gone: dict[str, tuple[float, int]] = {}  # tokens that left the queue in this script
-        self.was: dict[str, float] = {}  # deadlines that were removed
+        self.gone: dict[str, tuple[float, int]] = {}  # waiters that this script removed
+        self.was: dict[str, float] = {}  # deadlines of these waiters
         self.wakes: dict[str, float] = {}
         self.fences: list[str] = []
         asked_fence = int(said.get("fence", 0))
@@ -347,7 +352,8 @@ class Replay:
                 mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                mine.permits = int(said["permits"])  # a downgraded lease has ended
+                # A held lease may have been downgraded to one permit.
+                mine.permits = int(said["permits"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
                 at.paused = self.how == "pause"
@@ -374,7 +380,7 @@ class Replay:
             own(*([key[5:]] if part == "wake" else []), *args)
         elif part in _KEYS and command in ("PEXPIREAT", "PERSIST"):
             expiry = float(args[0]) if command == "PEXPIREAT" else math.inf
-            if self.at.members(part):  # otherwise the key doesn't exist
+            if self.at.members(part):  # without members, the key doesn't exist
                 self.at.expires[part] = expiry
             if part == "leases" and self.at.packed:
                 self.at.expires["leases"] = self.at.expires["info"] = expiry
@@ -391,10 +397,11 @@ class Replay:
         if new.holder and not same:
             self.put_lease(new.holder, new.ends)
             self.fences.append(str(new.fence))
-        self.at.expires["leases"] = self.at.expires["info"]  # a name without leases has this key
+        # In compact state, this key exists even without a lease.
+        self.at.expires["leases"] = self.at.expires["info"]
 
     def on_del_leases(self) -> None:
-        """Begin an expansion. A later write of the script stores the lease again."""
+        """Note that the script expands the name. A later write stores the same lease again."""
         at = self.at
         if at.packed and at.packed.holder:
             at.expanding = at.packed.holder, at.packed.ends
@@ -529,7 +536,7 @@ class Replay:
         at.hold(token, end, mine.weight, now)
 
     def keep(self, kept: _Token, end: float) -> None:
-        """Check permits that `min_hold` retains after a release, under a token without an owner."""
+        """Check a lease without an owner, which retains the permits of a release for `min_hold`."""
         hold = int(self.entry.said["hold"])
         if not self.by_owner or self.me in self.at.held:
             self.bad("owner", "permits are retained for a lease that was not released")
@@ -542,7 +549,7 @@ class Replay:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
         shadow = own and self.how == "shadow"
-        mine.nth = 0  # the renewals of a new lease start at 0
+        mine.nth = 0  # renewals are numbered from the grant
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
@@ -559,8 +566,8 @@ class Replay:
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
-            # An unfair request may overtake the first waiter if this waiter came less than a
-            # heartbeat ago. The age is 1 ms less because times are rounded.
+            # An unfair request may overtake a first waiter that came less than HEARTBEAT ago. The
+            # age is 1 ms less because times are rounded.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -658,7 +665,7 @@ class Replay:
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
         tombstone = str(self.entry.said["tombstone"])
-        if how == "lost":  # a release in this mode only counts
+        if how == "lost":  # the script only counts a lost lease
             if word != "ok" or self.entry.writes:
                 self.bad("answer", f"{word}, and the script did more than count")
         elif how in ("release", "share"):
@@ -708,7 +715,7 @@ class Replay:
     def check_handoff(self) -> None:
         """Check that no permit is free while the first live waiter could get it."""
         verb, word, at = self.entry.verb, self.entry.reply[0], self.at
-        # The mode "lost" of a release only counts.
+        # In mode "lost", a release frees no permits. The script only counts a lost lease.
         may_free = self.how != "lost" and (
             (verb == "acquire" and word in ("wait", "no"))
             or (verb == "acquire" and self.was_queued and self.me in self.granted)
@@ -721,7 +728,7 @@ class Replay:
         head = next(self.waiting(), None)
         if head is not None and self.fits(self.token(head)):
             self.bad("handover", f"{head[:8]} waits, {at.used} permits are in use")
-        # The first waiter of each share is in the queue if it fits.
+        # If the share has permits left, its first waiter must be in the queue.
         firsts = dict[str, str]()
         for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
             if token in at.queue or token in at.parked:
@@ -732,7 +739,9 @@ class Replay:
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
     def check_removed(self) -> None:
-        """Check that each waiter that this script removed from the queue had to leave."""
+        """Check each waiter that this script removed from the queue.
+
+        It must be granted, dead, or ended, or must ask for more permits than the limit."""
         for token in self.gone:
             mine = self.token(token)
             if token in self.at.queue or token in self.at.parked:
@@ -746,7 +755,7 @@ class Replay:
                 self.bad("place", f"{token[:8]} was removed from the queue")
 
     def check_expiry(self) -> None:
-        """Check that the keys expire, and not before their contents."""
+        """Check that the keys expire, and that none expires before a lease or a waiter."""
         at = self.at
         latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
         marked = at.paused or at.override is not None

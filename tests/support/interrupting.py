@@ -1,4 +1,7 @@
-"""Interrupt a call at each of its bytecodes in turn, as an exception of a signal handler may."""
+"""Run a call again and again, and raise an exception at another of its bytecodes each time.
+
+The exception stands for one that a signal handler raises, which can happen at any bytecode.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from linecache import getline
 from types import FrameType
 from typing import Any
 
-#: The files with the code of an admission.
+#: The files with the code that admits a request.
 ADMISSION = ("limits/admission.py", "limits/identity.py")
 
 
@@ -18,25 +21,26 @@ class Interrupted(BaseException):
 
 
 def at_any_step(frame: FrameType, event: str) -> bool:
-    """Return True at each line and each bytecode."""
+    """Return True for the event of a line or of a bytecode."""
     return event in ("line", "opcode")
 
 
 def inside_ours(frame: FrameType, event: str) -> bool:
-    """Return True at each bytecode, except at a return to a caller outside of the package. An
-    exception at such a return would be an exception in the caller's code."""
+    """Return True for a bytecode, unless it returns to a caller outside of the package.
+
+    An exception at such a return would be an exception in the caller's code."""
     return event == "opcode" and not _returns_to_us(frame)
 
 
 def before_returns(frame: FrameType, event: str) -> bool:
-    """Return True at each bytecode except returns, at which CPython 3.11 runs no signal handler."""
+    """Return True for a bytecode, unless it returns. CPython 3.11 runs no signal handler there."""
     return event == "opcode" and not _returns(frame)
 
 
 def handles_signals(frame: FrameType, event: str) -> bool:
-    """Return True where CPython may run a signal handler.
+    """Return True for a bytecode at which CPython may run a signal handler.
 
-    It runs none in frames without a line, and none at the end of an except block."""
+    CPython runs no handler in a frame without a line, nor at the end of an except block."""
     if frame.f_lineno is None or not inside_ours(frame, event):
         return False
     return "stop.value" not in getline(frame.f_code.co_filename, frame.f_lineno)
@@ -61,18 +65,18 @@ def interruptions(
     where: Callable[[FrameType, str], bool] = inside_ours,
     after: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Run `call` repeatedly, with an exception at the next event in each run. Yield its place.
+    """Run `call` repeatedly. Run N raises `Interrupted` at event N. Yield the place of each event.
 
-    Events are those in frames of `files` for which `where` returns True. The last run has fewer
-    events, so no exception is raised. `after`: count events only from the first frame of a function
-    with one of these names.
+    An event is a trace event in a frame of `files` for which `where` returns True. The run that has
+    no event N ends the iteration. `after`: if it names functions, events count only after the first
+    frame of one of these functions.
     """
     for nth in range(1, 5000):
         place = _interrupted(call, files, where, after, nth)
         if place is None:
             return
         yield place
-    raise AssertionError("the call never ended without an interruption")
+    raise AssertionError("the call has more than 4999 events")
 
 
 def _interrupted(
@@ -82,7 +86,7 @@ def _interrupted(
     after: tuple[str, ...],
     left: int,
 ) -> str | None:
-    """Return the place where a run was interrupted, or None if it wasn't."""
+    """Run `call` with an exception at event `left`. Return its place, or None if there is none."""
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

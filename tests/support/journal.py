@@ -1,8 +1,9 @@
-"""Write an entry for each run of a script to a Redis list, the journal. `history.py` checks it.
+"""The journal: a Redis list with an entry for each run of a script. `history.py` checks it.
 
-The source of each script is wrapped. In it, a local `redis` shadows the real one and records the
-writes, so the checker doesn't rely on the script's reply. A wrapped script takes two to three times
-as long. A script doesn't declare the journal's key, so a journal needs a single server.
+This module wraps the source of each script. In the wrapper, a local variable `redis` replaces the
+real one and records the script's writes, so the checker doesn't rely on the reply. A wrapped script
+takes two to three times as long. Scripts don't declare the journal's key, so a journal works on a
+single server, but not on a Cluster.
 
     with journalling(redis_url) as journal:
         ...
@@ -35,10 +36,11 @@ CHUNK = 5000
 
 _compose, _constants = scripts.compose, scripts.CONSTANTS
 
-# Entry: run id, µs, verb, name, ARGV, reply, state before, writes, error.
-# The state before: the packed text or the number of leases, and the length of the queue.
-# A write: command, key (its part after the name, or the whole key of something else), arguments. A
-# ZREM of a lease ends with 1 if the token's wake list still existed.
+# An entry has: run id of the server, time in µs, script, name, ARGV, reply, state, writes, error.
+# The state is that before the script: the compact state or the number of leases, and the length of
+# the queue. A write has: command, key, arguments. The key is only the part after the name, or the
+# whole key if it doesn't belong to the name. A ZREM of a lease has a further item: 1 if the wake
+# list of its token existed.
 PRELUDE = """
 local journal_real, journal_time, journal_writes = redis, nil, {}
 local journal_skip = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
@@ -122,9 +124,9 @@ class Entry(NamedTuple):
 
 
 def wrap(verb: str, source: str, key: str) -> str:
-    """Return the source of a script, wrapped so that it writes the journal."""
+    """Return the source of a script, wrapped so that each run adds an entry to a journal."""
     if not re.fullmatch(r"[\w:{}.-]+", key):
-        raise ValueError(f"a journal key must be plain, not {key!r}")
+        raise ValueError(f"invalid character in the journal key {key!r}")
     return PRELUDE + source + CODA % {"key": key, "verb": verb}
 
 
@@ -149,9 +151,9 @@ class Journal:
         self.drained: list[bytes | str] = []
 
     def drain(self) -> int:
-        """Move the entries from the server to this process, for example before a flush or a kill.
+        """Move the entries from the server to `drained`, for example before a flush or a kill.
 
-        Return their number."""
+        Return the number of moved entries."""
         lines: list[bytes] = self.client.lrange(self.key, 0, -1)
         if lines:
             self.client.ltrim(self.key, len(lines), -1)
@@ -159,12 +161,12 @@ class Journal:
         return len(lines)
 
     def note(self, word: str) -> None:
-        """Add a note for the checker, for example `wiped`: the test has deleted the keys."""
+        """Add a note for the checker. The note `wiped` says that the test has deleted all keys."""
         self.drain()
         self.drained.append(word)
 
     def take(self) -> list[Entry]:
-        """Return the drained entries, and forget them."""
+        """Return the drained entries, and remove them from `drained`."""
         taken, self.drained = self.drained, []
         return [parse(seq, line) for seq, line in enumerate(taken)]
 
@@ -179,8 +181,8 @@ class Journal:
             start += len(chunk)
 
     def check(self) -> Any:
-        """Return the history. Raise AssertionError if it has violations."""
-        from .history import judge  # imports this module
+        """Check all entries, and return their history. Raise AssertionError at a violation."""
+        from .history import judge  # a circular import
 
         history = judge(self, self.constants)
         assert history.entries, f"nothing was written to the journal {self.key}"
@@ -189,7 +191,7 @@ class Journal:
 
 
 def install(key: str, constants: Mapping[str, int] | None = None) -> None:
-    """Let this process run wrapped scripts, optionally with other constants."""
+    """Make this process run wrapped scripts, optionally with other values of constants."""
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
@@ -204,7 +206,7 @@ def uninstall() -> None:
 
 
 def install_from_env() -> None:
-    """Let a child process write the journal of its parent, if there is one."""
+    """In a child process, use the journal of the parent process, if there is one."""
     if key := os.environ.get(ENV_KEY):
         install(key, json.loads(os.environ.get(ENV_CONSTANTS, "{}")))
 
@@ -216,9 +218,9 @@ def _is_composing() -> bool:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # `script` looks up `compose` at each call, and other modules may have imported `script`.
+    # Replace `compose`, which `script` looks up at each call. Other modules have imported `script`.
     scripts.compose = compose
-    while _is_composing():  # a call in another thread would cache its former result
+    while _is_composing():  # another thread would cache a script of the former `compose`
         time.sleep(0.001)
     scripts.script.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants

@@ -15,8 +15,9 @@ from django_redis_sync.protocol.keys import display
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use new background threads for the test, which have registered no name. Stop them from
-    registering names after the test."""
+    """Use new renewal and housekeeping threads for the test, which have registered no name.
+
+    After the test, discard the names that they have not yet registered."""
     for each in renewal._renewers.values():  # discard pending names of earlier tests
         each.housekeeper.forget()
     mine: dict[str, renewal.LeaseRenewer] = {}
@@ -33,5 +34,5 @@ def waiting_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def listed(*wanted: str, using: str | None = None) -> bool:
-    """Return True if the registry contains these display names."""
+    """Return True if the name registry in Redis contains these display names."""
     return set(wanted) <= {display(name, key) for name, key in names_in_use(using=using)}

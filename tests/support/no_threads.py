@@ -8,7 +8,7 @@ import pytest
 
 
 class NoThreads:
-    """In the `with` block, no thread of the library can start. `tried`: number of attempts."""
+    """In the `with` block, no thread of the library can start. `tried`: number of failed starts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self.tried = monkeypatch, 0

@@ -1,4 +1,4 @@
-"""Helpers for tests of operators: the command, states of names, and a private server."""
+"""Helpers for tests of what operators use: `manage.py locks`, the admin page, and statuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def failed(*words: str, **options: Any) -> tuple[int, str]:
 
 
 def act(action: str, name: str, *words: str, key: str | None = None, **options: Any) -> str:
-    """Run an action of the command, also on a name that was never used. Return its output."""
+    """Run an action of `manage.py locks`, even on a name that was never used. Return the output."""
     create = ["--create"] * (action in ("pause", "resize") and "--reset" not in words)
     return locks(action, name, *words, *create, *(["--key", key] if key else []), **options)
 
@@ -40,7 +40,7 @@ def status_of(name: str, key: str | None = None, **options: Any) -> Any:
 
 
 def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
-    """Return True if `acquire()` grants a permit at once. The permit is released again."""
+    """Return True if `acquire()` grants a permit at once. Release the permit."""
     lease = Semaphore(name, limit, **options).acquire(blocking=False)
     if lease is not None:
         lease.release()
@@ -49,7 +49,9 @@ def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
 
 @pytest.fixture(name="private")
 def private_server(new_server: Callable[..., RedisServer], settings: Any) -> Callable[..., str]:
-    """Return a function that starts a server with a configuration, as the cache alias `private`."""
+    """Return a function that starts a Redis server as the cache `private`, and returns its URL.
+
+    Its arguments are settings of redis.conf, and parts of the cache's URL."""
 
     def start(*, login: str = "", database: int = 0, scheme: str = "redis", **config: Any) -> str:
         words = {name.replace("_", "-"): value for name, value in config.items()}

@@ -16,7 +16,9 @@ _HEAD = struct.Struct("<Bddd")
 
 
 class Packed(NamedTuple):
-    """The compact state. Without a holder, `ends` (in ms) is 0, `holder` and `record` are empty."""
+    """The fields of a compact state. `ends`: the end of the lease in ms.
+
+    If the name has no holder, `ends` is 0, and `holder` and `record` are empty."""
 
     format: int
     fence: int
@@ -29,18 +31,18 @@ class Packed(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Number of permits that the lease takes."""
+        """Number of permits that the lease takes, or 0 if the name has no holder."""
         permits = int(self.record.split(" ")[3]) if self.holder else 0
         return permits or (CONSTANTS["EXCLUSIVE"] if self.holder else 0)
 
     @property
     def leases(self) -> dict[str, float]:
-        """The end of each lease in ms by its token, as in expanded state."""
+        """The end of each lease in ms, by token. This is what the key has in expanded state."""
         return {self.holder: float(self.ends)} if self.holder else {}
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of the info key in expanded state."""
+        """The fields that the info key would have in expanded state."""
         found = {"#fence": str(self.fence), "#expiry": str(self.expiry), "#seen": self.seen}
         found["#extra"] = str(max(0, self.weight - 1))
         more = {"#peak": self.peak, self.holder: self.record}
@@ -58,7 +60,7 @@ def unpack(packed: bytes) -> Packed:
 
 
 def packed_of(client: Any, leases: str) -> Packed | None:
-    """Return the compact state of the name with this key, or None if its state is expanded."""
+    """Return the compact state under the key `leases`, or None if the name is expanded."""
     with _ignoring_another_type():
         if packed := client.hget(leases, "#"):
             return unpack(packed)
@@ -66,7 +68,7 @@ def packed_of(client: Any, leases: str) -> Packed | None:
 
 
 def leases_of(client: Any, leases: str) -> dict[str, float]:
-    """Return the expiry of each lease in ms, in ascending order, including expired leases."""
+    """Return the end of each lease in ms, by token, in ascending order. Include expired leases."""
     while True:  # the key may change its type between the two commands
         if packed := packed_of(client, leases):
             return packed.leases

@@ -1,4 +1,4 @@
-"""Log clients in to the admin, and read its pages as a reader sees them."""
+"""Log test clients in to the Django admin, and read what its pages show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERRING = ("for", "form", "aria-labelledby", "aria-describedby", "aria-control
 
 
 def client_of(*codenames: str, **options: bool) -> Client:
-    """Return a client that is logged in as a member of the staff with these permissions."""
+    """Return a test client that is logged in as a staff user with these permissions."""
     name = "-".join(codenames) or "no-permission"
     user, _ = User.objects.get_or_create(username=name, is_staff=True)
     user.set_password("right")
@@ -31,7 +31,7 @@ def client_of(*codenames: str, **options: bool) -> Client:
 
 
 def unreachable_redis() -> override_settings:
-    """Return settings whose Redis does not answer."""
+    """Return settings with a cache whose Redis server is down."""
     location = f"redis://:hunter2@127.0.0.1:{free_port()}/0"
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
     return override_settings(CACHES={"default": cache})
@@ -40,9 +40,9 @@ def unreachable_redis() -> override_settings:
 class Page(HTMLParser):
     """The part of a page that this project writes, and the ids and links of the whole page.
 
-    `text`: what a reader sees. `lines`: the same with a line for each block, and with the targets
-    of links and the values of inputs. `cells`: the cells of each table row with an id, by their
-    labels. `parts`: the text of each element with an id. `html`: everything.
+    `text`: the visible text. `lines`: the visible text with a line for each block, and with the
+    targets of links and the values of inputs. `cells`: the text of each table cell, by the id of
+    its row and the label of its column. `parts`: the text of each element with an id, by the id.
     """
 
     def __init__(self, html: str) -> None:
@@ -108,14 +108,16 @@ class Page(HTMLParser):
 
 
 def get(client: Client, address: str = "", status: int = 200, **options: Any) -> Page:
-    """Return an admin page, and check the status of the response. `address`: below LIST, or
-    absolute."""
+    """Request an admin page, check the status of the response, and return the page.
+
+    `address`: a path that begins with "/", or a path below LIST."""
     response = client.get(address if address.startswith("/") else LIST + address, **options)
     assert status == response.status_code, response.content.decode()[-2000:]
     return Page(response.content.decode())
 
 
 def get_list(client: Client, *ids: str, query: str = "") -> Page:
-    """Return the list page as soon as it has rows with these ids. A process registers names in the
-    background, and each name at most once a minute."""
+    """Wait until the list page has rows with these ids, and return the page.
+
+    The wait is necessary because a process registers the names that it uses in the background."""
     return eventually(lambda: (page := get(client, query)) and {*ids} <= {*page.cells} and page)

@@ -11,8 +11,7 @@ from tests.support.operators import locks
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of all tables in a text, in any order. A row has its cells by column
-    title."""
+    """Return the rows of all tables in a text. A row is a dict of its cells by column title."""
     found, head = list[dict[str, str]](), list[Any]()
     for line in text.splitlines():
         cells = [(one[0], *one.span()) for one in re.finditer(r"\S+( \S+)*", line)]
@@ -30,7 +29,7 @@ def by_name(text: str) -> dict[str, dict[str, str]]:
 
 
 class Terminal(StringIO):
-    """A stream that is a terminal."""
+    """A text stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -39,7 +38,7 @@ class Terminal(StringIO):
 
 
 def on_terminal(*words: str, **options: Any) -> str:
-    """Return what the command writes to a terminal."""
+    """Return what `manage.py locks` writes to a terminal."""
     return locks(*words, stdout=Terminal(), **options)
 
 

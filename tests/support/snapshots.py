@@ -11,7 +11,7 @@ ANEW = "WRITE_ANEW"
 
 
 def as_written(name: str, lines: Iterable[str]) -> None:
-    """Check that the lines are those of the file with this name."""
+    """Check that `lines` are the lines of the file `tests/snapshots/NAME.txt`."""
     file, actual = WRITTEN / f"{name}.txt", [*lines]
     if os.environ.get(ANEW):
         file.write_text("".join(f"{line}\n" for line in actual), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Build statuses, holders, and histories for tests of the code that shows them."""
+"""Make statuses, holders, and histories without Redis, for tests of the code that shows them."""
 
 from __future__ import annotations
 
@@ -47,15 +47,14 @@ def status(name: str = "exports", key: str | None = None, **said: Any) -> Status
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
-    """Return the group of a single name, or of a policy with its keys."""
+    """Return the group of a name, or of a policy with its keys. `keys`: number of its keys."""
     own = next((status for status in some if status.key is None), None)
     children = tuple(status for status in some if status.key is not None)
     return Group(some[0].name, own, children, len(children) if keys is None else keys, **said)
 
 
 def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
-    """Return a history with a row of counters for each minute. The last row is the current
-    minute."""
+    """Return a history with a row of counters for each minute. The last row is that of AT."""
     dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
     total = add(rows)
     given = {"total": total, "ever": total, "suggested_limit": None}

@@ -1,10 +1,11 @@
-"""Python processes for tests, which start in a tenth of the usual time.
+"""Python processes for tests. A fork server starts them in a tenth of the usual time.
 
-A fork server has imported Django and the package, but has read no settings, opened no connection,
+The fork server has imported Django and the package, but has read no settings, opened no connection,
 and started no thread. Each of its forks runs like `python -m module words` or `python -c code
 words`, with its own environment, working directory, and session.
 
-`python -m tests.support.worker_processes FD` is the fork server. It exits with its parent process.
+`python -m tests.support.worker_processes FD` runs the fork server. It exits when its parent process
+exits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Modules that take long to import, and need no settings.
+#: Modules that the fork server imports: they take long to import, and need no settings.
 READ = (
     "django.contrib.admin",
     "django.contrib.auth.hashers",
@@ -116,7 +117,9 @@ class Process:
         return text
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Close stdin, wait for the end, and return the output and the errors."""
+        """Close stdin, wait until the process ends, and return the texts of stdout and stderr.
+
+        If `timeout` (in seconds) passes first, raise TimeoutExpired."""
         if self.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.stdin.close()
@@ -159,8 +162,9 @@ def run(*words: object, timeout: float = 60, **options: Any) -> subprocess.Compl
 
 
 def _pipe(given: contextlib.ExitStack, mode: str) -> tuple[int, IO[str]]:
-    """Open a pipe. Return two ends: the process's end, which `given` closes, and the parent's
-    end."""
+    """Open a pipe between a child and this process. `mode`: "r" if this process reads.
+
+    Return the child's file descriptor, which `given` closes, and the file of this process."""
     read, write = os.pipe()
     theirs, kept = (write, read) if mode == "r" else (read, write)
     given.callback(os.close, theirs)
@@ -177,7 +181,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class _WorkerProcesses:
-    """The fork server, from the parent's side."""
+    """Starts the fork server, and sends orders to it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -211,12 +215,13 @@ def _worker_processes() -> _WorkerProcesses:
 
 
 def serve(number: int) -> _Order | None:
-    """Fork for each order. In a child, return the order. In the fork server, return None at the
-    end."""
+    """Fork a child for each order that arrives on the socket with this file descriptor.
+
+    Return the order in the child. Return None in the fork server when its parent process ends."""
     for name in READ:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # keep the memory pages of existing objects shared
+    gc.freeze()  # children share the memory of objects until it changes
     lives: dict[int, int] = {}
     ears, mouth = os.pipe()
     os.set_blocking(mouth, False)
@@ -258,7 +263,9 @@ def serve(number: int) -> _Order | None:
 
 
 def _report_exits(lives: dict[int, int]) -> None:
-    """Send the exit code of each child that has ended."""
+    """Send the exit code of each ended child to the parent process.
+
+    `lives`: the file descriptor for the exit code, by the id of the child."""
     for pid in [*lives]:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -269,7 +276,7 @@ def _report_exits(lives: dict[int, int]) -> None:
 
 
 def become(order: _Order) -> None:
-    """Run the order like a Python command line."""
+    """In a child, run the words of the order like those of a Python command line."""
     had = dict(os.environ)
     os.environ.clear()
     os.environ.update(order.env)
@@ -295,7 +302,7 @@ def become(order: _Order) -> None:
 
 
 def _path(first: str, env: Mapping[str, str], had: Mapping[str, str]) -> list[str]:
-    """Return sys.path for the PYTHONPATH of `env` instead of `had`."""
+    """Return `sys.path` with `first`, and with the PYTHONPATH of `env` instead of `had`."""
     given, before = (one.get("PYTHONPATH", "").split(os.pathsep) for one in (env, had))
     return [first, *filter(None, given), *(one for one in sys.path[1:] if one not in before)]
 

@@ -1,9 +1,8 @@
-"""Simulated clients that call the scripts directly, in random order, on a server whose clock stands
-still between two calls.
+"""Simulated clients that call the scripts directly and in random order.
 
-The clients follow the protocol, and write tombstones after an unanswered acquire. Everything else
-goes wrong: replies are lost, second copies of a request arrive late, clients die, leases expire,
-and operators interfere.
+The clients follow the protocol, and write tombstones after an unanswered acquire. Other events are
+random: replies are lost, second copies of requests arrive late, clients die, leases expire, and
+operators act. The workload moves the server's clock before each call.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tests.model.redis import WRITES, Frozen, ScriptError, Store, compiled, numb
 from .journal import Entry
 from .packed import unpack
 
-#: The default values of arguments.
+#: Default values of the scripts' arguments.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("token", "label", "place", "job", "value"), ""),
     **dict.fromkeys(("keep", "tombstone", "hold", "ticket", "fence", "ms", "nth", "known"), 0),
@@ -46,8 +45,8 @@ def arguments(verb: str) -> tuple[str, ...]:
 def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> list[Any]:
     """Return the ARGV of a script from its arguments by name.
 
-    An acquire composes `terms` and `wants` from their parts. `only`: names that must be arguments
-    of the script."""
+    The arguments `terms` and `wants` of an acquire are composed of their parts. Each of the names
+    `only` must be an argument of the script."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
         parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
@@ -62,12 +61,12 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
 
 
 def words(reply: Any) -> list[bytes]:
-    """Return the words of a script's reply as bytes."""
+    """Split the reply of a script into words. Return a reply that is a list unchanged."""
     return reply.split(b" ") if isinstance(reply, bytes) else reply
 
 
 class Call(NamedTuple):
-    """A call of a script. The verb "pop" means that a client pops its wake-up message instead."""
+    """A call of the script `verb`. The verb "pop" pops a wake-up message instead."""
 
     verb: str
     keys: tuple[str, ...]
@@ -80,7 +79,7 @@ class Call(NamedTuple):
 
     @property
     def asked(self) -> list[Any]:
-        """The arguments of EVAL and EVALSHA after the script."""
+        """The arguments of the EVAL command after the source of the script."""
         return [len(self.keys), *self.keys, *self.argv]
 
     @property
@@ -98,11 +97,11 @@ def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
 
 # The server
 
-START = 1_700_000_000_000_000  # µs: as many digits as a real clock has
+START = 1_700_000_000_000_000  # time in µs at which the server's clock starts
 
 
 class Recording(Store):
-    """Records the writes of a script as in a journal, and how often the script reads the clock."""
+    """Records the writes of a script as a journal does, and counts its readings of the clock."""
 
     def __init__(self, base: str, *args: Any) -> None:
         super().__init__(*args)
@@ -121,14 +120,15 @@ class Recording(Store):
 
 
 def utf8(text: str) -> str:
-    """Convert a text of the Redis in Python, which has a character for each byte, to a text as in a
-    journal."""
+    """Convert a text from the model's Redis (Latin-1) to the text in a journal (UTF-8)."""
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 class ModelServer:
-    """The Redis in Python. Tests move its clock. `entries`: the journal of its scripts. `lua`:
-    replacements of texts of the scripts. `said`: arguments for each script that takes them."""
+    """The model's Redis (tests/model/redis.py) as a server. Tests move its clock, `micros`.
+
+    `entries`: its journal. `lua`: texts of the scripts with their replacements. `said`: arguments
+    that each call gets if its script takes them."""
 
     store: Any = Recording
 
@@ -170,7 +170,9 @@ class ModelServer:
         return utf8(leases["#"]) if "#" in leases else len(leases), len(queue)
 
     def contents(self, keys: Keys, key: str) -> dict[str, Any]:
-        """Return the fields or members of a key; none if it does not exist."""
+        """Return the fields of a hash, or the members of a sorted set with their scores.
+
+        Return {} if the key doesn't exist."""
         rows = self.names.get(keys.leases.removesuffix("leases"), ())
         return dict(next((items for name, _, items, _ in rows if name == key), ()))
 
@@ -180,17 +182,17 @@ class ModelServer:
         return unpack(leases["#"].encode("latin-1")).leases if "#" in leases else leases
 
     def ends(self, keys: Keys) -> Iterator[float]:
-        """Yield the ends of leases and waits of a name, in ms."""
+        """Yield the end of each lease and the deadline of each waiter of a name, in ms."""
         yield from self.leases(keys).values()
         yield from self.contents(keys, keys.waiters).values()
 
     def left_keys(self) -> list[str]:
-        """Return the keys that exist, except statistics."""
+        """Return the keys that have not expired, except statistics."""
         rows = (row for frozen in self.names.values() for row in Store(frozen, self.micros).data)
         return [key for key in rows if not key.endswith(":stats")]
 
     def believe(self, keys: Keys, token: str, until: float) -> None:
-        """Add the local expiry of a lease, in seconds, to the journal."""
+        """Note in the journal that a holder treats its lease as held until `until` (in seconds)."""
         name, argv = keys.leases.removesuffix(":leases"), (token, f"{until * 1000:.3f}")
         self.add(self.micros, "!believes", name, argv)
 
@@ -207,9 +209,10 @@ class FullAtTimes(ModelServer):
 
 
 class Kind(NamedTuple):
-    """A name, the number of its clients, and the options of their requests. `marks`: overrides of
-    the name's policy, which the checker of journals doesn't know. `calm`: most requests are usual
-    ones, so that the name is compact most of the time."""
+    """A name, the number of its clients, and the options of their requests.
+
+    `marks`: operator overrides of the name's policy, which the checker of journals doesn't know.
+    `calm`: True if most requests allow compact state."""
 
     keys: Keys
     clients: int
@@ -222,12 +225,12 @@ class Kind(NamedTuple):
 
 
 def kinds(keep: int = 0) -> list[Kind]:
-    """Return names of all kinds, for the checker of journals."""
+    """Return names for a `Workload`: a lock, semaphores, a read/write lock, and shares."""
     return [
         Kind(keys_of("t", "lock", None, keep), 7),
         Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
         Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
-        # Few clients use this name, so it is compact at times, and expired leases stay for a while.
+        # Two clients use this name, so it is sometimes compact, and some expired leases remain.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
     ]
@@ -240,12 +243,12 @@ class Client:
     believing: type[LocalExpiry] = LocalExpiry
     token: str = ""
     ask: dict[str, Any] = field(default_factory=dict)
-    state: str = "idle"  # or asking, waiting, holding, ending
+    state: str = "idle"  # "idle", "asking", "waiting", "holding", or "ending"
     fence: str = "0"
     nth: int = 0
-    known: int | None = None  # number of the newest renewal in the handle, if it was used
+    known: int | None = None  # newest renewal before the adoption
     unanswered: bool = False
-    belief: LocalExpiry | None = None  # None if it is unknown
+    belief: LocalExpiry | None = None  # the local expiry, None if it is unknown
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
@@ -257,7 +260,7 @@ class Client:
         return call(verb, self.kind.keys, self.token, **said)
 
     def step(self, now: float) -> list[Call]:
-        """Return the calls that the client sends now, at the same time."""
+        """Return the calls that the client sends together at the time `now` (in seconds)."""
         self.sent = now
         steps: dict[str, Callable[[], Sequence[Call | None]]] = {
             "idle": self._idle,
@@ -269,7 +272,7 @@ class Client:
         return [one for one in steps[self.state]() if one is not None]
 
     def _seldom(self, chance: float) -> bool:
-        """Return True with this chance, or a tenth of it on a calm name, which stays compact."""
+        """Return True with this probability, or with a tenth of it if the name is calm."""
         return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
@@ -314,7 +317,7 @@ class Client:
         if roll < 0.79:
             return [self._end("giveup" if roll < 0.75 else "undo")]
         if roll < 0.81:
-            self.state = "idle"  # it is dead, and doesn't ask again
+            self.state = "idle"  # the client dies while it waits
         return []
 
     def _holding(self) -> list[Call | None]:
@@ -337,21 +340,21 @@ class Client:
         if roll < 0.73 and self.ask["permits"] == 0:
             return [self.call("release", fence=fence, how="share")]
         if roll < 0.65 and self.ask["lease"] != "inf":
-            self.state = "idle"  # it is dead, so its lease expires
+            self.state = "idle"  # the client dies, so its lease expires
         if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return [self._adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return [self._adopt(self.known + rng.randint(1, 1000))]  # a second use of the handle
+            return [self._adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
         if roll > 0.93:
-            # Send a copy of the renewal before the last one. If there was none, the script applies
-            # this copy.
+            # Send the renewal before the last one a second time. If the last one was the first, the
+            # script applies this renewal, so the local expiry is unknown.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
 
     def _adopt(self, nth: int) -> Call:
-        self.belief = None  # the lease now belongs to another client
+        self.belief = None  # another client adopts the lease
         said = {"how": "adopt", "ms": 9000, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
@@ -362,7 +365,7 @@ class Client:
         return self.call("release", **self.ending)
 
     def take(self, done: Call, reply: Any) -> None:
-        """Process the words of a reply. `reply` is None if the reply was lost."""
+        """Process the reply to the call `done`: a list of words, or None if the reply was lost."""
         if done.said["token"] != self.token or (done.verb == "pop" and not reply):
             return
         if reply is None:
@@ -407,8 +410,9 @@ class Client:
 
 
 class Workload:
-    """Random clients on a ModelServer, or on an object with its methods. `faults`: a factor for the
-    probability of faults and operator actions."""
+    """Random clients of `server`: a ModelServer, or an object with the same methods.
+
+    `faults`: a factor for the probability of faults and operator actions."""
 
     def __init__(
         self,
@@ -434,7 +438,7 @@ class Workload:
             roll = self.rng.random()
             if roll < 0.05:
                 self.pass_time(self.rng.uniform(0.1, 2) if roll > 0.01 else 6)
-            elif roll < 0.12:  # until the millisecond in which a lease or a wait ends, or before it
+            elif roll < 0.12:  # to the end of the next lease or wait, or 1 ms before it
                 now = self.server.micros
                 ends = [1000 * end for kind in self.kinds for end in self.server.ends(kind.keys)]
                 soon = min((end for end in ends if end > now), default=now)
@@ -496,7 +500,7 @@ class Workload:
         return [call("operate", kind.keys, how=how, value=value)]
 
     def settle(self) -> None:
-        """Undo the operator overrides, and clear permanent leases, so that all keys expire."""
+        """Undo operator overrides and clear permanent leases, so that all keys expire in time."""
         for kind in self.kinds:
             for how in ("resume", "reset"):
                 self.server.run(call("operate", kind.keys, how=how))
@@ -504,7 +508,7 @@ class Workload:
             self.server.run(one)
 
     def _permanent(self) -> list[Call]:
-        """Return a `clear` call for each permanent lease, which would block its name for ever."""
+        """Return a call of `clear` for each permanent lease, because none of them expires."""
         return [
             call("clear", kind.keys, token)
             for kind in self.kinds

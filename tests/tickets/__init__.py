@@ -1,1 +1,1 @@
-"""Sell 8 tickets to 15 buyers at once, with a real PostgreSQL and ATOMIC_REQUESTS."""
+"""15 buyers buy 8 tickets at the same time, with a real PostgreSQL and ATOMIC_REQUESTS."""

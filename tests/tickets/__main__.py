@@ -1,4 +1,4 @@
-"""Sell tickets with each way to lock. Print the results as JSON: tickets, errors, log messages.
+"""Sell tickets in each of WAYS. Print the sold tickets, errors, and log messages as JSON.
 
 Arguments: the URL of Redis, the folder of PostgreSQL's socket, and the port of PostgreSQL.
 """
@@ -47,8 +47,9 @@ COUNTED: list[None] = []
 
 
 def until_another_counts() -> None:
-    """Wait until another buyer counts the tickets, but at most a second. A request calls this after
-    it has released its lock, and before its COMMIT."""
+    """Wait until another buyer counts the tickets, but at most a second.
+
+    The view calls this between the release of its lock and its COMMIT."""
     mine, end = len(COUNTED), time.monotonic() + 1
     while len(COUNTED) == mine and time.monotonic() < end:
         time.sleep(0.001)
@@ -59,7 +60,7 @@ def pause() -> None:
 
 
 def sell() -> None:
-    """Sell a ticket if one is left. Pause between count and sale, so that others can interfere."""
+    """Sell a ticket if one is left. Pause between count and sale, so other buyers can interfere."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
@@ -70,7 +71,7 @@ def sell() -> None:
 
 
 def view(block: Callable[[], Any], rest: Callable[[], None] = pause) -> Any:
-    """Return a view that sells in a block, and then calls `rest` before the COMMIT."""
+    """Return a view that sells a ticket in the block of a lock. `rest` runs before the COMMIT."""
 
     def respond(request: Any) -> HttpResponse:
         with block():

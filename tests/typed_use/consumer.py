@@ -1,4 +1,4 @@
-"""Code of a project that checks its types. mypy reads this file, and no test runs it."""
+"""Code as in a project that uses the library. mypy checks its types, and no test runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decorated functions and views keep their types. mypy reads this file, and no test runs it."""
+"""Decorated functions and views keep their types. mypy checks this, and no test runs this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Type checkers must reject each line with the comment "refused", and no other line."""
+"""Code with wrong types. mypy must reject each line that has a comment `refused`, and no other."""
 
 from __future__ import annotations
 
