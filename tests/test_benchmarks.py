@@ -6,7 +6,6 @@ import configparser
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,15 +97,3 @@ def test_contenders_begin_with_this_library_and_include_locks_only_at_limit_1(li
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)
-
-
-def test_counting_connections_closes_no_connection(redis_url: str) -> None:
-    shared: Any = contenders.client(redis_url).connection_pool.get_connection()
-
-    def number() -> int:
-        shared.send_command("CLIENT", "ID")
-        return int(shared.read_response())
-
-    before = number()
-    assert crowd._connections(redis_url) >= 1
-    assert before == number()

@@ -348,8 +348,10 @@ def test_django_setup_does_not_import_the_check_modules() -> None:
 
 
 def test_process_logs_one_warning_if_the_app_is_not_installed(settings, caplog) -> None:
-    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
     settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # make the library read the settings again
+    assert not Lock("installed").locked() and not caplog.records
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC}
     for _ in range(3):
         assert not Lock("not installed").locked()
     (record,) = caplog.records

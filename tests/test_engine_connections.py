@@ -181,13 +181,6 @@ def test_cached_connections_return_to_the_pool_after_1_s_or_changed_settings(
     assert 64 == free_connections(front.alias)
 
 
-def test_consecutive_calls_use_the_same_connection(fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS=TIMEOUTS)
-    for n in range(20):
-        Lock(f"x{n}", using=front.alias).acquire().release()
-    assert 1 == front.connections_of("acquire") == front.connections_of("release")
-
-
 class Strict(redis.Connection):
     """A project's connection class that rejects the arguments of newer versions of redis-py."""
 

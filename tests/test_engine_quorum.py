@@ -252,21 +252,6 @@ def test_grant_to_a_task_that_was_cancelled_during_the_vote_is_undone(five: Five
     assert [0] * 5 == five.holding
 
 
-def test_task_that_is_cancelled_at_any_moment_leaves_no_quorum_lease(five: Five) -> None:
-    async def main() -> None:
-        for k in range(12):
-            task = asyncio.create_task(five.lock().aacquire())
-            for _ in range(k):
-                await asyncio.sleep(0.0005)
-            task.cancel()
-            (got,) = await asyncio.gather(task, return_exceptions=True)
-            if not isinstance(got, BaseException):
-                await got.arelease()
-
-    asyncio.run(main())
-    eventually(lambda: [0] * 5 == five.holding, 20)
-
-
 # Renewing and releasing
 
 
@@ -328,7 +313,6 @@ def test_held_quorum_lease_can_be_renewed_when_old_leases_are_forgotten(
     held = five.lock().acquire()
     for n in range(5):
         five.lock(f"other{n}").acquire().release()
-    assert held
     held.renew()
     held.release()
 

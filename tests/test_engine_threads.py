@@ -259,7 +259,6 @@ def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
     lost: list[Any] = []
     with NoThreads(monkeypatch):
         lease = Lock("x", timeout=0.8, renew=True, on_lost=lost.append).acquire()
-        assert lease
         eventually(lambda: not lease.held, 3)
         assert lost == []
     # The next acquire starts a thread, which calls the pending `on_lost`.
@@ -283,7 +282,6 @@ def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
         else:
             eventually(View(raw, "x").renewals())
         assert none.tried
-    assert lease
     renewed = View(raw, "x").renewals()
     lease.check()
     eventually(renewed)
@@ -381,9 +379,7 @@ def test_exceptions_raised_by_signal_handlers_block_no_thread(raw: Any) -> None:
     assert ("True True 0 []", 0) == (line, done.returncode), done.stderr
     # If an interrupted caller kept a permit, the permit becomes free when its lease expires.
     assert Lock("y").acquire(blocking_timeout=20)
-    lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
-    assert lease
-    lease.release()
+    Semaphore("storm", 2).acquire(blocking_timeout=10).release()
 
 
 # Warnings about this process

@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 import pytest
-from django.apps import apps
+import redis
+from django.conf import settings
 from redis import exceptions as errors
 
-from django_redis_sync import Lock
-from django_redis_sync.engine import names, wire
-from django_redis_sync.engine.names import read_label, write_label
+from django_redis_sync import Semaphore
+from django_redis_sync.engine import wire
 from django_redis_sync.engine.wire import configuration_error
 
 
@@ -42,27 +42,19 @@ def test_configuration_error_is_found_among_chained_exceptions() -> None:
     assert "password" in configuration_error(outer)
 
 
-def test_labels_are_shortened_when_written_and_when_read() -> None:
-    long = "x" * 1000
-    for written in (write_label(label=long), write_label(label=long, request="GET /")):
-        assert names.MAX_LABEL == len(read_label(written)["label"])
-        assert len(written) < 1000
-    assert names.MAX_LABEL == len(read_label(f'{{"host": "{long}"}}')["host"])
-    assert {} == read_label("[" * 10**5)
+def test_labels_are_shortened_when_written_and_when_read(raw: redis.Redis) -> None:
+    info, long = f"{settings.PREFIX}:{{x}}:info", "x" * 1000
+    semaphore = Semaphore("x", 2, label=long)
+    with semaphore as lease, Semaphore("x", 2):
+        record = raw.hget(info, lease.token).decode().partition("{")
+        assert f'"label":"{long[:200]}"' in record[2]
+        for written, host in ((f'{{"host": "{long}"}}', long[:200]), ("[" * 10**5, None)):
+            raw.hset(info, lease.token, record[0] + written)
+            (holder,) = (one for one in semaphore.status().holders if one.token == lease.token)
+            assert host == holder.label.get("host")
 
 
 def test_clock_includes_the_time_in_which_the_machine_sleeps() -> None:
     clock: Any = wire.clock
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     assert boot is None or (time.clock_gettime, (boot,)) == (clock.func, clock.args)
-
-
-def test_missing_entry_in_installed_apps_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    for installed, times in ((True, 0), (False, 1)):
-        monkeypatch.setattr(apps, "is_installed", lambda name, installed=installed: installed)
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # so that the settings are read again
-        for _ in range(2):
-            Lock("x").alias()
-        assert times == caplog.text.count("is not in INSTALLED_APPS")
