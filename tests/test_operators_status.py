@@ -52,6 +52,12 @@ def test_invalid_names_in_the_registry_are_skipped(raw: redis.Redis) -> None:
     assert ["api@l", "api@k", "d", "a"] == shown()
 
 
+def test_status_counts_permits_in_use_and_holders() -> None:
+    with Semaphore("x", 5).acquire(permits=3), Semaphore("x", 5).acquire(permits=1):
+        status = status_of("x")
+    assert (4, 2) == (status.in_use, status.holding)
+
+
 def test_list_has_configured_and_overridden_names_before_recent_ones(
     raw: redis.Redis, settings: Any
 ) -> None:

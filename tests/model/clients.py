@@ -80,9 +80,9 @@ class Spec:
 
     All times are in ticks. `renew`: lease durations of its renewals. `keep`: lease durations of the
     renewals by its renewal thread, which may overlap other requests. `share`: True for a writer
-    that becomes a reader before its release. `offset`: difference of its clock from the server's.
-    `begins`: the last tick at which it may begin. `loop`: clients with the same number share an
-    event loop, and die together. `tenant`: its share. `bound`: the limit of its share, or 0.
+    that becomes a reader before its release. `begins`: the last tick at which it may begin. `loop`:
+    clients with the same number share an event loop, and die together. `tenant`: its share.
+    `bound`: the limit of its share, or 0.
     """
 
     lease: float = 4
@@ -99,7 +99,6 @@ class Spec:
     fair: bool = True
     asynchronous: bool = False
     loop: int | None = None
-    offset: int = 0
     begins: int = 2
     budget: float = FOREVER
     tenant: str = ""

@@ -257,8 +257,8 @@ class World:
         node = self.lives[index].nodes[client.node]
         return node.keeping if lane else node.step
 
-    def clock(self, state: State, index: int) -> float:
-        return round((state.now + self.setting.clients[index].offset) * self.protocol.tick, 9)
+    def clock(self, state: State) -> float:
+        return round(state.now * self.protocol.tick, 9)
 
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
         """Return token, fence, local expiry, and permits of the lease that a client treats as held.
@@ -267,7 +267,7 @@ class World:
         believed = self.node(state, index).believed
         if believed is None or state.clients[index].mode == "dead":
             return None
-        return believed if believed[2] > self.clock(state, index) + 1e-6 else None
+        return believed if believed[2] > self.clock(state) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
         """Give the input `given` to a client, and then begin the next step in this lane.
@@ -304,7 +304,7 @@ class World:
     def _answer(self, state: State, index: int, lane: int) -> State:
         """Deliver the reply that is on its way to this lane of a client."""
         _, sent, reply = state.clients[index].lanes[lane]
-        now = self.clock(state, index)
+        now = self.clock(state)
         if type(reply) is tuple and reply[0] == "ERROR":
             return self._fail(state, index, lane, "final")
         at = round(now - (state.now - sent) * self.protocol.tick, 9)
@@ -313,7 +313,7 @@ class World:
     def _fail(self, state: State, index: int, lane: int = 0, why: str = "unanswered") -> State:
         if lane:
             return self._go_on(state, index, lane, "missed")
-        return self._go_on(state, index, lane, "fail", why, self.clock(state, index))
+        return self._go_on(state, index, lane, "fail", why, self.clock(state))
 
     # Steps
 
@@ -382,7 +382,7 @@ class World:
         for index, client in enumerate(state.clients):
             if client.mode != "live":
                 continue
-            node, now = self.node(state, index), self.clock(state, index)
+            node, now = self.node(state, index), self.clock(state)
             if node.keeps:
                 after = self._go_on(state, index, 1, "keep", now)
                 yield ("renews in the background", index), after, None
@@ -397,7 +397,7 @@ class World:
             yield from self._operations(state)
 
     def choose(self, state: State, index: int, choice: str) -> State:
-        return self._go_on(state, index, 0, "say", (choice, self.clock(state, index)))
+        return self._go_on(state, index, 0, "say", (choice, self.clock(state)))
 
     def _operations(self, state: State) -> Steps:
         how, value = self.setting.operations[state.operated]
