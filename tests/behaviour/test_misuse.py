@@ -15,7 +15,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 import django_redis_sync
-from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, Semaphore
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
 from django_redis_sync.defaults import Option, SemaphoreOptions, Share
 
 from .both import both
@@ -103,16 +103,6 @@ async def test_invalid_argument_of_acquire_raises_an_error(io, nothing_sent, opt
         await io.do(Semaphore("x", 5), "acquire", **options)
 
 
-@both
-async def test_calls_that_cannot_succeed_raise_an_error(io, nothing_sent) -> None:
-    with pytest.raises(ValueError, match="never fit"):
-        await io.do(Lock("x"), "acquire", permits=2)
-    with pytest.raises(ImproperlyConfigured, match="has no limit"):
-        await io.do(Semaphore("unknown"), "acquire")
-    with pytest.raises(NotAcquired, match="holds nothing"):
-        await io.do(Lock("x"), "release")
-
-
 @pytest.mark.parametrize("option", ["limit", "timeout", "share_limit", "max_waiters"])
 @both
 async def test_invalid_option_in_semaphores_raises_an_error(io, settings, nothing_sent, option):
@@ -120,19 +110,6 @@ async def test_invalid_option_in_semaphores_raises_an_error(io, settings, nothin
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
     with pytest.raises(ImproperlyConfigured, match=option):
         await io.do(Semaphore("x"), "acquire")
-
-
-HANDLES = ["", "x", "e30=", "W10=", "ü", "a" * 5000, "WzEsMiwzXQ=="]
-
-
-@pytest.mark.parametrize("handle", [*HANDLES, b"bytes"], ids=lambda handle: ascii(handle)[:20])
-@both
-async def test_invalid_handle_raises_an_error(io, nothing_sent, handle: Any) -> None:
-    error, words = ValueError, "not the handle of a lease"
-    if isinstance(handle, bytes):
-        error, words = TypeError, "handle"
-    with pytest.raises(error, match=words):
-        await io.do(Lease, "from_handle", handle)
 
 
 @both

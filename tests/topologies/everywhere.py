@@ -60,12 +60,6 @@ class Everywhere:
         for one in self.each:
             one.flushdb()
 
-    def client_list(self) -> list[dict[str, Any]]:
-        """Return the entries of CLIENT LIST on all servers, except sentinels and replicas, which
-        reconnect by themselves."""
-        found = [client for one in self.each for client in one.client_list(_type="normal")]
-        return [client for client in found if not client["name"].startswith("sentinel-")]
-
     def scan_iter(self, **options: Any) -> Iterator[bytes]:
         for one in self.each:
             yield from one.scan_iter(**options)
