@@ -19,7 +19,6 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from devtools.servers import free_port
 from django_redis_sync import (
     Lease,
     LeaseLost,
@@ -307,19 +306,6 @@ async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, fig
     connection = await until(io, connected)
     assert fault.timeout == connection.socket_timeout
     pool.release(connection)
-
-
-@both
-async def test_acquire_raises_unavailable_when_the_port_is_closed(io, alias) -> None:
-    lock = Lock("x", using=alias(f"redis://127.0.0.1:{free_port()}/0"))
-    with within(5):
-        for method, *args in (["acquire", False], ["acquire", True], ["locked"]):
-            with pytest.raises(Unavailable) as caught:
-                await io.do(lock, method, *args)
-            assert not caught.value.maybe_executed
-        with pytest.raises(Unavailable):
-            async with io.entered(lock):
-                pytest.fail("got in")
 
 
 @both

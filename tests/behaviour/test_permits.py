@@ -162,20 +162,6 @@ async def test_calls_of_an_ended_lease_raise_and_change_nothing(io, view, end: s
 
 
 @both
-async def test_owned_and_locked_return_the_state_of_the_server(io, view) -> None:
-    lock, other = Lock("asked"), Lock("asked")
-
-    async def answers(*things: Any) -> list[tuple[bool, bool]]:
-        return [(await io.do(it, "locked"), await io.do(it, "owned")) for it in things]
-
-    assert [(False, False)] == await answers(lock)
-    lease = await io.do(lock, "acquire")
-    assert [(True, True), (True, True), (True, False)] == await answers(lock, lease, other)
-    view("asked").clear()
-    assert [(False, False)] * 2 == await answers(lock, lease)
-
-
-@both
 async def test_lease_is_renewed_until_max_hold_or_for_ever(io, view, settings) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 2.5}
     capped = await io.do(Lock("capped", timeout=3, renew=True, max_hold=6), "acquire")
@@ -237,24 +223,6 @@ async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> No
 
 
 # One object, many callers
-
-
-@both
-async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> None:
-    sem, inside = Semaphore("shared", 3), [0, 0]
-
-    async def use() -> None:
-        for _ in range(5):
-            async with io.entered(sem) as lease:
-                inside[0] += 1
-                inside[1] = max(inside)
-                assert lease.held
-                await io.sleep(0.001)
-                inside[0] -= 1
-
-    await io.gather(*[use() for _ in range(12)])
-    assert inside[1] <= 3
-    assert view("shared").empty
 
 
 @both

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sqlite3
@@ -11,7 +10,6 @@ import sqlite3
 import pytest
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
-from tests.support.operators import locks
 
 from .both import both, eventually
 from .child import Child
@@ -76,18 +74,6 @@ async def test_handle_lets_another_process_adopt_and_release_a_permit(io, view) 
         await io.do(Lease, "from_handle", handle)
     await io.do(await io.do(semaphore, "acquire"), "detach", timeout=0.3)  # never adopted
     assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
-
-
-@pytest.mark.promise(12, 26)
-def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared() -> None:
-    with Child("hold", "crashed", math.inf, "-") as holder:
-        assert "fence" == holder.line()[0]
-        eventually(lambda: "permanent" in locks("status", "crashed"))
-    lock = Lock("crashed", blocking=False)
-    assert lock.acquire() is None
-    assert [True] == [row.permanent for row in lock.status().holders]
-    locks("clear", "crashed", "--no-input")
-    assert lock.acquire()
 
 
 # Waiters that die or stop delay the rest of the queue by a few seconds in total.

@@ -58,11 +58,12 @@ def test_200_threads_in_4_processes_never_exceed_the_limit(checked) -> None:
     ("tasks", "threads", "limit", "permits"), [(500, 0, 9, [1]), (20, 20, 5, [1, 1, 2, 3, 5])]
 )
 def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, permits) -> None:
-    inside, endless, cycles = [0, 0], 0, 0
+    """All threads and tasks use one semaphore object."""
+    inside, endless, cycles, sem = [0, 0], 0, 0, Semaphore("x", limit, **LEASE)
 
     async def work(io: Any, number: int) -> None:
         nonlocal endless, cycles
-        chance, sem = random.Random(number), Semaphore("x", limit, **LEASE)
+        chance = random.Random(number)
         for _ in range(6):
             wait, weight = chance.choice([None, None, 0, 2]), chance.choice(permits)
             endless += wait is None

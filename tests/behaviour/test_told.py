@@ -179,28 +179,3 @@ def test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal(bench) -
         bench.proxy.let_go()
         assert shorter.exception() is not None
     assert not lease.held
-
-
-def test_local_expiry_is_never_later_than_the_expiry_on_the_server_under_load(
-    raw: redis.Redis,
-) -> None:
-    """Twelve threads renew short leases. The renewal thread renews the same leases at the same
-    times."""
-    worst = []
-
-    def work(n: int) -> None:
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            lease = Lock(f"load-{n}", timeout=0.6, renew=True).acquire()
-            assert lease is not None
-            with contextlib.suppress(LeaseLost):  # a busy machine may lose such a short lease
-                while time.monotonic() < end:
-                    lease.renew(0.6)
-                    time.sleep(0.19 + 0.001 * (len(worst) % 20))
-                    lease.renew(5)
-                    worst.append(beyond(raw, lease))
-
-    with ThreadPoolExecutor(12) as threads:
-        list(threads.map(work, range(12)))
-    assert len(worst) > 60
-    assert max(worst) < 0.05

@@ -62,8 +62,6 @@ def read(path: Path) -> list[Case]:
 
 def _outcome(element: ElementTree.Element) -> str:
     """Return the outcome that a child element of a <testcase> means. Return "" if it means none."""
-    if element.tag == "skipped" and element.get("type") == "pytest.xfail":
-        return "open"  # a known defect
     return {"failure": "failed", "error": "failed", "skipped": "skipped"}.get(element.tag, "")
 
 
@@ -82,7 +80,7 @@ def columns(tests: tuple[str, ...], cases: list[Case]) -> dict[str, str]:
     mine = list(dict.fromkeys(case.node + case.parameters for some in by_test for case in some))
     all_of_them = [case for some in by_test for case in some]
     words = {case.outcome for case in all_of_them} | ({"failed"} if [] in by_test else set())
-    worst = next((word for word in ("failed", "open", "passed") if word in words), "skipped")
+    worst = next((word for word in ("failed", "passed") if word in words), "skipped")
     tail = f" ({len(mine)} tests)" if len(mine) > 1 else ""
     recover, lost, said = (
         [case.figures[word] for case in all_of_them if word in case.figures]

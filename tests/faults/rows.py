@@ -23,7 +23,7 @@ ROWS = """\
   behaviour/test_budgets test_waiter_ends_soon_after_its_timeout_when_the_server_hangs
   behaviour/test_budgets test_operator_reads_end_within_their_time_limit_when_the_server_hangs
 4
-  behaviour/test_faults test_acquire_raises_unavailable_when_the_port_is_closed
+  test_engine_connections test_unavailable_says_whether_the_call_may_have_been_executed[down]
 5
   behaviour/test_faults test_on_lost_is_called_and_fences_grow_after_data_loss[restart]
 6
@@ -98,7 +98,6 @@ ROWS = """\
 34
   behaviour/test_cancellation test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter
 35
-  behaviour/test_permits test_semaphore_object_can_be_shared_by_threads_or_tasks
   behaviour/test_storms test_threads_and_tasks_wait_in_one_queue
   test_locks_waiting test_greenlets_exclude_each_other_like_threads
 36
@@ -128,7 +127,6 @@ ROWS = """\
   behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
   test_locks_lease_state test_background_renewal_requests_the_longest_duration_in_flight
   behaviour/test_told test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal
-  behaviour/test_told test_local_expiry_is_never_later_than_the_expiry_on_the_server_under_load
 42
   test_locks_blocks test_rlock_is_released_when_its_last_block_ends
   test_locks_blocks test_block_releases_what_it_acquired_wherever_it_ends
@@ -192,7 +190,7 @@ ROWS = """\
 name: empty, not a str, NUL, newline, ANSI codes, lone surrogate
   behaviour/test_misuse test_unusable_name_or_key_raises_an_error
   test_command_status test_control_characters_are_shown_as_escapes
-  faults/test_threats test_names_and_labels_cannot_inject_lines_into_the_log
+  test_logs test_control_characters_in_arguments_of_a_log_call_are_escaped
   test_protocol_keys test_invalid_name_is_rejected
 path of a request, text of an error, with line breaks and ANSI codes
   test_logs test_control_characters_in_the_path_of_a_rejected_request_are_escaped

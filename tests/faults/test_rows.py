@@ -76,9 +76,7 @@ def test_report_shows_outcomes_figures_and_notes_of_the_tests(tmp_path: Path) ->
     for name, outcome in (("y", "failed"), ("z", "skipped"), ("nowhere", "failed")):
         assert outcome == columns((f"tests/a.py::test_{name}",), cases)["outcome"]
     assert ("", "3", "1–3") == (span([]), span(["3.00"]), span(["3", "1.0", "2"]))
-    page = (
-        "| # | fault | outcome | notes |\n|---|---|---|---|\n| 4 | a | b | c |\n| other | d | e |\n"
-    )
-    (proof,) = PROOFS["4"]
+    page = "| # | fault | outcome | notes |\n|---|---|---|---|\n| 31 | a | b | c |\n| x | d | e |\n"
+    (proof,) = PROOFS["31"]
     passed = [Case(proof, "", "passed", {"said": "well"})]
     assert page.replace("b | c", "passed | well") == filled(page, passed)
