@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
-import os
-import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 import redis
 
 import django_redis_sync
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
-from django_redis_sync.locks import options
+from django_redis_sync import Lease, LeaseLost, Lock
+from tests.support.commands import run
 from tests.support.operators import locks
 
 PACKAGE = Path(django_redis_sync.__file__).parent
@@ -24,17 +23,27 @@ PACKAGE = Path(django_redis_sync.__file__).parent
 # Tokens
 
 
-def test_token_is_128_random_bits_of_the_system(clean_redis: None, monkeypatch: Any) -> None:
+#: A program that acquires 50 leases. It prints their tokens, and the bytes that were drawn.
+DRAW = """
+import json, os, random
+drawn, draw = [], getattr(os, "getrandom", os.urandom)
+os.getrandom = os.urandom = lambda size: drawn.append(draw(size)) or drawn[-1]
+import django
+django.setup()
+from django_redis_sync import Semaphore
+sem, tokens = Semaphore("many", 50), []
+for _ in range(50):
+    random.seed(1)
+    tokens.append(sem.acquire().token)
+print(json.dumps([tokens, [bits.hex() for bits in drawn]]))
+"""
+
+
+def test_token_is_128_random_bits_of_the_system(clean_redis: None) -> None:
     """Each acquire draws a new token, which doesn't depend on the seed of `random`."""
-    drawn: list[bytes] = []
-    draw = options._random
-    assert draw in (getattr(os, "getrandom", None), os.urandom)
-    monkeypatch.setattr(options, "_random", lambda size: drawn.append(got := draw(size)) or got)
-    sem, tokens = Semaphore("many", 50), set()
-    for _ in range(50):
-        random.seed(1)
-        tokens.add(sem.acquire().token)
-    assert 50 == len(tokens) and tokens <= {bits.hex() for bits in drawn if 128 == 8 * len(bits)}
+    module = {"DJANGO_SETTINGS_MODULE": "tests.settings"}
+    tokens, drawn = json.loads(run(sys.executable, "-c", DRAW, cwd=PACKAGE.parent, **module))
+    assert 50 == len({*tokens}) and {32} == {*map(len, tokens)} and {*tokens} <= {*drawn}
 
 
 def test_token_is_never_shown_in_full(raw: redis.Redis, caplog: Any) -> None:
