@@ -279,7 +279,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     crowd.zadd(index, {f"n{n}": 2 + n for n in range(40)})
     assert "30 of 40 names were checked" in examine()["permanent"].detail
     with Lock("old", timeout=math.inf, using="private"):
-        crowd.zadd(index, {"old": 1})  # the index lists a permanent lease within a minute
+        crowd.zadd(index, {"old": 1})  # what the process itself would write within a minute
         assert "Permits of old stay in use until" in examine()["permanent"].detail
     crowd.delete(f"{settings.PREFIX}:names", index)
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
