@@ -32,11 +32,6 @@ def override(words: tuple[str, ...], name: str, key: str | None = None) -> str:
     return act(words[0], name, *words[1:], key=key)
 
 
-def is_overridden(name: str, key: str | None = None) -> bool:
-    status = status_of(name, key)
-    return status.paused or status.override is not None
-
-
 def recorded(*words: str) -> list[dict[str, Any]]:
     """Return the record of actions, oldest first."""
     return list(reversed(as_json("log", *words)))
@@ -136,27 +131,6 @@ def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -
         lease.release()
 
 
-@pytest.mark.parametrize("words", UNDO, ids=lambda words: words[0])
-def test_override_of_a_policy_applies_to_all_keys_but_exempted_ones(
-    raw: redis.Redis, words: tuple[str, ...]
-) -> None:
-    with Semaphore("api", 2, key="old"):
-        eventually(lambda: listed("api@old"))
-        override(words, "other", "8")
-        for _ in range(2):  # setting the override again ends the key's exemption
-            override(words, "api")
-            assert all(is_overridden("api", key) for key in (None, "old", "new"))
-            override(UNDO[words], "api", "old")
-            states = [is_overridden("api", key) for key in (None, "old", "new")]
-            assert [True, False, True] == states
-        override(words, "api", "7")
-        override(UNDO[words], "api")
-        assert not any(is_overridden("api", key) for key in (None, "old", "new", "7"))
-        assert is_overridden("other", "8"), "an override of another policy stays"
-    override(UNDO[words], "other", "8")
-    assert not raw.exists(OVERRIDES)
-
-
 @pytest.mark.parametrize("key", [None, "7"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
@@ -254,11 +228,13 @@ def test_log_lists_each_action_with_time_operator_and_reason(raw: redis.Redis) -
 
 def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
     assert "No operator has acted.\n" == locks("log")
-    for key in ("7", "8"):
-        act("pause", "api", key=key)
+    for name, key in (("api", "7"), ("api", "8"), ("api2", "9")):
+        act("pause", name, key=key)
     assert "Resumed api.\n" == locks("resume", "api"), (
         "the paused keys did not make the policy known"
     )
+    paused = [status_of(name, key).paused for name, key in (("api", "7"), ("api2", "9"))]
+    assert [False, True] == paused, "not only the keys of the policy were resumed"
     assert ["7", "8", None] == [one["key"] for one in recorded("api")]
     assert ["7", None] == [one["key"] for one in recorded("api", "--key", "7")]
     assert "No operator has acted on this name.\n" == locks("log", "a")

@@ -17,10 +17,8 @@ from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
 from django_redis_sync.protocol.reasons import REASONS
 from django_redis_sync.protocol.steps import (
-    TICK,
     Answer,
     Failure,
-    LocalExpiry,
     Plan,
     Run,
     Sleep,
@@ -556,21 +554,6 @@ def test_local_expiry_of_a_renewal_counts_from_its_request() -> None:
     assert 114.998 <= run.answer("ok", "10000", sent=105, after=2).result <= 115
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.answer("lost", sent=105).result is None
-
-
-@pytest.mark.promise(8)
-def test_local_expiry_is_the_soonest_end_since_the_newest_answered_renewal() -> None:
-    expiry = LocalExpiry(130.0, 5)
-    for nth, lease, until in ((6, 10.0, 110.0), (7, 60.0, 110.0)):
-        expiry.asked(nth, lease, 100.0)
-        assert pytest.approx(until - TICK, abs=1e-9) == expiry.until
-    expiry.answered(7, 159.0)
-    assert 159.0 == expiry.until
-    expiry.answered(6, 109.0)  # the answer to an older renewal has no effect
-    assert 159.0 == expiry.until
-    expiry.asked(8, 5.0, 101.0)
-    expiry.asked(9, 90.0, 101.0)
-    assert 106.0 - TICK == expiry.until
 
 
 # The arguments of the scripts
