@@ -10,8 +10,8 @@ The steps of a request, with their modules:
    it releases the permits that it has acquired. `identity` makes the key and the share, from the
    user, the address, or a project's callable. `semaphore` sends the acquire requests to Redis, and
    bounds how many requests of a process wait.
-3. `breaker` detects that Redis is down. Until Redis is back, `local`, a limiter in this process,
-   decides which requests to admit.
+3. `breaker` detects that Redis is down. Until Redis is back, the option `on_outage` decides: admit
+   all requests, admit none, or let `local` limit the requests of this process.
 4. For a rejected request, `rejection` makes the response. It is JSON, a page, or in the form of the
    view's framework.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.

@@ -31,8 +31,8 @@ from .semaphore import RequestSemaphore, Wait, WaitSlots, semaphore_of, tasks, t
 
 
 class RejectedRequest(NamedTuple):
-    """A rejected request: the policy that rejected it, the number of permits of that policy, and
-    the Rejection."""
+    """A request that got no permit. `policy`: the policy that rejected it. `limit`: the policy's
+    limit for this request. `rejection`: the Rejection, with its reason."""
 
     policy: Policy
     limit: int
@@ -40,9 +40,13 @@ class RejectedRequest(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the response. If other holders or waiters are the cause of the
-        rejection, it is the policy's option `status`. Without that option, it is 429 if the policy
-        has a key, or if the share is full. In all other cases, it is 503."""
+        """The HTTP status of the response. It is the first of these that applies:
+
+        - 503 if other holders or waiters are not the cause, for example during an outage.
+        - The policy's option `status`, if it is set.
+        - 429 if the policy has a key, or if the share of the request is full.
+        - 503.
+        """
         if not self.rejection.why.crowded:
             return 503
         same = self.policy.key is not None or self.rejection.reason == SHARE
@@ -53,7 +57,8 @@ def admit(
     policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
 ) -> Hold | RejectedRequest:
     """Acquire a permit of each policy that applies to the request, and return the permits in a
-    Hold. If a policy rejects the request, release the permits and return a RejectedRequest.
+    Hold. If a policy rejects the request, release the permits and return a RejectedRequest. If the
+    settings disable limits, return an empty Hold.
 
     All requests acquire permits in the same order. The wait for a permit takes at most the
     `blocking_timeout` of its policy. All waits of a request together take at most the longest of
@@ -131,8 +136,8 @@ class _Admission:
         return semaphores
 
     def _semaphore_for(self, policy: Policy) -> Plan:
-        """Return the semaphore for this request, if the policy's key, share, or limits depend on
-        the request."""
+        """Return the semaphore that a policy uses for this request. The policy's key, share,
+        limit, or share_limit depends on the request."""
         key = share = None
         if policy.key is not None:
             key = yield from identity.key_of(policy, self.request, self.seen)
@@ -258,9 +263,12 @@ class _Admission:
 
 
 class Take:
-    """The step that requests a permit. Its result is a lease or a Rejection. `wait`: if set, the
-    request may wait for the permit. `got`: the result, for a plan that is interrupted before it
-    receives the result."""
+    """The step that requests a permit from Redis. Its result is a lease or a Rejection.
+
+    `wait`: the Wait with which the request may wait for the permit. None: it must not wait. `got`:
+    a copy of the result. If the plan is interrupted before it receives the result, it finds the
+    lease here and releases it.
+    """
 
     wait: Wait | None = None
     got: Lease | Rejection | None = None

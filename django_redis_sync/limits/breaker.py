@@ -65,7 +65,8 @@ class Breaker:
             return self.generation if trial or not self.down else None
 
     def succeeded(self, generation: int) -> None:
-        """Record that Redis answered a request that began in this generation."""
+        """Record that Redis answered a request. If the request is the trial of the present outage,
+        close the breaker. `generation`: what `allow()` returned for the request."""
         if generation % 2 == 0:
             return
         with self._lock:
@@ -77,7 +78,9 @@ class Breaker:
             self._notify(down=False)
 
     def failed(self, generation: int, error: BaseException) -> None:
-        """Record that Redis did not answer a request that began in this generation."""
+        """Record that Redis did not answer a request, because of `error`. If the breaker is closed,
+        open it. `generation`: what `allow()` returned for the request. If the generation has
+        changed since, do nothing."""
         with self._lock:
             if generation != self.generation:
                 return
@@ -95,8 +98,11 @@ class Breaker:
             self.generation += self.down
 
     def _log(self, error: BaseException, changed: bool) -> None:
-        """Log an error if it began the outage. Log a configuration error again every
-        REMINDER_INTERVAL seconds. `changed`: True if this error began the outage."""
+        """Log why Redis does not answer. `changed`: True if this error began the outage.
+
+        Log a configuration error when it is new, and again every REMINDER_INTERVAL seconds. Log any
+        other error only if it began the outage.
+        """
         why = configuration_error(error)
         if why and (why != self._logged or clock() >= self._remind_at):
             self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL

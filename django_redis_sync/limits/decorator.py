@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from ..defaults import Limit, PolicyOptions
 
 Function = TypeVar("Function", bound=View)
-#: The options of decorators that directly wrap each other: `declared` of a `routes.Stack`.
+#: The options of decorators that directly wrap each other, as in `routes.Stack.declared`. The
+#: outermost decorator comes first.
 Marks = tuple[Declared, ...]
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
@@ -247,8 +248,8 @@ def declared_by(view: Any) -> Declared:
 
 
 def _may_reference_request(view: Any, option: str, value: Any) -> bool:
-    """Return True if an option is a callable that may keep a reference to the view, and thereby to
-    its request. Examples are a closure and a bound method."""
+    """Return True if `value`, given for `option`, is a callable that may refer to the view, and
+    thereby to the view's request. Examples are a closure and a bound method."""
     if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
         return False
     parts = ("__closure__", "__defaults__", "__kwdefaults__")

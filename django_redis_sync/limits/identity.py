@@ -30,8 +30,9 @@ MAX_PLAIN = 100
 
 
 def digest(kind: str, value: str, secret: Any = None) -> str:
-    """Return the digest of a value. `kind`: "ip" for an address, "key" for a free-form value,
-    "user" for a long primary key. `secret`: see `conf.digest`."""
+    """Return the digest of a value, with `kind` and a hyphen before it. `kind`: "ip" for an
+    address, "key" for a free-form value, "user" for a long primary key. `secret`: see
+    `conf.digest`."""
     return f"{kind}-{conf.digest(_SALT + kind, value, secret)[:32]}"
 
 
@@ -83,14 +84,15 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
 
 #: Addresses of IPv4 clients behind a NAT64. The last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: IPv6 addresses for NAT64 with a locally chosen prefix. Where they contain the IPv4 address is
-#: unknown, so each whole address counts as one client.
+#: IPv6 addresses for NAT64 with a locally chosen prefix. They contain an IPv4 address, but its
+#: position is unknown. So each whole address counts as one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
-    """Return an IPv4 address, or the network of an IPv6 address. If `text` is not an address,
-    return it unchanged."""
+    """Return the part of an address that identifies a client. For IPv4, it is the whole address.
+    For IPv6, it is the address of the network, which has a prefix of `ipv6_prefix` bits. If `text`
+    is not an address, return it unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -141,9 +143,9 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # If the plan raised this error, throw() raises the error again. Otherwise the error
-        # interrupted this function between two steps. Then throw() returns the step that releases
-        # the permits.
+        # If the plan raised this error, the plan has ended, and throw() raises the error again.
+        # Otherwise the error interrupted this function between two steps. Then throw() raises the
+        # error inside the plan, and returns the plan's next step, which releases the permits.
         plan.throw(error).do()
         raise
 
@@ -206,8 +208,8 @@ def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
 
 
 def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the share of a request. Return None for the common share: that of anonymous users, and
-    of requests for which the policy's callable returns None."""
+    """Return the share of a request. Return None if the user is anonymous, or if the policy's
+    callable returns None. These requests belong to the common share."""
     return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
 
 
@@ -218,8 +220,9 @@ def _value_of(
     request: HttpRequest,
     seen: Any,
 ) -> Plan:
-    """Return the value of an option ("user", "ip", or a callable) for a request. Return None for an
-    anonymous user."""
+    """Return the key or the share of a request. `option`: "user", "ip", or a callable of the
+    project. `checked`: a function that checks what the callable returns, and makes the key or share
+    from it. Return None if `checked` returns None, or if a "user" is anonymous."""
     if callable(option):
         return checked((yield Call(option, seen)))
     if option == "user":

@@ -23,8 +23,9 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: The requests that have permits. The key is a weak reference to the request's `Hold`. The value
-#: maps each semaphore from which the request has a permit to the share of the request.
+#: The requests that have permits: {reference: {semaphore: share}}. `reference` is a weak reference
+#: to the request's `Hold`. The request has a permit from each `semaphore`. `share` is the request's
+#: share, or None.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 
@@ -33,8 +34,10 @@ class LocalLimiter:
     down.
 
     Requests that Redis admitted count, too. So when an outage begins or ends, the limit applies to
-    the requests that Redis admitted and the requests that this limiter admitted together. `hold`:
-    an object that identifies a request, and exists until the request has ended.
+    the requests that Redis admitted and the requests that this limiter admitted together.
+
+    Most methods have an argument `hold`. It is an object that identifies a request, and exists
+    until the request has ended.
     """
 
     # An exception from a signal handler can't leave this lock locked: CPython runs no signal
@@ -47,11 +50,12 @@ class LocalLimiter:
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
 
     def has_local_admissions(self, semaphore: SemaphoreId) -> bool:
-        """Return True if a request still runs that this limiter admitted to the semaphore."""
+        """Return True if a request that this limiter admitted to the semaphore still runs."""
         return bool(self._local) and any(semaphore in held for held in self._local.copy().values())
 
     def admitted(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
-        """Count a request that Redis admitted."""
+        """Count a request that Redis admitted. If this limiter admitted the request before, the
+        request still counts only once."""
         self._by_redis.setdefault(ref(hold, self._by_redis.pop), {})[semaphore] = share
         if self._local:
             _remove(self._local, semaphore, hold)
@@ -61,15 +65,17 @@ class LocalLimiter:
         self._local.setdefault(ref(hold, self._local.pop), {})[semaphore] = share
 
     def try_enter(self, newcomer: LocalWait, max_waiters: int) -> LocalWait | bool:
-        """Admit a request at once and return True, or put it in the queue.
+        """Admit a request, put it in the queue, or reject it. Return:
 
-        If the request is in the queue now, return `newcomer`; its method `wait()` waits. If
-        `max_waiters` requests already wait, return False.
+        - True if the request was admitted at once.
+        - `newcomer` if the request is in the queue now. Then call `newcomer.wait()`.
+        - False if the request must wait, but `max_waiters` requests already wait.
         """
         semaphore = newcomer.semaphore
         with self._lock:
-            # Create the queue before counting requests. `left` looks for the queue without the
-            # lock. So if a request ends in between, `left` finds the queue and admits the newcomer.
+            # Create the queue before counting requests, because `left` looks for the queue without
+            # the lock. If a request ends after the count, `left` then finds the queue, waits for
+            # the lock, and admits the newcomer.
             self._queues.setdefault(semaphore, [])
             waiters = self._waiters(semaphore)
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer

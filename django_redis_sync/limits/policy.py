@@ -73,8 +73,10 @@ class Policy(_Options):  # type: ignore[misc]
         )
 
     def counts(self, method: str | None, preflight: bool = False) -> bool:
-        """Return True if this policy limits requests with this HTTP method. `preflight`: True for
-        an OPTIONS request that a framework answers without the view's code."""
+        """Return True if this policy limits a request with this HTTP method. The option `methods`
+        lists the methods to limit. Without the option, the policy limits all requests except
+        preflights. `preflight`: True for an OPTIONS request that a framework answers without the
+        view's code."""
         return not preflight if self.methods is None else method in self.methods
 
 
@@ -135,9 +137,10 @@ class Entry(NamedTuple):
 
 
 def entry_of(pattern: str, given: Any) -> Entry:
-    """Return the entry of ENDPOINTS with the key `pattern` and the value `given`. A str is the name
-    of the semaphore. A dict has options. Its item "name" is the name of the semaphore; by default,
-    that is the pattern.
+    """Return the entry of ENDPOINTS with the key `pattern` and the value `given`.
+
+    If `given` is a str, it is the name of the semaphore. If it is a dict, it has the options, and
+    its item "name" is the name of the semaphore. Without that item, the pattern is the name.
 
     Raise ImproperlyConfigured if `given` is neither a str nor a dict, or if the pattern is not a
     str.
@@ -184,7 +187,8 @@ class Declared:
     ) -> None:
         """Raise TypeError or ValueError for wrong options.
 
-        `of_request`: True if the options may reference a request. Such options are not cached.
+        `of_request`: True if the options may refer to a request. Then a policy with these options
+        is not cached.
         """
         if name is not None:
             check_text("a name", name)
@@ -215,10 +219,10 @@ class Endpoint:
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
         """Return the policy of a decorator or mixin on this view.
 
-        The policy has the name of the decorator or mixin. If that is None, the policy has the name
-        of the view's entry in ENDPOINTS, or else `fallback`. If the entry has the same name as the
-        policy, the entry gives the options that the decorator or mixin leaves out. Raise
-        ImproperlyConfigured for a wrong option, or if no limit is set.
+        The name of the policy is the first of these that exists: the name in `declared`, the name
+        of the view's entry in ENDPOINTS, `fallback`. If the entry has this name, too, the policy
+        also gets the entry's options, where `declared` gives none. Raise ImproperlyConfigured for a
+        wrong option, or if no limit is set.
         """
         found = self._declared.get((declared, fallback))
         if found is None:

@@ -29,16 +29,17 @@ from .admission import RejectedRequest
 from .identity import Call
 from .policy import Policy
 
-#: Bounds of Retry-After in seconds, and its value if the mean hold time is unknown.
+#: Seconds for Retry-After: the min, the max, and the value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
-#: Retry-After is increased at random by up to this part, so that clients don't all retry at the
-#: same time.
+#: Retry-After is increased at random, by up to this part of its value, so that clients don't all
+#: retry at the same time.
 JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the seconds for the header Retry-After: an estimate of the time in which all waiters,
-    and then this request, finish."""
+    """Return the seconds for the header Retry-After. They estimate how long all waiters, and then
+    this request, take to finish. If this can't be estimated, or without `rejected`, they are about
+    DEFAULT_SECONDS."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -202,7 +203,8 @@ def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespons
     error = exceptions.APIException(info.message, code=info.reason)
     error.status_code, error.wait = info.status, info.retry_after  # `wait` sets Retry-After
     if hasattr(seen, "parser_context"):  # the request was rejected inside the view
-        # If this code raised the error, Django would log the response as a server error.
+        # Let the view make the response from the error. If this code raised the error, Django would
+        # log the response as a server error.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match
     made = match.func.cls(**getattr(match.func, "initkwargs", {}))

@@ -1,18 +1,23 @@
 """Hold the permits of a request until the request ends.
 
-If a view returns a complete response, its permits are released at once. The permits of a stream are
-released after its last byte. If Django still has to render the response, the permits are released
-after the rendering. A response may also be discarded before that, because a template or a
-middleware raises an exception, or because the client leaves. So the end of the request also
-releases the permits.
+The view's response decides when the permits are released:
 
-Django reports the end of a request in two ways. It calls `request.close()` when it closes the
-response that it sent, which may be another one than the view's. Under ASGI, if the client left
-before there was a response, Django only sends the signal `request_finished`. It sends the signal in
-the thread that runs the request's sync code, so the signal comes after that code. If a server
-cancels the request, Django 6.1 does neither. Then the permits are released when the context in
-which Django handles the request is deleted. The context exists as long as a task or a thread runs
-code of the request.
+- A complete response: at once.
+- A stream: after its last byte.
+- A response that Django still has to render: after the rendering.
+
+A stream or a response to render may be discarded earlier, because a template or a middleware raises
+an exception, or because the client leaves. So the end of the request also releases the permits. The
+request has ended when one of these things happens:
+
+- Django calls `request.close()`, because it closes the response that it sent. That may be another
+  response than the view's.
+- Django sends the signal `request_finished`. Under ASGI, if the client left before there was a
+  response, Django only sends the signal. It does so in the thread that runs the request's sync
+  code, so the signal comes after that code.
+- The context in which Django handles the request is deleted. The context exists as long as a task
+  or a thread runs code of the request. If a server cancels the request, Django 6.1 neither calls
+  `request.close()` nor sends the signal.
 """
 
 from __future__ import annotations
@@ -45,9 +50,9 @@ from .policy import Policy, SemaphoreId
 #: The attribute of a request that has the request's State.
 _STATE = "_redis_sync"
 
-#: A stream is ended before its lease reaches max_hold, so that the stream has stopped when the next
-#: request is admitted. It is ended LEAD seconds before max_hold has passed, or the part MAX_PART of
-#: max_hold before, whichever is later.
+#: A stream is ended before max_hold has passed, so that it has stopped when the next request is
+#: admitted. It is ended LEAD seconds early. If the part MAX_PART of max_hold is shorter than LEAD,
+#: the stream is ended only this part early.
 LEAD, MAX_PART = 0.5, 0.1
 
 
@@ -130,7 +135,8 @@ class Permit(NamedTuple):
     redis: Breaker
 
     def failed(self, generation: int, error: Exception) -> None:
-        """Report the error of a release to the breaker, and log it."""
+        """Log the error of a release. If Redis could not be reached, report that to the breaker.
+        `generation`: the breaker's generation before the release."""
         name = self.semaphore.name
         if isinstance(error, LeaseLost):
             logger.debug("nothing to release: %s", error)  # the lease logged its loss
@@ -247,7 +253,9 @@ class Hold:
             self.release()
             raise
         finally:
-            if asgi:  # Django sends the first part after it has read all parts
+            # Under ASGI, Django reads all parts before it sends the first one. So from now on,
+            # `hang_up` can't end the stream.
+            if asgi:
                 self._hang_up = None
 
     async def _awatched(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -262,10 +270,14 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Remove a permit and return it, so that the caller releases its lease. Return None if
-        there is no such permit. While Redis is down, release the leases in the background
-        instead."""
-        self._hang_up = None  # the connection may already serve another request
+        """Remove the next permit with a lease that the caller has to release, and return the
+        permit. Return None if there is none.
+
+        Also remove the permits that come before it, because they have no lease or their Redis is
+        down. If their Redis is down, release their leases in the background.
+        """
+        # Don't end the stream from now on: its connection may already serve another request.
+        self._hang_up = None
         while self._permits:
             try:
                 permit = self._permits.pop()
@@ -313,7 +325,7 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
     """Release `hold` when the request ends. Return False if the request has already ended."""
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is not None:
-        if context.token is None:  # Django has left the context
+        if context.token is None:  # Django has left the context: the request has ended
             return False
         weakref.finalize(context, hold.release_later).atexit = False
         _at_end.setdefault(context, []).append(hold)

@@ -42,7 +42,8 @@ class Stack(NamedTuple):
 def stack_of(view: Any) -> Stack | None:
     """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
     stack: Stack | None = getattr(view, STACK, None)
-    # `view` may be made by another decorator, to which functools.wraps copied the attribute.
+    # Another decorator may have made `view`. Then functools.wraps copied the attribute from another
+    # view, and the Stack does not begin at `view`.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
 
 
@@ -83,7 +84,8 @@ def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
 def _answers_options(owner: type) -> bool:
     handlers = [getattr(owner, "options", None)]
     handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
-    # method_decorator keeps the __module__ of the handler that it wraps.
+    # method_decorator copies the __module__ of the handler that it wraps. So a framework's handler
+    # is recognized even if a project has decorated it.
     return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
 
 
@@ -128,11 +130,12 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return lists with the limits of a view for an HTTP method, the outermost list first. A
-    request takes the permits of a list together.
+    """Return the limits of a view for an HTTP method, in groups, the outermost group first.
 
-    A list has the limits of decorators that directly wrap each other, of a mixin, or of both if the
-    decorators directly wrap the mixin. Each limit has the form of `marks_of`.
+    A group is a list of limits. A request takes the permits of a group together. Decorators that
+    directly wrap each other are a group. A mixin belongs to the group of the decorators that
+    directly wrap it. Without them, it is a group of its own. Each limit is a pair, as `marks_of`
+    yields it.
     """
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
@@ -205,12 +208,13 @@ def policies_of(route: Route) -> Iterator[Policy]:
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
-    """Return the ways through a view. Each HTTP method has a way; equal ways are returned once.
+    """Return the ways of a request through a view. The way depends on the HTTP method. Equal ways
+    are returned once.
 
-    A way is a list of admissions, in the order in which a request passes them: first the admission
-    by the middleware, then one for each list of `places_of`. An admission is a list of policies
-    whose permits are taken together. `atomic`: True if ATOMIC_REQUESTS wraps the view, so that the
-    middleware takes all limits in one admission.
+    A way is a list of admissions. An admission is a list of policies. A request takes the permits
+    of an admission together. The first admission is that of the middleware, if ENDPOINTS limits the
+    view. The others are the groups of `places_of`, in their order. `atomic`: True if
+    ATOMIC_REQUESTS wraps the view. Then the middleware takes all permits in one admission.
     """
     endpoint = _endpoint_of(route)
     if endpoint is None:

@@ -49,7 +49,7 @@ Given = tuple[str | None, int, str | None, int | None]
 
 
 class CountedKeys:
-    """The keys of policies for which this process writes statistics in the current hour.
+    """Keys of policies. In the current hour, this process writes statistics for these keys.
 
     The number of these keys is limited, because clients can make any number of keys. The statistics
     of a key take about 300 bytes in Redis."""
@@ -61,8 +61,8 @@ class CountedKeys:
         self._until = 0.0
 
     def has(self, semaphore: SemaphoreId) -> bool:
-        """Return True if statistics are written for the key. Add the key if there are fewer than
-        MAX."""
+        """Add the key of `semaphore` if there are fewer than MAX keys. Return True if statistics
+        are written for the key."""
         if clock() >= self._until:
             self._keys, self._until = set(), clock() + self.HOUR
         if len(self._keys) < self.MAX:
@@ -83,7 +83,8 @@ class RequestSemaphore(Semaphore):
         key, limit, share, share_limit = given
         if share is None and policy.share is not None:
             # The policy has shares, but this request belongs to the common share. In Redis, a
-            # request takes turns only if it has a share or a share_limit, so give it a share_limit.
+            # request takes turns only if it has a share or a share_limit. If it has neither, give
+            # it a share_limit without effect.
             share_limit = share_limit or MOST_PERMITS
         using = policy.using or conf.current().cache
         options = {option: getattr(policy, option) for option in _PASSED_ON}
@@ -135,8 +136,8 @@ def semaphore_of(policy: Policy, given: Given) -> RequestSemaphore:
 
 
 def label_of(request: HttpRequest) -> str:
-    """Return the label of a request's lease: the view's name, the user's primary key,
-    X-Request-ID."""
+    """Return the label of a request's lease. It has the view's name, the user's primary key, and
+    the header X-Request-ID."""
     match = request.resolver_match
     user = getattr(request, "_cached_user", None)  # request.user may query the database
     return write_label(
@@ -150,7 +151,8 @@ class WaitSlots:
     """The wait slots of this process, for threads or for tasks."""
 
     def __init__(self, option: str) -> None:
-        #: The name of the option with the number of slots, and the reason of a Rejection.
+        #: The name of the option that sets the number of slots. A Rejection for lack of a slot has
+        #: this name as its reason.
         self.reason = option
         # An exception from a signal handler may end a wait without a call of `leave`. The
         # references are weak, so that the slot is free again when the Wait no longer exists.
