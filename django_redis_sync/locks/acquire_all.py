@@ -138,7 +138,10 @@ class acquire_all:
         ValueError if a name is given twice, or for a wrong number of permits."""
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
-            raise ValueError("acquire_all takes each name once: to get more permits, give a number")
+            raise ValueError(
+                "acquire_all takes each name once. For several permits of a name, give a pair: "
+                "(semaphore, permits)"
+            )
         for semaphore, permits in self._given:
             semaphore._check_permits(permits)
         return sorted(range(len(places)), key=places.__getitem__)
@@ -186,7 +189,8 @@ class _Group:
 
     def leave(self, *error: Any, undo: bool = False) -> None:
         """Release all leases at the end of a block. If the release of a lease fails, still release
-        the others. `undo`: True if not all semaphores could be acquired."""
+        the others. `error`: the arguments of `__exit__`. `undo`: True if not all semaphores could
+        be acquired."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error, undo=undo)

@@ -32,22 +32,23 @@ _CHECKS: dict[str, values.Check] = {
     "key": lambda _, key: check_text("a key", key),
 }
 
+_NO_CLIENT = "Don't pass a client. To choose a connection, pass a cache alias as using='...'"
+
 
 @lru_cache(maxsize=512, typed=True)
 def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
-    """Check the arguments of a public class, and return them as attributes of its object. `kind`:
-    the class.
+    """Check the arguments of a public class. Return the attributes of the class's object.
 
-    Raise TypeError or ValueError if an argument is wrong. The cache distinguishes types, because
+    `kind`: the class. `given`: the arguments named in _GIVEN, in the same order. Raise TypeError or
+    ValueError if an argument is wrong. The cache distinguishes types, because
     True equals 1, but is not a valid limit.
     """
     arguments = dict(zip(_GIVEN, given, strict=True))
     name = arguments["name"]
     if not isinstance(name, str):
         raise TypeError(
-            f"the first argument of {_public_name(kind)}() must be a name, a str, not "
-            f"{type(name).__name__}. Pass no client: to choose a connection, pass a cache alias as "
-            "using='...'"
+            f"the first argument of {_public_name(kind)}() must be the name, as a str, but it is "
+            f"of type {type(name).__name__}. {_NO_CLIENT}"
         )
     check_text("a name", name)
     for option, check in _CHECKS.items():
@@ -75,14 +76,14 @@ def text_of_share(value: Any) -> str | None:
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
     """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
 
-    `method`: the method's name; "" for the class. `more`: surplus positional arguments. `options`:
-    the keywords.
+    `of`: the object. `method`: the method's name, or "" for the class. `more`: surplus positional
+    arguments. `options`: the names of the keyword arguments.
     """
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:
         return TypeError(
-            f"{call} takes a name, and options by keyword, not {more[0]!r}. Pass no client: to "
-            "choose a connection, pass a cache alias as using='...'"
+            f"{call} takes options only by keyword, but a positional argument is {more[0]!r}. "
+            f"{_NO_CLIENT}"
         )
     options = [option for option in options if method or option not in SEMAPHORE]
     wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)

@@ -33,7 +33,8 @@ Caller = weakref.ref[Any]
 
 #: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: A search for a lease of the caller looks at this many leases of the process, the newest ones.
+#: Number of leases that a search for a lease of the caller looks at. These are the newest leases of
+#: the process.
 _MAX_SEARCHED = 100
 #: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
@@ -65,7 +66,8 @@ _here = _Here()
 
 
 def this_caller() -> Caller:
-    """Return the current task, or else the current thread."""
+    """Return a weak reference to the current task. If no task runs, return a weak reference to the
+    _Thread object of the current thread."""
     loop = running_loop()
     # A callback of the loop runs without a task. Its caller is the thread.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
@@ -104,9 +106,9 @@ class ByCaller(dict[Caller, T]):
         if found is None:
             found = make()
             if (living := caller()) is not None:
-                # The weak reference calls `ended`, a function in C. If it were Python code, a
-                # signal handler could run in it, and the handler's exception would be lost. The
-                # proxy avoids a reference cycle.
+                # When the caller ends, the weak reference calls `ended`, which is a function in C.
+                # A signal handler could run in a function in Python, and the handler's exception
+                # would be lost. The proxy avoids a reference cycle.
                 ended = partial(operator.delitem, weakref.proxy(self))
                 return self.setdefault(weakref.ref(living, ended), found)
         return found
@@ -118,11 +120,12 @@ _ANYONE: Caller = weakref.ref(_anyone)
 
 
 class Holdings:
-    """The leases that were taken through a semaphore, and its `with` blocks that are open.
+    """The leases that were taken through a semaphore, and its open `with` blocks.
 
-    `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block has an
-    entry until the block ends, even if its lease ends earlier. So a block never releases the lease
-    of another block. The items are leases, or groups of leases of `acquire_all`.
+    An item is a lease, or a group of leases of `acquire_all`. `acquire` and blocks add items, and
+    `release` takes the newest item of its caller. An open block has an entry with its item until
+    the block ends, even if the lease ends earlier. So a block never releases the lease of another
+    block.
     """
 
     # Invariant: _blocks maps each caller with an open block to the items of its open blocks, the
@@ -185,14 +188,15 @@ class Holdings:
         self._blocks[item._caller] = [*self._blocks.get(item._caller, ()), item]
 
     def leave(self) -> Any:
-        """End the newest block of this caller and return its item.
+        """End a block and return its item.
 
-        If this caller has no open block, the block began in another thread or task. If all open
-        blocks have the same item, return that item. Otherwise the item of this block can't be
-        identified, so return None. The item is renewed until all other blocks have ended.
-
-        If no block is open at all, `__exit__` was called directly. Then return the newest item.
-        Raise NotAcquired if there is none.
+        - If this caller has open blocks, end its newest one.
+        - If only other callers have open blocks, this block began in another thread or task. If all
+          open blocks have the same item, end one of them.
+        - If their items differ, the item of this block can't be identified. Log an error and return
+          None. The item is renewed until all other blocks have ended.
+        - If no block is open, `__exit__` was called directly. Return the newest item of this
+          caller. Raise NotAcquired if there is none.
         """
         caller = this_caller()
         if caller not in self._blocks:

@@ -27,8 +27,9 @@ except ImportError as error:
 
 #: The header of a task that was sent again. Its value is the `note` that `JobQueue.again` got.
 HEADER = "redis_sync"
-#: The attribute of a task's request that is set when the task has requested its own permit. If the
-#: body of the task then calls limited functions, these calls wait for their permits.
+#: An attribute of a task's request. It is set when the task asks for the permit of its own body. If
+#: the body calls limited functions later, these calls wait for their permits. They don't send the
+#: task again.
 _LET_IN = "_redis_sync_let_in"
 
 
@@ -48,7 +49,8 @@ def queue_of(function: Callable[..., Any]) -> JobQueue:
         if request.called_directly or request.is_eager or getattr(request, _LET_IN, False):
             return None
         if not request.id:
-            logger.warning("%s was delivered without a task id, so this worker waits", task.name)
+            message = "%s was delivered without a task id, so this worker waits for the permit"
+            logger.warning(message, task.name)
             return None
         nesting = getattr(request, "replaced_task_nesting", 0)
         identity = task.name, request.id, str(request.retries), str(nesting)

@@ -56,8 +56,8 @@ def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Pl
 
 def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
     """Adopt a lease. Return the lease's settings, its grant with the new local expiry, and the
-    number of the renewal that adopted it. Raise LeaseLost if the lease ended or was adopted
-    before."""
+    number of the renewal that adopted it. `known`: the highest number that the former owner
+    of the lease used for a renewal. Raise LeaseLost if the lease ended or was adopted before."""
     start = clock()
     # If two processes adopt the lease, Redis rejects the second one, because this number is random
     # and above `known`.

@@ -26,8 +26,8 @@ _SALT = "django_redis_sync.locks.jobs"
 RETRIES = "_redis_sync_retries"
 #: Max characters that operators see of a task's name, and of its id.
 _MOST, _SHOWN = 180, 8
-#: Delays in seconds after which a job without a place in the queue is sent again: the first delay,
-#: and the longest one. Each delay is twice the delay before.
+#: The first and the longest delay, in seconds, before a job without a place in the queue is sent
+#: again. Each delay is twice the delay before, and then shortened at random.
 _BACKOFF = 0.5, 60.0
 
 
@@ -36,19 +36,23 @@ class NotSent(Exception):
 
 
 class JobQueue(NamedTuple):
-    """The interface to a task queue that delivers the job which calls a function.
+    """Connects a limited function to the task queue that runs it. Each field is a function:
 
-    - `delivery()`: return the identity of the job and its note. Return None if the task queue did
-      not call the function; such a call waits. The identity is a tuple of str. It has the task's
-      name, the job's id, and anything else that makes this another job, such as the number of the
-      task's own retries. The note is the one given to `again`, or None at the first delivery.
-    - `again(seconds, note)`: send the job again, to be delivered after `seconds` with `note`, a
-      short list of str and int. Then end this delivery, and return a result or raise an exception.
-      Raise NotSent if the queue did not accept the job. This worker then waits for the permit.
-    - `drop()`: end this delivery without a call of the function, because a queue may deliver a
-      job twice. Return a result, or raise an exception.
-    - `unfinished(error)`: return True if the queue delivers a job again after the exception
-      `error`. By default, these are exceptions that stop a worker, such as SystemExit.
+    - `delivery()`: return a pair, the identity and the note of the job that calls the limited
+      function. Return None if the call does not come from the task queue. Such a call waits for its
+      permit like any other. The identity is a tuple of str: the task's name, the job's id, and
+      anything else that makes this another job, such as the number of the task's own retries. The
+      note is the one given to `again`, or None at the first delivery.
+    - `again(seconds, note)`: send the job again. The queue must deliver it after `seconds`, with
+      `note`, a short list of str and int. Then end this delivery: return a result, or raise an
+      exception. Raise NotSent if the queue did not accept the job. Then this worker waits for the
+      permit.
+    - `drop()`: end this delivery without calling the function: return a result, or raise an
+      exception. It is called for a delivery that must not run, for example the second delivery of
+      a job.
+    - `unfinished(error)`: return True if the queue will deliver the job again, because the function
+      raised `error`. By default, it returns True for exceptions that are not an `Exception`, such
+      as SystemExit, because they stop the worker.
     """
 
     delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
@@ -81,7 +85,7 @@ def guarded(
 
 def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any]) -> Any:
     """Request a permit. With a permit, run the body. Otherwise drop this delivery or send the job
-    again."""
+    again. If the task queue does not accept the job, wait in this worker and request again."""
     while True:
         got = guard._visit(job)
         if isinstance(got, Lease):
@@ -95,7 +99,8 @@ def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any])
         except NotSent as error:
             cause = error.__cause__ or error
             logger.warning(
-                "%r: %s can't be sent again (%r), this worker waits", guard.name, job.label, cause
+                "%r: the task queue did not accept %s (%r), so this worker waits for the permit",
+                *(guard.name, job.label, cause),
             )
         time.sleep(later.seconds)
         job = job._replace(nth=later.nth, ticket=later.ticket)

@@ -170,7 +170,7 @@ class Lease:
             if state.answer is None:
                 self._release_in_background()
             else:
-                with contextlib.suppress(LeaseLost):  # the caller gets the cancellation instead
+                with contextlib.suppress(LeaseLost):  # the caller gets the cancellation, not this
                     self._released(state.answer)
             raise
         self._released(released)
@@ -371,7 +371,8 @@ class Lease:
         self._renewer.moved(self, self.token)
 
     def _end(self) -> None:
-        """Stop renewing. Raise NotAcquired if the lease was released or detached before."""
+        """Mark the lease as released, and stop its renewal. Raise NotAcquired if it was released or
+        detached before."""
         state = self._state
         state.end()
         self._renewer.forget(state.grant.token)
@@ -394,8 +395,9 @@ class Lease:
         """Raise or log `own`, the error of a release at the end of a block. If the block itself
         raised an exception, log `own`, so that the caller gets the exception of the block."""
         if body is not None:
-            logger.error("releasing %r failed after an exception in its block: %s", self.name, own)
+            message = "the block of %r raised an exception, and then the release failed: %s"
+            logger.error(message, self.name, own)
         elif lenient and isinstance(own, LeaseLost):
-            logger.warning("releasing %r at the end of its block failed: %s", self.name, own)
+            logger.warning("the release of %r at the end of its block failed: %s", self.name, own)
         else:
             raise own

@@ -66,16 +66,19 @@ class LeaseState(LocalExpiry):
     LeaseLost if the lease was lost before.
     """
 
-    # Invariants: `over` is "" while the lease is held, else the reason why it is not held. `closed`
-    # is "released" or "detached" if this process released or detached the lease, else "". `due` is
-    # the time of the renewer's next check, and never later than `deadline`. Until the lease ends,
-    # only the renewer and renewals change `due`. The first thread that finds the lease lost empties
-    # _not_lost_yet, in one atomic step.
-    #
-    # _nth: counts the renewals. _aims: the ends that the holder's own renewals in flight have
-    # requested, by number of the renewal. _last_end: the end of a lease that is not renewed in the
-    # background. _leaving: True while the lease is being detached. _scheduled: the time at which
-    # `due` was computed.
+    # The attributes that need an explanation:
+    # - `over`: "" while the lease is held, else the reason why it is not held.
+    # - `closed`: "released" or "detached" if this process released or detached the lease, else "".
+    # - `due`: the time of the renewer's next check. It is never later than `deadline`. Until the
+    #   lease ends, only the renewer and renewals change it.
+    # - `_not_lost_yet`: a list with one item. The first thread that finds the lease lost removes
+    #   the item, in one atomic step.
+    # - `_nth`: counts the renewals.
+    # - `_aims`: the ends that the holder's own renewals in flight have requested. The key is the
+    #   number of the renewal.
+    # - `_last_end`: the end of a lease that is not renewed in the background.
+    # - `_leaving`: True while the lease is being detached.
+    # - `_scheduled`: the time at which `due` was computed.
     __slots__ = (
         *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
         *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
@@ -201,7 +204,8 @@ class LeaseState(LocalExpiry):
 
     @property
     def _margin(self) -> float:
-        """Seconds before the local expiry from which on the lease counts as lost."""
+        """The safety margin in seconds: the lease counts as lost this long before its local
+        expiry."""
         if not self.terms.renew:
             return 0.0
         left = self.until - self._scheduled
@@ -261,7 +265,8 @@ class LeaseState(LocalExpiry):
         """Return the new duration in seconds. It is `additional_time` plus the time left, or only
         `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
-        # From a handoff to the first renewal, the local expiry is earlier than the end in Redis.
+        # Count from the later end: between a handoff and the first renewal, the local expiry is
+        # earlier than the end in Redis.
         return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra
 
     def sharing(self, now: float) -> Plan:
@@ -326,7 +331,8 @@ class LeaseState(LocalExpiry):
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 
     def releasing(self, now: float) -> Plan:
-        """Return a plan that releases the lease. It sets `answer` to its result."""
+        """Return a plan that releases the lease. Its result is True if the lease was released, and
+        False if it was lost before. The plan also stores the result in `answer`."""
         terms, grant = self.terms, self.grant._replace(until=self.until)
         self.answer = yield from plans.release(
             terms.keys, grant, terms.min_hold, terms.budget, terms.attempt, now

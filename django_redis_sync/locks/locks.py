@@ -141,7 +141,8 @@ class RLock(Lock):
     def _last(self, lease: Any) -> bool:
         if not lease.times or lease.times.pop() == 0:
             return True
-        self._held.add(lease)  # the block that ends may have had the only reference to the lease
+        # Keep a reference to the lease: the block that ends may have had the only one.
+        self._held.add(lease)
         return False
 
     def _newest(self, keep: bool = False) -> Lease:

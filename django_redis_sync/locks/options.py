@@ -34,12 +34,12 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max cached acquire requests of objects with equal arguments. They differ in the label, which
-#: names the thread, so there may be many.
+#: Max cached acquire requests of objects with equal arguments. There may be many such requests,
+#: because their labels differ: a label names the thread.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
-#: for long. os.getrandom does not release the GIL, but does not exist on all platforms.
+#: for a long time. os.getrandom does not release the GIL, but does not exist on all platforms.
 _random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 
@@ -48,8 +48,8 @@ def _token() -> str:
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
-    """Return a function to call when a wait begins, and again when it ends. `may_be_own`: True to
-    log a warning if the caller waits for its own lease."""
+    """Return the function to call when a wait begins, and again when it ends. `may_be_own`: True to
+    log a warning at the beginning if the caller itself holds a permit of the name."""
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
@@ -105,7 +105,7 @@ class Acquirer:
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute. If it is public, clear the cache of requests."""
+            """Set an attribute. If it is public, give this object a new cache of requests."""
             super().__setattr__(name, value)
             if not name.startswith("_"):
                 self.__dict__["_usual"] = {}
@@ -247,7 +247,8 @@ class Acquirer:
     def _waiting(
         self, config: conf.Config, named: dict[str, Any], blocking: bool | None, own: float | None
     ) -> tuple[bool, float]:
-        """Return two values: whether the caller waits, and the max seconds to wait. `own`: the
+        """Return two values: whether the caller waits, and the max seconds to wait. The seconds are
+        math.inf if the wait has no bound, or if the caller does not wait. `own`: the
         blocking_timeout of this call, or None."""
         if own is not None:
             own = values.not_negative("blocking_timeout", own)
@@ -286,7 +287,8 @@ class Acquirer:
     def _take(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
-        """Return a lease, which is not yet registered for `release()`, or a Rejection."""
+        """Request permits. Return a lease or a Rejection. The lease is not yet registered for
+        `release()`."""
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
@@ -306,8 +308,13 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
-        """Request a permit for a job that a task queue has delivered. Return a lease, or a result
-        that says what to do with the job."""
+        """Request a permit for a job that a task queue has delivered. Return:
+
+        - A lease: the job has a permit.
+        - Later: the job has a place in the queue of the name, and must be sent again.
+        - Dropped: this delivery must end without running the job.
+        - A Rejection: the job got neither a permit nor a place in the queue.
+        """
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
         named = self._options(conf.current())

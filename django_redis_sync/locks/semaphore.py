@@ -61,8 +61,8 @@ class Semaphore(Acquirer):
     - `release_on_commit`: True to delay `release()`, and the release at the end of a block, until
       the open database transactions end; a database alias to wait for that database only.
     - `thread_local`: False to let `release()` release leases that other threads or tasks acquired.
-    - `raise_on_release_error`: False to log that a lease was lost when a block ends, instead of
-      raising LeaseLost.
+    - `raise_on_release_error`: what the end of a block does if the lease was lost. True (default):
+      raise LeaseLost. False: log a warning.
     - `key`: the key, if `name` is the name of a keyed policy.
     - `share`: the group of callers to which this caller belongs, such as a tenant. It is a str,
       int, UUID, date, or Enum, and is identified by its text. Shares of a name take turns. The
@@ -338,8 +338,8 @@ class Semaphore(Acquirer):
         return lease
 
     def _last(self, lease: Lease) -> bool:
-        """Count a release, and return True if it must release the lease. Only an RLock may have
-        several releases for a lease."""
+        """Count a release, and return True if it is the last one that the lease needs. Only a lease
+        of an RLock may need several."""
         return True
 
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:

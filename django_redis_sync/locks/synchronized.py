@@ -44,8 +44,9 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-#: The attribute that marks a limited function which releases its permit before a transaction ends.
-#: Its value is the name of the semaphore.
+#: The attribute that marks a limited function without `release_on_commit`. If it is called inside a
+#: transaction, it releases its permit before the transaction ends. The value is the `name` given to
+#: the decorator.
 BEFORE_COMMIT = "_redis_sync_before_commit"
 
 
@@ -62,7 +63,8 @@ class _Template(string.Formatter):
         for literal, name, spec, conversion in self.parse(text):
             if "{" in (spec or "") or conversion:
                 raise ValueError(
-                    f"a template can't have conversions (!r) or fields in formats: {text!r}"
+                    "a template can't have conversions (such as !r), or fields in formats (such as "
+                    f"{{pk:{{width}}}}): {text!r}"
                 )
             before += literal  # the text between the previous argument and this one
             if name is None:

@@ -89,7 +89,7 @@ class _Connected(threading.local):
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
     def all(self) -> list[Any]:
-        if running_loop() is not None:  # each task has its own connections
+        if running_loop() is not None:  # no cache, because each task has its own connections
             return _opened()
         if self._known is None:
             self._known = [*map(weakref.ref, _opened())]
@@ -102,7 +102,7 @@ class _Connected(threading.local):
 
 
 def _opened() -> list[Any]:
-    """Return the connections of this thread or task."""
+    """Return the database connections that this thread or task has used so far."""
     made: Callable[..., Any] = connections.all
     return list(made(initialized_only=True))
 
@@ -112,8 +112,8 @@ connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
 def check_not_nested(terms: LeaseSettings) -> None:
-    """Raise RuntimeError if this thread has a lease of the name until its open transaction ends.
-    Another acquire in this transaction would wait for its own caller."""
+    """Raise RuntimeError if this thread holds a lease of the name that is released only when the
+    open transaction ends. An acquire would wait for that lease, and so for its own transaction."""
     for lease in list(_connected.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
@@ -123,8 +123,13 @@ def check_not_nested(terms: LeaseSettings) -> None:
 
 
 class _Releasing:
-    """Releases a lease when it is called, or when it is garbage-collected without a call. If
-    several objects have the same list `left`, the last one releases the lease."""
+    """A callback of on_commit that releases a lease. It acts when it is called, or when it is
+    garbage-collected without a call.
+
+    If several transactions are open, each has such an object for the lease. `left`: a list that
+    they share, with an item for each of them. Each object removes an item. The one that removes the
+    last item releases the lease.
+    """
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
@@ -163,7 +168,8 @@ _MAX_LOGGED = 20
 
 
 def warn_if_racing(what: str, remedy: str) -> None:
-    """Warn if `what` is about to be released before a COMMIT.
+    """Warn if `what` is about to be released before a COMMIT. `what` and `remedy` are texts for the
+    warning.
 
     With DEBUG, the warning names the line that releases it. Otherwise log an error, once for each
     `what`.
