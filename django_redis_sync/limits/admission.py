@@ -162,9 +162,9 @@ class _Admission:
         )
 
     def _permit(self, semaphore: RequestSemaphore) -> Plan:
-        """Add a permit to the hold and return None. If the request is rejected, return the
-        Rejection. In shadow mode, a request that would be rejected also gets a permit, and the
-        Rejection is returned."""
+        """Request a permit. If the request is admitted, add the permit to the hold and return None.
+        If it is rejected, return the Rejection. In shadow mode, a request that would be rejected
+        gets both: add the permit to the hold, and return the Rejection."""
         redis = breaker(semaphore.id.using)
         generation = redis.allow()
         try:

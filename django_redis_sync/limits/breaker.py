@@ -27,10 +27,10 @@ REMINDER_INTERVAL = 300.0
 class Breaker:
     """The circuit breaker of a cache alias.
 
-    While the breaker is closed, every request may contact Redis. While it is open, no request may,
-    and a thread probes Redis once per `PROBE_INTERVAL`. After each answered probe, one request, the
-    trial, may contact Redis. If Redis answers the trial, the breaker closes. Otherwise the next
-    answered probe permits another trial.
+    While the breaker is closed, every request may contact Redis. While it is open, a thread probes
+    Redis every `PROBE_INTERVAL` seconds, and requests must not contact Redis. But after each
+    answered probe, one request may: the trial. If Redis answers the trial, the breaker closes.
+    Otherwise the next answered probe permits another trial.
     """
 
     # Invariant: the generation grows by 1 when the breaker opens or closes, and is odd while the

@@ -222,7 +222,8 @@ def _value_of(
 ) -> Plan:
     """Return the key or the share of a request. `option`: "user", "ip", or a callable of the
     project. `checked`: a function that checks what the callable returns, and makes the key or share
-    from it. Return None if `checked` returns None, or if a "user" is anonymous."""
+    from it. Return None if `checked` returns None, or if `option` is "user" and the user is
+    anonymous."""
     if callable(option):
         return checked((yield Call(option, seen)))
     if option == "user":

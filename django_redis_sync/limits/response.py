@@ -51,8 +51,7 @@ from .policy import Policy, SemaphoreId
 _STATE = "_redis_sync"
 
 #: A stream is ended before max_hold has passed, so that it has stopped when the next request is
-#: admitted. It is ended LEAD seconds early. If the part MAX_PART of max_hold is shorter than LEAD,
-#: the stream is ended only this part early.
+#: admitted. It is ended early by LEAD seconds, or by the part MAX_PART of max_hold if that is less.
 LEAD, MAX_PART = 0.5, 0.1
 
 

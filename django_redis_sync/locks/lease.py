@@ -36,9 +36,9 @@ class Lease:
                 report()
                 lease.check()  # before anything that must not happen twice
 
-    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry, which is
-    never later than the expiry in Redis, because its time starts before the request is sent. All
-    threads and tasks of the process may use a lease; a forked child may not.
+    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry. It is
+    never later than the expiry in Redis, because this process counts from the time before it sends
+    the request. All threads and tasks of the process may use a lease; a forked child may not.
     """
 
     # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.

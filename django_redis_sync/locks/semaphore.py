@@ -354,8 +354,8 @@ class Semaphore(Acquirer):
             await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
-        """If release_on_commit is set and a transaction is open, release the lease when the
-        transaction ends, and return True. Otherwise return False. If release_on_commit is not set,
+        """Arrange that the end of the open transaction releases the lease, and return True. If
+        no transaction is open, return False. If release_on_commit is not set, return False, and
         warn if a transaction is open."""
         if not self.release_on_commit:
             remedy = (

@@ -327,5 +327,6 @@ def _check_function(function: Any) -> None:
         raise TypeError(f"@synchronized is for functions and methods, not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
-            "@synchronized would release before a generator's body ran: use `with` in it"
+            "@synchronized would release the permit before the body of a generator runs: use a "
+            "`with` block in the generator instead"
         )

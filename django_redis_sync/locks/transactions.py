@@ -127,8 +127,8 @@ class _Releasing:
     garbage-collected without a call.
 
     If several transactions are open, each has such an object for the lease. `left`: a list that
-    they share, with an item for each of them. Each object removes an item. The one that removes the
-    last item releases the lease.
+    these objects share, with an item for each transaction. Each object removes an item. The object
+    that removes the last item releases the lease.
     """
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
