@@ -37,8 +37,9 @@ class Config(defaults.Settings):
     """The setting REDIS_SYNC, with defaults for the keys that are not given."""
 
     def keep(self, key: str | None = None) -> int:
-        """Return for how many minutes to store history. If `key` is a key of a policy, this is at
-        most MOST_FOR_CHILDREN, because a policy can have many keys."""
+        """Return the number of minutes for which history is stored, or 0 if STATS is off. If `key`
+        is a key of a policy, the number is at most MOST_FOR_CHILDREN, because a policy can have
+        many keys."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
@@ -107,15 +108,16 @@ on_change(current.cache_clear)
 
 
 def secrets() -> list[Any]:
-    """Return SECRET_KEY and the keys in SECRET_KEY_FALLBACKS, the oldest first."""
+    """Return the secret keys of the site, the oldest first. SECRET_KEY is the newest. In
+    SECRET_KEY_FALLBACKS, the oldest key is the last."""
     return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
 
 
 def digest(salt: str, value: str, secret: Any = None) -> str:
     """Return a hex digest of `value` that only this project can compute.
 
-    `secret`: a secret key; by default the oldest of `secrets()`. If SECRET_KEY changes, digests
-    stay the same while the old key is in SECRET_KEY_FALLBACKS.
+    `secret`: a secret key; by default the oldest key of `secrets()`. So if SECRET_KEY changes, the
+    digests stay the same as long as the old key is in SECRET_KEY_FALLBACKS.
     """
     text = value.encode("utf-8", "surrogatepass")
     made = salted_hmac(salt, text, secret=secret or secrets()[0], algorithm="sha256")

@@ -1,9 +1,9 @@
 """The table of all options: type, check, default, and purpose.
 
-Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. Without a
-check, an option of type bool must be a bool, and any other option may have any value. The class
-determines where the option may be given. "In code" means in calls such as `Semaphore(...)`. "For
-requests" means in the limits of views.
+Each attribute of a class is an option: `name: Annotated[type, check, Option(default, why)]`. If the
+check is omitted, a bool option must be a bool, and any other option may have any value. The class
+of an option determines where the option may be given. In the list below, "in code" means in calls
+such as `Semaphore(...)`, and "for requests" means in the limits of views.
 
 - `Settings`: in REDIS_SYNC, in upper case.
 - `Shared`: in code and for requests.

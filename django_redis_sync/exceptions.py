@@ -69,7 +69,8 @@ class UpgradeRefused(SyncError, RuntimeError):
 
 
 class WrongKind(SyncError, TypeError):
-    """The name is in use as a read/write lock and was used as a plain lock, or the reverse."""
+    """A name that is in use as a read/write lock was used as a plain lock or semaphore, or the
+    reverse."""
 
 
 class ForeignValue(SyncError, ResponseError):

@@ -6,7 +6,7 @@
 Any exporter of that registry (`prometheus_client.start_http_server`, django-prometheus'
 view) then shows them. Each scrape reads Redis:
 
-    redis_sync_up                                   1 if Redis answered, else 0 and nothing more
+    redis_sync_up                                   1 if Redis answered; else 0, and no other series
     redis_sync_names                                names used within the last day
     redis_sync_names_left_out                       names without series of their own
     redis_sync_all_in_use                           permits in use, of all names together
@@ -15,7 +15,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_all_oldest_hold_seconds              seconds since the oldest grant in force
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held
-    redis_sync_limit{name}                          permits, of each key of a keyed policy
+    redis_sync_limit{name}                          the limit; of a keyed policy, that of each key
     redis_sync_in_use{name}                         permits in use
     redis_sync_waiting{name}                        waiters
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
@@ -29,8 +29,8 @@ view) then shows them. Each scrape reads Redis:
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
 share_rejected (because of share_limit, including shadow mode). With on_full="retry", there are also
 job_delivered, job_copy_dropped (a duplicate delivery of a job), and job_place_expired (a job that
-did not come back). Keys and shares have no series of their own, because clients can make any number
-of them.
+was not delivered again in time). Keys and shares have no series of their own, because clients can
+make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match
@@ -214,11 +214,12 @@ def _oldest(found: Iterable[Status]) -> float:
 
 
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:
-    """Add the events of a group. If the group has statistics, add the events from them, else those
-    of its names in `past`.
+    """Add the samples of a group's events. They come from the statistics of the group. If it has
+    none, they come from `past`, the histories of its names.
 
-    If a policy has no statistics, add the events of its keys in the last minute, but no totals. The
-    counters of the keys expire, so a total could fall."""
+    For a policy without statistics, add only the events of its keys in the last minute, and no
+    totals. The counters of the keys expire, so a total could fall.
+    """
     if group.statistics is not None:
         past = [group.statistics.history]
     # The last period of a history is the current minute. The one before is complete.

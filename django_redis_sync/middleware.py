@@ -112,8 +112,8 @@ class ConcurrencyLimitMiddleware:
 
 
 def _policies_or_none(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
-    """Return what `policies_of` returns. If the settings are wrong, return an empty list for a page
-    of Django's admin, because the admin shows the mistake. For other views, raise
+    """Return the result of `policies_of`. If the settings are wrong, return an empty list for a
+    page of Django's admin, so that the admin can show the mistake. For other views, raise
     ImproperlyConfigured."""
     try:
         return policies_of(request, view, args, kwargs)

@@ -98,9 +98,9 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """Return a function that makes a Helper, as `contextmanager` would make a context manager. A
-    Helper can also decorate async functions. The decorator of `contextmanager` would leave the
-    block before an async function runs."""
+    """Return a function that makes a Helper from the generator function `make`. This is like the
+    decorator `contextmanager`, with one difference: a Helper can also decorate async functions. A
+    context manager of `contextmanager` would leave the block before an async function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -126,11 +126,12 @@ def filled(
 
     - `limit`: the limit of the code or view under test. None: the highest limit in SEMAPHORES,
       ENDPOINTS, or a view.
-    - `key`, `user`, `request`: for a keyed policy, the key to fill. Give the key itself. For a
-      policy with key "user", a user object is enough. With a request, use the key that the view at
-      its path gives it.
-    - `share`: hold only permits of this share, as many as `share_limit`. If that is None, use the
-      share_limit in SEMAPHORES, ENDPOINTS, or a view.
+    - `key`, `user`, `request`: give one of them if the policy has a key. `key`: the key to fill.
+      `user`: a user object, if the policy's key is "user". `request`: the key that the view at the
+      path of this request gives to the request.
+    - `share`: hold only permits of this share, as many as `share_limit`.
+    - `share_limit`: the max permits of the share. None: the highest share_limit in SEMAPHORES,
+      ENDPOINTS, or a view.
     - `using`: a cache alias. None: the alias of a view, or CACHE.
 
     Raise AssertionError if permits are in use, or if the views of that name use another key. Raise
@@ -174,8 +175,8 @@ def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
     policies = {policy.name: policy for policy in policies_of(Route(match.view_name, match.func))}
     policy = policies.get(name)
     if policy is None:
-        known = ", ".join(sorted(policies)) or "nothing"
-        raise AssertionError(f"{request.path} is not limited by {name!r}, but by {known}")
+        known = ", ".join(sorted(policies)) or "none"
+        raise AssertionError(f"{request.path} is not limited by {name!r}. Its policies: {known}")
     if not policy.counts(request.method, is_preflight(request, match.func)):
         raise AssertionError(f"{name!r} does not limit {request.method} of {request.path}")
     key = None if policy.key is None else run(key_of(policy, request, request))

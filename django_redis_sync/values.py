@@ -60,7 +60,7 @@ def hours(what: str, value: object) -> float:
 
 
 def ending(what: str, value: object) -> float:
-    """Return `value` as seconds that a request waits. They must be finite, because a request that
+    """Return `value` as seconds that a request waits. It must be finite, because a request that
     waits occupies a worker."""
     seconds = 0.0 if value is None else not_negative(what, value)
     if seconds == math.inf:
@@ -91,7 +91,7 @@ def waiting(what: str, value: object) -> int | str:
 
 
 def limit(what: str, value: Any) -> Any:
-    """Return `value`. It must be an int of at least 1, or a callable that returns one."""
+    """Return `value`. It must be an int of at least 1, or a callable that returns such an int."""
     return value if callable(value) else whole(what, value)
 
 
@@ -132,7 +132,7 @@ def methods(what: str, value: object) -> frozenset[str]:
 
 
 def one_of(*words: str) -> Check:
-    """Return a check that the value is one of some words."""
+    """Return a check that the value is one of `words`."""
 
     def check(what: str, value: Any) -> str:
         if value not in words:
@@ -146,7 +146,8 @@ def one_of(*words: str) -> Check:
 
 
 def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
-    """Return a check that the value is a callable, the dotted path of one, or one of `words`."""
+    """Return a check that the value is a callable, the dotted path of a callable, or one of
+    `words`. `choices`: the valid values in words, for errors."""
 
     def check(what: str, value: Any) -> Any:
         if callable(value) or value in words or (isinstance(value, str) and "." in value):
@@ -181,9 +182,8 @@ def unknown(
     given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Return a text that lists the names in `given` that are not in `known`, with likely
-    corrections. Return "" if all are in `known`. `places`: options that belong elsewhere in the
-    settings, and where.
-    """
+    corrections. Return "" if all are in `known`. `places`: for an option that belongs elsewhere in
+    the settings, the place where it belongs."""
     words = {word.lower(): word for word in known}
     said = []
     for name in sorted(str(one) for one in given if one not in words.values()):

@@ -145,7 +145,7 @@ def _check_entries(
 
 
 def mistake(check: Callable[[Any], None], name: Any) -> str:
-    """Return the text of the error that `check(name)` raises, or "" if it raises none."""
+    """Call `check(name)`. Return the message of the error if the setting is wrong, else ""."""
     try:
         check(name)
     except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
@@ -154,8 +154,9 @@ def mistake(check: Callable[[Any], None], name: Any) -> str:
 
 
 def hint_for(error: str) -> str:
-    """Return a hint for an error: the purpose of the option that `error` names, or else a list of
-    the options."""
+    """Return a hint for `error`, the message about a wrong entry. If the message says what value an
+    option must have, the hint is the purpose of this option. If the limit is missing, the hint asks
+    for a limit. Otherwise the hint lists all options."""
     named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
     if named:
         return f"{named[0].name}: {named[0].why}"
@@ -165,21 +166,21 @@ def hint_for(error: str) -> str:
 
 
 def check_endpoint(pattern: str) -> None:
-    """Raise an error if an entry of ENDPOINTS is not a policy."""
+    """Raise an error if the entry `pattern` of ENDPOINTS is not a valid policy."""
     Endpoint(endpoints().entries[pattern])
 
 
 def policy_of(pattern: str | None) -> Policy | None:
     """Return the policy of the entry `pattern` of ENDPOINTS. Return None if `pattern` is None, or
-    if the entry is wrong."""
+    if the entry is not a valid policy."""
     if pattern is None or mistake(check_endpoint, pattern):
         return None
     return Endpoint(endpoints().entries[pattern]).policy
 
 
 def check_semaphore(name: Any) -> None:
-    """Raise an error if the entry of `name` in SEMAPHORES is wrong. The entry needs no limit, and
-    its blocking_timeout may be infinite. In ENDPOINTS, both would be errors."""
+    """Raise an error if the entry of `name` in SEMAPHORES is wrong. Unlike an entry of ENDPOINTS,
+    this entry may omit the limit, and its blocking_timeout may be infinite."""
     check_text("a name", name)
     for option, value in conf.current().named(name).items():
         if option != "blocking_timeout" or value != math.inf:

@@ -165,8 +165,8 @@ def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
 
 
 def _misfit(function: Any, count: int) -> str:
-    """Return why a policy's callable can't be called with `count` arguments, or an empty
-    string."""
+    """Return the reason why `function` can't be called with `count` arguments. Return "" if it can
+    be called with them, if it is not callable, or if Python doesn't know its arguments."""
     if not callable(function):
         return ""
     try:
@@ -180,8 +180,9 @@ def _misfit(function: Any, count: int) -> str:
 
 
 def _of_mixin(owner: type) -> Iterator[Problem]:
-    """Yield a problem for each base class of a view that comes before SemaphoreRequiredMixin and
-    never calls it. Also yield a problem if a login mixin comes after SemaphoreRequiredMixin."""
+    """Yield a problem for each base class that comes before SemaphoreRequiredMixin and has a
+    dispatch() that never calls super().dispatch(). Then no limit applies. Also yield a problem if a
+    login mixin comes after SemaphoreRequiredMixin. `owner`: the class of a view."""
     place = owner.__mro__.index(SemaphoreRequiredMixin)
     for base in owner.__mro__[:place]:
         code = getattr(inspect.unwrap(vars(base).get("dispatch", base)), "__code__", None)

@@ -22,9 +22,10 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
 class Action(forms.Form):
-    """An operator action. By default, `run` calls the method of `actions.Change` that has the name
-    of the class. The form has a field for each argument of the method, and one for the reason. The
-    confirmation page shows `title` and `effect`. `done` is the message after the action."""
+    """The form of an operator action. It has a field for each argument of the action, and one for
+    the reason. By default, `run` calls the method of `actions.Change` with the name of the form's
+    class, in lower case. `title` and `effect`: texts of the confirmation page. `done`: the message
+    after the action. `harmless`: False if the button has the color of a warning."""
 
     title: Promise
     effect: Promise
@@ -79,8 +80,9 @@ class Resize(Action):
     title = gettext_lazy("Set the limit of %(name)s")
     effect = gettext_lazy(
         "The new limit overrides the callers’ own limit in every process until it is reset. No "
-        "holder is evicted. If more permits are in use, the number falls as holders finish. "
-        "Don’t raise the limit of a lock: several holders would then work at the same time."
+        "holder is evicted. If more permits are in use than the new limit allows, their number "
+        "falls as holders finish. Don’t raise the limit of a lock: several holders would then work "
+        "at the same time."
     )
     done = gettext_lazy("The limit of %(name)s is now %(limit)d.")
     limit = forms.IntegerField(label=gettext_lazy("New limit"), min_value=1, max_value=MOST_PERMITS)

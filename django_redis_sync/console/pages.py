@@ -124,8 +124,9 @@ def _units(group: Group, wanted: Wanted) -> list[Group]:
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each key of a policy that the search text can mean, such as a user or an
-    address."""
+    """Yield a row for each known key, of any policy, that an operator may mean by `query`: a user,
+    an address, or the key itself. If `query` has the form POLICY@KEY, yield a row of that policy
+    only."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)
@@ -150,7 +151,7 @@ def _row(group: Group, past: Past) -> Context:
         "permanent": permanent,
         "resized": any(status.override is not None for status in group.all),
         "oldest": oldest and with_age(oldest, first.at),
-        # This is None if a policy has too many keys to add up their events.
+        # The counts of the last hour. None if the counts of some of the policy's keys are unknown.
         "hour": hour(group, past),
         "spark": spark,
     }
@@ -231,7 +232,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
 def holder_row(status: Status, holder: Holder) -> Context:
     return {
         "holder": holder,
-        "fence": str(holder.fence),  # for links, so not localized
+        "fence": str(holder.fence),  # a str, so that templates don't localize it in links
         "since": with_age(holder.since, status.at),
         "left": "" if holder.permanent else duration(holder.ends_in),
     }

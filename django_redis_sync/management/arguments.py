@@ -161,11 +161,11 @@ _MAX_COMPARED = 1000
 
 
 def find(name: str, key: str | None, using: str | None, max_keys: int | None = None) -> list[Pair]:
-    """Return pairs: the name without a key, and the name with each of its known keys. If there are
-    more than `max_keys` keys, return only those used last.
+    """Return the pairs (name, key) that an operator means by the arguments NAME and --key.
 
-    If `key` is given, return only the pair with this key. If `name` is unknown and has the form
-    POLICY@KEY, return only the pair (POLICY, KEY).
+    If `key` is given, return only the pair with this key. If `name` has the form POLICY@KEY and is
+    known only as a key of a policy, return only (POLICY, KEY). Otherwise, return (`name`, None) and
+    a pair for each known key. If there are more than `max_keys` keys, return only those used last.
     """
     if key is not None:
         return [(name, _key(name, key, using))]
@@ -181,8 +181,8 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
 
 
 def _key(name: str, key: str, using: str | None) -> str:
-    """Return the key that an operator means with the text `key`. For example, the key of an IP
-    address is a digest of the address."""
+    """Return the key that an operator means by the text `key`. The text can differ from the key.
+    For example, an operator gives an IP address, but the key is a digest of the address."""
     possible = [one for one in identity.possible_keys(key) if len(one.encode()) <= MOST_BYTES]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
@@ -211,8 +211,8 @@ def unknown(found: Sequence[Status], using: str | None) -> str:
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Return names that an operator may have meant by the unknown name `shown`: known names, and
-    the keys of policies with similar names."""
+    """Return the names among which to search for names similar to the unknown name `shown`. They
+    are the names used last, and the keys of policies with names similar to `shown`."""
     names = Recent(using=using)[:_MAX_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)

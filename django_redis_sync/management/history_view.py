@@ -40,8 +40,10 @@ def events(
     statistics: Statistics | None = None,
     limit: int | None = None,
 ) -> list[str]:
-    """Return sentences about the events of a history, and about the suggested limit. `of`: a text
-    about what was counted. `limit`: the current limit, or None if it is unknown."""
+    """Return lines with the counts of a history. They include a suggested limit if the history has
+    one. `of`: a text about what was counted. `statistics`: the statistics of a policy, to add the
+    durations of waits and holds; None for a single name. `limit`: the current limit, or None if it
+    is unknown."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if c == Counters():

@@ -50,8 +50,10 @@ exec "$@"
 
 
 def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
-    """Run the command while holding a permit, and return its exit code. `given`: the arguments of
-    `locks run`. Raise Unavailable if Redis can't be reached before the command starts."""
+    """Acquire a permit, run the command, and release the permit. Return the exit code of the
+    command, or one of the codes above. With --skip, return 0 if no permit is available. `given`:
+    the arguments of `locks run`. Raise Unavailable if Redis can't be reached before the command
+    starts."""
     job = _Job(command, stderr)
     # Check before the acquire that the command exists. With --min-hold, a permit that was acquired
     # for a missing command would stay in use.
@@ -89,13 +91,13 @@ class _Job:
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        #: The signals that arrived while the command was being started. This is None until the
-        #: start begins.
+        #: The signals that arrived while the command was starting. None before that.
         self._early: list[int] | None = None
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass signals on to the command, or exit if it has not started yet."""
+        """During the block, pass signals on to the command. Before the command starts, a signal
+        that ends a process, such as SIGTERM, ends `locks run`."""
         numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
         before = {number: signal.signal(number, self._received) for number in numbers}
         # Ctrl-Z does nothing, because a suspended process could not renew the lease.
@@ -107,7 +109,9 @@ class _Job:
                 signal.signal(number, handler)
 
     def run_with(self, lease: Lease) -> int:
-        """Start the command, watch it and the lease, and release the lease."""
+        """Run the command until it ends, then release the lease. If the lease is lost before that,
+        end the command. Return the exit code: LOST if the lease was lost, else that of the command.
+        """
         is_lost = False
         try:
             with self._started(lease) as child:
@@ -161,8 +165,8 @@ class _Job:
             os.killpg(self._child.pid, number)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
-        """End the process group with SIGTERM, and if it still runs after some seconds, with
-        SIGKILL."""
+        """Send SIGTERM to the command's process group. Once the command has ended, or if it still
+        runs some seconds later, send SIGKILL to the group."""
         self._send(signal.SIGTERM)
         self._send(signal.SIGCONT)
         _has_ended(child, PATIENCE)

@@ -26,8 +26,8 @@ from .terminal import Cell, Column, Output, flexible, number, printable
 #: Max keys that are read and summed up for a policy that has no statistics. These are the keys used
 #: last.
 MAX_SUMMED = 200
-#: Max busy keys on the page of a policy for which the page shows holders. If more keys are busy,
-#: the page shows this many of them, with one line for each key and without holders.
+#: Max busy keys for which the page of a policy shows holders and waiters. If more keys are busy,
+#: the page has a table instead, with one line for each of this many busy keys.
 MAX_DETAILED = 20
 
 
@@ -36,8 +36,10 @@ MAX_DETAILED = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The names that were read. `past`: their events of the last hour. `selection`: the list from
-    which they were read, or None. `ordered`: True if --sort was given for the keys of a policy."""
+    """The data of a page or a list. `groups`: the names that were read. `unread`: the names that
+    could not be read. `past`: the history of the last hour, by name. `selection`: the list from
+    which the names were chosen; None for a single name. `ordered`: True if --sort was given for the
+    keys of a policy."""
 
     groups: Sequence[Group]
     unread: Sequence[Unread]
@@ -60,8 +62,9 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
 
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
-    """Read the overrides of a policy, and its keys in the given order. Without an order, read the
-    keys that are the busiest or were used last."""
+    """Read a policy and its keys. With an `order`, read the first `top` keys in that order. Without
+    an order, read all keys. If there are more than MAX_SUMMED keys, read only that many, the
+    busiest ones."""
     own = status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
@@ -151,7 +154,7 @@ def page(seen: Seen, out: Output) -> list[str]:
     if group.statistics is not None:
         lines += out.wrap(exactness(group.statistics))
     if seen.ordered or len(busy) > MAX_DETAILED:
-        # Show one line for each key.
+        # A table with one line for each key, without its holders.
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]
         keys = [Group.alone(status) for status in listed]
         return [*lines, "", *out.table(_columns(seen.past, out), keys)]
@@ -265,8 +268,8 @@ def _who(status: Status, one: Holder | Waiter) -> str:
 
 
 def _state(status: Status, one: Holder | Waiter) -> str:
-    """Return the state of a holder or waiter as text. Return "" if the holder holds, or if the
-    waiter waits with heartbeats."""
+    """Return a text if the state of a holder or waiter is unusual: retained by min_hold, without
+    heartbeats, or away. Otherwise return ""."""
     if isinstance(one, Holder):
         return _("(released, retained by min_hold)") if one.state == "kept" else ""
     if one.next_try is None:
@@ -324,8 +327,9 @@ def _members(one: Status) -> list[str]:
 
 
 def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str]:
-    """Return lines about overrides of a name, and about callers with different limits. Omit an
-    override if `policy` has the same."""
+    """Return lines about the overrides of a name, and about callers with different limits.
+    `policy`: if the name is a key, the status of its policy. An override that the policy has too is
+    omitted."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
         facts = {"for": _since(one.paused_since, one), "name": _words(one), "until": ""}

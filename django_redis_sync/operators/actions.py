@@ -56,13 +56,14 @@ def clear(
     by: str = "",
     reason: str = "",
 ) -> list[Cleared]:
-    """End leases and remove waiters. Return the outcome for each.
+    """End leases and remove waiters. Return a `Cleared` for each.
 
-    `tokens`: tokens or ids of `status.holders` and `status.waiters`. The next waiters get the free
-    permits at once. An evicted holder gets LeaseLost at its next renewal. Raise ValueError for a
-    token that `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority
-    of a quorum may still have one of the leases. In that case, the other leases and waiters are
-    cleared and recorded.
+    `tokens`: tokens or ids of holders and waiters of `status`. The next waiters get the free
+    permits at once. An evicted holder gets LeaseLost at its next renewal.
+
+    Raise ValueError if `status` does not have one of the tokens. Raise Unavailable if Redis can't
+    be reached, or if a majority of a quorum may still have one of the leases. Even then, the leases
+    and waiters for which the request succeeded are cleared and recorded.
     """
     known = {text: one for one in status.everyone for text in (one.id, one.token)}
     chosen: dict[str, Holder | Waiter] = {}
@@ -189,8 +190,8 @@ class Change:
         return marks_key(conf.current().prefix(self._alias))
 
     def _names(self, field: str) -> list[Keys]:
-        """Return the name, and for a policy also its keys that have an override or an exemption of
-        their own."""
+        """Return the name. For a policy, also return those of its keys that have an override or an
+        exemption of their own."""
         own = self._own
         entries = (entry.partition(":") for entry in self._overrides if self._key is None)
         fields, start = (field, f"x{field}"), f"{own.quoted}@"

@@ -29,7 +29,7 @@ MAX_KEPT = 1000
 KEPT_DAYS = 365
 #: Max characters of a reason and of an operator's name.
 MAX_TEXT = 200
-#: Max ids of cleared holders and waiters that the log has of one action.
+#: Max ids of holders and waiters that the log stores for one `clear`.
 MAX_IDS = 20
 
 
@@ -37,8 +37,8 @@ MAX_IDS = 20
 class Action(Named):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
     `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
-    pause, or None. `ids`: the cleared holders and waiters, at most MAX_IDS. `amount`: how many
-    holders and waiters were cleared if that is more than MAX_IDS, else 0."""
+    pause, or None. `ids`: the ids of the cleared holders and waiters, at most MAX_IDS. `amount`:
+    the number of cleared holders and waiters if it is above MAX_IDS, else 0."""
 
     at: datetime
     what: str
@@ -106,8 +106,8 @@ def acts(
 
 
 def _place(using: str | None) -> tuple[str, str]:
-    """Return the cache alias and the Redis key of the log. The log is a sorted set of actions as
-    JSON, by server time in ms."""
+    """Return the cache alias and the Redis key of the log. The log is a sorted set: its members are
+    actions as JSON, and their scores are server times in ms."""
     alias, prefix = where(using)
     return alias, f"{quote(prefix)}:acts"
 

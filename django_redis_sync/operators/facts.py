@@ -18,8 +18,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
-#: About how many holders, waiters, and shares together a script reads at most to find the heaviest
-#: shares. A share is heavy if it has many permits and waiters.
+#: To find the heaviest shares, a script reads at most about this many entries: holders, waiters,
+#: and shares together. A share is heavy if it has many permits and waiters.
 MAX_RECORDS = 10_000
 # The last whole second of the year 9999, in ms. Python has no later datetime.
 _LAST_MS = 253_402_300_799_000
@@ -29,11 +29,13 @@ _LAST_MS = 253_402_300_799_000
 class Holder:
     """A holder and its lease.
 
-    `id`: the beginning of its token. `since`: time of the grant. `ends_in`: seconds until it
-    expires, inf if it is permanent. `permits`: 0 if it holds the whole name, as a writer does.
-    `state`: "held", "handed" (granted by a handoff that the holder has not answered yet), or "kept"
-    (released, but retained by `min_hold`). `label`: host, process, and other texts about the
-    holder. `share`: "" if the holder gave no share.
+    - `id`: the beginning of the holder's token. `since`: time of the grant.
+    - `ends_in`: seconds until the lease expires, or inf if the lease is permanent.
+    - `permits`: the number of permits, or 0 if the holder has the whole name, as a writer does.
+    - `state`: "held". Or "handed" if a handoff granted the permit and the holder has not answered
+      yet. Or "kept" if the holder released the permit and `min_hold` retains it.
+    - `label`: host, process, and other texts about the holder.
+    - `share`: "" if the holder gave no share.
     """
 
     id: str
@@ -56,9 +58,10 @@ class Holder:
 class Waiter:
     """A waiter, or a job that its task queue will deliver again.
 
-    `position`: the place in the queue; the first waiter has 1. `since`: when the waiter first
-    asked. `alive`: True if its last heartbeat was in time. `next_try`: when a job is due to be
-    delivered again, or None if this is not a job. `sendings`: how many times a job was sent again.
+    `position`: the rank in the queue, from 1. `since`: when the waiter first asked. `alive`: True
+    if the last heartbeat was in time, or if the job is not overdue. `next_try`: when the job is due
+    to be delivered again; None for a waiter. `sendings`: how many times the job was delivered so
+    far, without copies; 0 for a waiter.
     """
 
     id: str
@@ -76,9 +79,9 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a name: permits in use and waiters. `name`: its text, or "" for the share of all
-    callers that gave none. `limit`: its share_limit, or None if no holder or waiter in the Status
-    has one."""
+    """A share of a name. `name`: the text of the share, or "" for the share of all callers that
+    gave none. `in_use`, `waiting`: its permits in use and its waiters. `limit`: the share_limit, or
+    None if no holder or waiter in the Status has one."""
 
     name: str
     in_use: int
@@ -113,16 +116,21 @@ class Named:
 class Status(Named):
     """The state of a name.
 
-    `kind`: "plain" or "read/write". `limit`: the limit in force. This is the limit of an operator,
-    or else of the last caller, or else of the settings. It is None if it is unknown, or if there is
-    no limit. `callers_limit`: the limit of the last caller. `override`: the limit of an operator.
-    `conflicting_limit`: the limit of an earlier caller if it differs from that of the last, and
-    when callers differed. `in_use`: permits in use. `exclusive`: True if a writer holds the name.
-    `holding` and `waiting`: the numbers of holders and waiters; `holders` and `waiters` have at
-    most MAX_ROWS of them. `fence`: the last fencing token. `at`: time of the reading.
-    `paused_until`: when the pause ends. `members`: the servers if this is a lock on a quorum.
-    `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: number of shares with permits
-    or waiters. `shares_waiting`: number of shares with waiters.
+    - `kind`: "plain" or "read/write".
+    - `limit`: the limit in force. This is the limit of an operator, or else of the last caller, or
+      else of the settings. It is None if it is unknown, or if the name has no limit.
+    - `callers_limit`: the limit of the last caller. `override`: the limit of an operator.
+    - `conflicting_limit`: the limit of earlier callers, and the time at which a caller with another
+      limit replaced it. None if callers have not disagreed.
+    - `in_use`: permits in use. `exclusive`: True if a writer holds the name.
+    - `holding` and `waiting`: the numbers of holders and waiters. `holders` and `waiters` list at
+      most MAX_ROWS of each.
+    - `fence`: the last fencing token. `at`: the time at which the state was read.
+    - `paused_since` and `paused_until`: start and end of the pause. `paused_until` is also None for
+      a pause without an end.
+    - `members`: the servers if this is a lock on a quorum.
+    - `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: the number of shares with
+      permits or waiters. `shares_waiting`: the number of shares with waiters.
     """
 
     kind: str
@@ -245,8 +253,9 @@ def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
 def _record(
     text: str, share_limits: Counter[str]
 ) -> tuple[str, int, str, int, int, str, Mapping[str, Any]]:
-    """Return state, fence, lease, permits, limit, share, and label of a record. Fields that can't
-    be read are empty. Store the limit of its share in `share_limits`."""
+    """Return seven fields of a record: state, fence, lease duration, permits, limit, share, and
+    label. If the record can't be read, return defaults. Also store the limit of the record's share
+    in `share_limits`."""
     try:
         state, fence, lease, permits, limit, _, rest = text.split(" ", 6)
     except ValueError:
@@ -257,6 +266,6 @@ def _record(
 
 
 def datetime_of(ms: float) -> datetime:
-    """Return the datetime for milliseconds since 1970. If a datetime can't be so early or late,
-    return the nearest possible."""
+    """Return the time `ms` milliseconds after 1970 as a datetime. If `ms` is negative, or too large
+    for a datetime, return the nearest possible time."""
     return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)

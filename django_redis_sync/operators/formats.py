@@ -115,7 +115,9 @@ def _person(s: Status, one: Holder | Waiter) -> dict[str, Any]:
 
 
 def plain(fact: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass for JSON, without tokens. Times are in ISO 8601."""
+    """Return the fields of the dataclass object `fact` as values for JSON, without `token`,
+    `label`, and `ends_in`. Times become ISO 8601 text, and errors become their messages without
+    secrets."""
     values = {one.name: getattr(fact, one.name) for one in fields(fact)}
     for name, value in values.items():
         if isinstance(value, datetime):

@@ -99,14 +99,12 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """Return the history with higher peaks. The peak of a row then also counts leases that were
-    granted before the row's period.
+    """Return the history with peaks that also count the leases that were granted before a row.
 
     Redis stores a peak only for minutes with a grant. `holders`: for each current lease, the time
-    of its grant and its number of permits. How many leases have ended is computed from the counts
-    of grants and releases. Each ended lease counts as one permit. If a lease expired or was
-    cleared, it counts only in the minute of its grant. So a peak may be too low, but is never too
-    high.
+    of its grant and its number of permits. For leases that have ended, only the counts of grants
+    and releases are known. So each of them counts as one permit. If a lease expired or was cleared,
+    it counts only in the minute of its grant. So a peak may be too low, but is never too high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:
@@ -115,15 +113,17 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
     held = [0, *accumulate(permits for _, permits in living)]
     # For each row: the number of current leases that were granted before its start.
     before = [bisect_left(since, start) for start, _ in found.rows]
-    # For each row: the max number of leases that were held at its start and have ended since then.
+    # For each row: at most how many leases were held at the start of the row and have ended since
+    # then.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # Go from the last row to the first, and count only leases that have ended. If more of them were
-    # released than granted since the start of a row, the surplus was held at that start.
+    # From the last row to the first: `ended` is the number of leases that have ended by now and
+    # were held at the start of the row. If more of them were released than granted after that
+    # start, the surplus was held at the start.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -150,17 +150,21 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return the limit that would have been enough, or None. Also return True if that limit is an
-    estimate, which may be too low. `step`: minutes of a row.
+    """Return the limit that would have been large enough, and True if this limit is an estimate,
+    which may be too low. `rows`: the counters of each period. `step`: minutes of a period.
 
-    In shadow mode, every request is admitted, so the result is the highest use. An enforced limit
-    keeps the use low, so the result is the larger of two estimates. One is the use in a row with a
-    rejection or a wait, plus one permit. The other follows from Little's law: the acquires per
-    second of the busiest row, times the mean seconds of a hold, plus one standard deviation of a
-    Poisson process for bursts.
+    - If only shadow mode counted rejections, every request was admitted. The limit is then the
+      highest use, which is not an estimate.
+    - If requests waited or were rejected, the limit kept the use low. The estimate is then the
+      largest of three numbers. One is the highest use. Another is the highest use in a row with a
+      wait or a rejection, plus one permit. The third follows from Little's law: the acquires per
+      second of the busiest row, times the mean seconds of a hold, plus one standard deviation of a
+      Poisson process for bursts.
+    - Return None as the limit if less than 1% of the acquires waited or were rejected, or if no
+      lease was released. Also return None if the name never had two holders, because it is probably
+      a lock.
 
-    Return None as the limit if less than 1% of the acquires waited or were rejected, or if no lease
-    was released. Also return None if the name never had two holders, because it is probably a lock.
+    Rejections because of `share_limit` don't count, because a larger limit would not avoid them.
     """
     total = add(rows)
     # Rejections because of share_limit don't mean that the limit is too low.
@@ -193,8 +197,8 @@ def _asked(c: Counters) -> int:
 def history_of(
     name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
 ) -> History:
-    """Return the history of a name. `reply`: the hash with its counters. `last`: the current
-    minute, counted from 1970. `minutes`: how far the rows go back."""
+    """Return the history of a name. `reply`: the hash with the counters of the name. `last`: the
+    current minute, counted from 1970. `minutes`: the number of minutes that the rows cover."""
     by_start: dict[str, dict[str, int]] = {}
     for label, value in reply.items():
         start, _, what = label.partition(":")
@@ -218,8 +222,9 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
-    """Return the counters of a period. `are_pairs`: True for a minute, which stores a count and its
-    milliseconds in one number. Other periods have separate fields for milliseconds."""
+    """Return the counters of a period. `are_pairs`: True if the period is a minute. Then a count
+    and its milliseconds are stored in one number. For other periods, the milliseconds are in
+    separate fields."""
     found: dict[str, Any] = {name: values.get(letter, 0) for letter, name in _LETTERS.items()}
     for letter, name in _SECONDS.items():
         ms = values.get(f"{letter}:ms", 0)
@@ -232,7 +237,8 @@ def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return a history for each status. The peaks also count earlier leases: see `carried`."""
+    """Return a history for each status. Each peak also counts leases that were granted before its
+    row: see `carried`."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # A lease that is retained by min_hold counts as released.
     return [

@@ -1,9 +1,9 @@
 """Sorted lists of names, or of a policy's keys, read page by page.
 
-An entry is a name, a policy, or a key of a policy. To sort by name or to search, all entries of the
-registry are read, in chunks. Then the state of only those entries is read that are on the page. To
-sort by a figure, at most MAX_COMPARED entries are compared: the busiest ones by the statistics,
-then those used last. `Selection.compared` is the number of entries that were compared.
+An entry is a name, a policy, or a key of a policy. To sort by name or to search, a list reads all
+entries of the registry, in chunks. Then it reads the state of the entries on the page, and of no
+others. To sort by a figure, a list compares at most MAX_COMPARED entries: the busiest ones by the
+statistics, then those used last. `Selection.compared` is the number of entries that were compared.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ MAX_BY_NAME = 1000
 class Group:
     """A policy with its keys, or a single name.
 
-    `own`: the status of the name without a key, or None if it was never used. `children`: the
-    status of some keys. `keys`: the number of known keys. `statistics`: the statistics of all keys,
-    some seconds old, or None. `in_use` and `waiting`: the counts in `statistics`, or the sums over
-    `own` and `children` if they are larger. `limit`: the largest limit of a single key. `in_use`
-    may be above `limit`, because it counts all keys.
+    `own`: the status of the name without a key, or None if it was never used without one.
+    `children`: the status of some keys. `keys`: the number of known keys. `statistics`: the sums
+    over all keys, some seconds old, or None.
+
+    `in_use` and `waiting`: the counts in `statistics`, or the sums over `own` and `children` if
+    they are larger. `limit`: the largest limit of a single key. `in_use` may be above `limit`,
+    because `in_use` counts all keys.
     """
 
     name: str
@@ -230,7 +232,7 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """Return the policies that have one of these keys, each as a pair with the key. Search only the
+    """Return a pair (policy, key) for each policy that has one of these keys. Search only the
     MAX_COMPARED names used last."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
@@ -240,12 +242,12 @@ def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
 
 
 class Selection:
-    """A sorted list of the names, or of the keys of `policy`, that contain `query` or are in
-    `alike`.
+    """A sorted list of the names, or of the keys of `policy`.
 
-    `order`: "name", "recent" or a figure of FIGURES, with a prefix "-" to reverse it. Any other
-    value is "trouble". `limit`: max entries that are compared by a figure. The constructor and
-    `read` raise Unavailable if Redis can't be reached.
+    `query`: list only entries that contain this text, and the entries in `alike`. `order`: "name",
+    "recent" or a figure of FIGURES, with a prefix "-" to reverse the order. Any other value means
+    "trouble". `limit`: max entries that are compared by a figure. The constructor and `read` raise
+    Unavailable if Redis can't be reached.
     """
 
     def __init__(
@@ -280,8 +282,8 @@ class Selection:
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
         self.compared = limit if is_partial and not self.indexed else None
-        #: If entries were compared by a figure: all groups that were read for it, sorted. Each page
-        #: is a part of these groups.
+        #: The groups that were read to sort by a figure, in that order. A page is a slice of them.
+        #: None if the list is not sorted by a figure, or if the order came from the cache.
         self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -293,7 +295,7 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """The number of entries of all pages. In a list by last use, an entry with trouble counts
+        """The number of rows on all pages. In a list by last use, an entry with trouble counts
         twice: it appears at the top and at its own position."""
         return len(self._first) + len(self._units)
 
@@ -322,7 +324,8 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
-            # Take the busiest entries and the entries with the most rejections, in turns.
+            # Alternately take one of the busiest entries, and one of those with the most
+            # rejections.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
             heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
@@ -338,9 +341,12 @@ class Selection:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
-        """Return the entries with waiters, then the entries with rejections or lost leases in the
-        last hour, then the entries held for long. Only MAX_SEARCHED entries are compared. They are
-        the busiest ones by the statistics, those held for long, and those used last."""
+        """Return the entries with trouble. Entries with waiters come first. Then come those with
+        rejections or lost leases in the last hour, and then those held for long.
+
+        Only MAX_SEARCHED entries are searched: the busiest ones by the statistics, those held for
+        long, and those used last.
+        """
         known = self._statistics()
         waiting, bad = Counter[str](), Counter[str]()
         for busy in known.busiest:

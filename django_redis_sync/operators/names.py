@@ -63,8 +63,9 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return two sets of those of `names` that the registry has: the names used without a key, and
-    the names used with keys (policies). A name can be in both sets."""
+    """Return which of `names` are in the registry, as two sets. The first has the names used
+    without a key. The second has the names used with keys, which are policies. A name can be in
+    both sets."""
     alias, prefix = where(using)
     members = [*map(quote, names), *(f"{quote(name)}@" for name in names)]
     scores = read(alias, "ZMSCORE", names_key(prefix), *members) if members else []
@@ -76,9 +77,9 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
-    """Return the names with the oldest holders, the oldest first, each with the time of the grant
-    in server ms. Read at most MAX_HELD names from the index of holders (see `engine/names.py`),
-    which may also contain names that are no longer held."""
+    """Return the names with the oldest holders, the oldest first. The value of a name is the time
+    of its oldest grant, in server ms. At most MAX_HELD names of the index of holders are read (see
+    `engine/names.py`). The index may contain names that are no longer held."""
     alias, prefix = where(using)
     reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
     since = {quoted: int(score) for quoted, score in pairs_of(reply)}
@@ -86,9 +87,12 @@ def held_since(*, using: str | None = None) -> dict[Pair, int]:
 
 
 class Recent:
-    """The known plain names and policies, or the known keys of `policy`. Read a part of them with
-    `recent[start:stop]`. First come entries that are not in the registry (but configured, paused,
-    resized, or held), then the entries of the registry, most recent first."""
+    """All known plain names and policies, or all known keys of `policy`. `recent[start:stop]` reads
+    a part of them.
+
+    First come the entries that are configured, paused, resized, or held, but not in the registry.
+    Then come the entries of the registry, most recent first.
+    """
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
@@ -128,7 +132,7 @@ class Recent:
 
 def newest(limit: int, start: int = 0, *, using: str | None = None) -> list[str]:
     """Return up to `limit` plain names and policies of the registry, most recent first. `start`:
-    the rank of the first; the most recent has rank 0."""
+    how many of the most recent ones to skip."""
     alias, prefix = where(using)
     found = command(alias, "ZREVRANGE", names_key(prefix), start, start + limit - 1)
     return [name for name, _ in _valid(dict.fromkeys(one.partition("@")[0] for one in found))]
@@ -141,8 +145,9 @@ def marked(*, using: str | None = None) -> list[Pair]:
 
 
 def overrides(alias: str) -> dict[str, str]:
-    """Return all overrides of an alias, by the fields that `marks_key` describes. Raise Unavailable
-    if Redis can't be reached."""
+    """Return all overrides on the server of `alias`, as the fields and values of a hash: see
+    `marks_key`. Also load these overrides into this process. Raise Unavailable if Redis can't be
+    reached."""
     registry, server = marks_key(conf.current().prefix(alias)), server_of(alias)
     step = reading(registry)
     try:
@@ -162,8 +167,8 @@ def count_names(*, using: str | None = None) -> int:
 def newest_keys(
     wanted: Mapping[str, int], start: int = 0, *, using: str | None = None
 ) -> dict[str, list[str]]:
-    """Return some keys of each policy, most recent first, in one round trip. `start`: the rank of
-    the first key. `wanted`: the number of keys by policy."""
+    """Return recent keys of each policy, most recent first, in one round trip. `wanted`: for each
+    policy, the max number of keys. `start`: how many of the most recent keys to skip."""
     alias, prefix = where(using)
     commands = [
         ("ZREVRANGE", policy_key(prefix, name), start, start + limit - 1)
@@ -207,8 +212,9 @@ def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = No
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
-    """Return True if the name is configured, or if the name or one of its keys was used within the
-    last day or has an override. With `key`, check only this key."""
+    """Return True if the name is configured. Also return True if the name or one of its keys was
+    used within the last day or has an override. With `key`, check only if this key was used or has
+    an override."""
     if is_listed([(name, key)], using=using)[0]:
         return True
     overridden = marked(using=using)
@@ -224,14 +230,15 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
     return [(name, None), *((name, key) for key in keys)]
 
 
-# Locks on a quorum. A process that holds such a lock writes the lock's name and the aliases of the
-# quorum into the cache of REDIS_SYNC and into each server of the quorum. A list of the names on one
-# of these aliases then shows the lock once.
+# Locks on a quorum. A process that holds such a lock records the lock's name and the aliases of the
+# quorum. It writes this record into the cache of REDIS_SYNC and into each server of the quorum. So
+# a list of the names on any of these aliases can show the lock once, as one lock on several
+# servers.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:
-    """Return the names that were lately held on a quorum, with the quorum of each name. Raise
-    Unavailable if the cache can't be read."""
+    """Return the names that were lately held on a quorum, with the quorum of each name. If `using`
+    is a quorum, return {}. Raise Unavailable if the cache can't be read."""
     alias, found = using or conf.current().cache, dict[str, Quorum]()
     if isinstance(alias, Quorum):
         return {}
@@ -293,7 +300,7 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
 
 
 def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Return the pairs of member and score in the reply to a command WITHSCORES. In RESP2, the
+    """Return the pairs (member, score) in the reply to a command with WITHSCORES. In RESP2, the
     reply is a flat list."""
     if not (reply and isinstance(reply[0], (list, tuple))):
         reply = [*zip(reply[::2], reply[1::2], strict=True)]
@@ -301,8 +308,8 @@ def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
 
 
 def _valid(quoted: Iterable[str]) -> Iterator[Pair]:
-    """Yield the names of a registry. Skip entries that can't be names, which other programs
-    wrote."""
+    """Yield a pair (name, key) for each entry in `quoted`. The entries are from a registry. Skip
+    entries that can't be names: other programs wrote them."""
     return (pair for pair in map(split, quoted) if _can_be(*pair))
 
 

@@ -66,7 +66,8 @@ def read(alias: str, *words: Any) -> Any:
 
 
 def cached(place: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-    """Return the result of `make`. The result is cached under the key `place`, like a reply."""
+    """Return the result of `make`. In a block of `remembered()`, cache the result under the key
+    `place`, as replies are cached."""
     memory = _memory.get()
     if memory is None:
         return make()

@@ -52,13 +52,16 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The statistics of a group: `name` is a policy, a template or SITE.
+    """The statistics of a group. `name`: a policy, a template, or SITE.
 
-    `in_use` and `waiting`: the permits in use and the waiters, of all processes that are alive.
-    `processes`: the number of these processes. `history`: the last minutes; each `peak` is the
-    highest use of a single key. `busiest`: keys by permits in use, then by waiters. `rejected`:
-    keys by rejections in the last one to two hours. The count of a key may be too low by up to
-    `rejected_off`. A key that is missing has at most `rejected_off` rejections.
+    - `in_use` and `waiting`: the permits in use and the waiters, of all processes that are alive.
+      `processes`: the number of these processes.
+    - `history`: the counters of the last minutes. Each `peak` is the highest use of a single key.
+    - `busiest`: the keys, sorted by permits in use, then by waiters, the largest number first.
+    - `rejected`: the keys with rejections in the last one to two hours, those with the most first.
+      The count of a key may be too low by up to `rejected_off`. A key that is missing has at most
+      `rejected_off` rejections.
+    - `waited` and `held`: how long waits and holds lasted.
     """
 
     name: str
@@ -99,8 +102,9 @@ def counted(
 
 
 def past_of(name: str, key: str | None, *, minutes: int, using: str | None = None) -> History:
-    """Return the history of a name, of a `key` of a policy, or, without `key`, of all keys of a
-    policy. For all keys, each peak is the highest use of a single key.
+    """Return the history of the name, or with `key`, of this key of the policy `name`. Without
+    `key`, the history of a policy is the sum over all its keys, but each peak is the highest use of
+    a single key.
 
     Raise Unavailable if Redis can't be reached.
     """
@@ -141,8 +145,9 @@ def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str])
 def _gauges(
     gauges: Mapping[str, str], now: float
 ) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
-    """Return the sums of permits in use and of waiters, the same two numbers of each key, and the
-    number of live processes. `now`: server time in ms."""
+    """Return three values: the numbers of permits in use and of waiters, the same two numbers by
+    key, and the number of live processes. `gauges`: the hash with the gauge of each process. `now`:
+    server time in ms."""
     total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
     for text in gauges.values():
         deadline, _, entry = text.partition(" ")

@@ -33,9 +33,9 @@ _BATCH = 500
 
 
 def idle(name: str, alias: str) -> Status:
-    """Return the status of a plain name that was never used. It includes the overrides of the name
-    that this process last read."""
-    keys = keys_for(name, "-", alias)  # any key, such as "-", has the overrides of its policy
+    """Return the status of a plain name that was never used, without reading Redis. Its overrides
+    are those that this process read last."""
+    keys = keys_for(name, "-", alias)  # an arbitrary key, for the policy's overrides
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
@@ -63,7 +63,7 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
 
 def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
-        with contextlib.suppress(Failure):  # if it fails, the last known overrides stay in force
+        with contextlib.suppress(Failure):  # after a failure, keep the overrides known so far
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
     return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
 

@@ -37,7 +37,8 @@ from ...protocol.keys import SHOWN, display
 from .. import arguments, history_view, runner, status_view, terminal
 from ..terminal import Output, printable
 
-#: A function that returns lines to print, and the texts of errors with their exit codes.
+#: A function without arguments. It returns two values: the lines to print, and a dict with the exit
+#: code of each error message.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
 #: Max names that a message about unreadable names lists.
 MAX_UNREAD = 5
@@ -47,7 +48,7 @@ MAX_CLEARED = 10_000
 
 class Command(BaseCommand):
     help = "Show the holders and waiters of locks and semaphores, and let an operator act."
-    requires_system_checks: list[str] = []  # no checks: the command must work even if one fails
+    requires_system_checks: list[str] = []  # none, so that the command works even if a check fails
     _child: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -89,7 +90,7 @@ class Command(BaseCommand):
             raise CommandError(_("--key needs a name"), returncode=2)
 
         def look() -> tuple[list[str], dict[str, int]]:
-            """Return the lines to print, and the texts of errors with their exit codes."""
+            """Return the lines to print, and a dict with the exit code of each error message."""
             seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
             problems = {_unread(seen.unread): 1}
             if name is not None:
@@ -242,8 +243,8 @@ class Command(BaseCommand):
     def _override(
         self, action: str, given: Namespace, done: str, before: str, *value: float | None
     ) -> None:
-        """Call the method `action` of `actions.Change` with `value`. Print the text `done` if it
-        changed something, else the text `before`."""
+        """Call the method `action` of `actions.Change` with `value`. Print the text `done` if the
+        method changed something, else the text `before`. Both texts have a %s for the name."""
         using, pairs = given.using, self._find(given)
         name, key = pairs[0]
         if action in ("resume", "reset") or not given.create:
@@ -307,8 +308,8 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
 
 
 def _report(found: Sequence[doctor.Finding], out: Output) -> list[str]:
-    """Return the findings of the doctor with their remedies, and the number of findings of each
-    level."""
+    """Return lines with the findings of the doctor, each with its remedy. The last line has the
+    number of findings of each level."""
     words = {
         "ok": out.style.SUCCESS(_("ok")),
         "part": out.style.NOTICE(_("in part")),

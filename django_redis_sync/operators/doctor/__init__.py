@@ -39,14 +39,14 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked. They are the names used last. Also the max number of keys that are
-#: checked, of all policies together.
+#: Max names that are checked: those used last. At most as many keys are checked, for all policies
+#: together. At most as many names with an override are checked, too.
 MAX_NAMES = 30
 #: Max entries of the index of holders that are checked. They are the names with the oldest holders.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
-#: Callers that used different limits for a name are reported if that happened within this time.
+#: The doctor reports a name if its callers used different limits within this time.
 CLASH_AGE = timedelta(days=1)
 
 
@@ -81,15 +81,16 @@ def _checked(
     subject: Subject,
     goes_on: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings of each check. If the server replies to a check with an error, yield a
-    finding about the error. With `goes_on`, also yield a finding if the server does not reply."""
+    """Yield the findings of each check. If a check fails because the server replies with an error,
+    yield a finding about the error. If the server denies all access or does not reply, raise
+    Failure or Unavailable. `goes_on`: True to yield a finding in these cases too."""
     for id, check in checks.items():
         try:
             yield from check(subject)
         except (Failure, Unavailable) as error:
             why = configuration_error(error)
-            # If a permission is missing, yield a finding. If the server denies all access, no check
-            # can run, so raise the error.
+            # An error reply, such as a missing permission, affects only this check. If the server
+            # denies all access or does not reply, no check can run, so raise the error.
             is_reply = isinstance(_cause(error), ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
@@ -251,8 +252,10 @@ def _about(
     id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
     remedy: str,
 ) -> Finding:  # fmt: skip
-    """Return a finding about names. If there are names in `odd`, the finding is a warning. `seen`:
-    the number of names that were checked, and the number of all names."""
+    """Return a finding about names. If there are names in `odd`, it is a warning with the title,
+    the detail (%s: the names), and the remedy. Otherwise it has the title `fine`. Then its level is
+    "ok", or "part" if not all names were checked. `seen`: the number of names that were checked,
+    and the number of all names."""
     if odd:
         return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:

@@ -23,8 +23,9 @@ _SENT = (
     "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
     "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-#: The commands to try, by their arguments. A command counts as permitted if it succeeds, or if it
-#: fails only because of an argument or of the type of the key.
+#: For each tuple of arguments: the commands to try with them. "key" and "channel" are replaced by a
+#: key and a channel of the doctor. A command counts as permitted if it succeeds, or if its error is
+#: only about an argument or the type of the key.
 _TRIES: dict[tuple[Any, ...], str] = {
     (): "PING TIME",
     ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
@@ -75,9 +76,12 @@ def _channels_rule(prefix: str) -> str:
 
 
 def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str, str]:
-    """Return the commands that the user may not run on keys with this prefix, each with the missing
-    rule for ACL SETUSER. If a command was renamed or disabled on the server, its rule is "".
-    `has(key)`: True if the key is on this server. Raise Failure if Redis can't be reached."""
+    """Return the commands that the user may not run, each with the missing rule for ACL SETUSER.
+    The rule is "" if the server does not know the command, because it was renamed or disabled.
+
+    `prefix`: the prefix of the library's keys. `has(key)`: True if the key is on this server. Raise
+    Failure if Redis can't be reached.
+    """
     bases = (f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:" for _try in range(_MAX_TRIES))
     names = {"key": next(filter(has, bases), ""), "channel": f"{prefix}:wake:doctor"}
     found: dict[str, str] = {}
