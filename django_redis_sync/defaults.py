@@ -322,7 +322,7 @@ class Row(NamedTuple):
 
 
 def table(options: Any) -> Mapping[str, Row]:
-    """Return a row for each option of a class of this module, by the option's name."""
+    """Return the rows of the class `options` of this module, by the name of the option."""
     rows = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, *checks, option = get_args(hint)

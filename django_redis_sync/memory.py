@@ -56,8 +56,8 @@ class _Counter:
         return sum(one.permits or CONSTANTS["EXCLUSIVE"] for one in self.holders.values())
 
     def within(self, share: str, share_limit: int, permits: int) -> bool:
-        """Return True if `permits` more permits fit the limit of a share. `share_limit`: 0 for no
-        limit."""
+        """Return True if the share may have `permits` more permits. `share_limit`: the max permits
+        of the share, or 0 for no limit."""
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 

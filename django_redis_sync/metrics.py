@@ -174,7 +174,7 @@ class SyncCollector(Collector):
         _put_counters(put, "all_events", "all_seconds", site.history.ever)
 
     def _shown(self) -> list[str]:
-        """Return the names that have series of their own. They are at most MAX_LABELS."""
+        """Return the names that have series of their own, at most MAX_LABELS names."""
         named = sorted(configured())
         used = listed_of(None, named, using=self._using)
         if self._globs is None:

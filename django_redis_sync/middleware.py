@@ -128,8 +128,8 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     """Return the policies that the middleware applies to a request of this view.
 
     The policies of decorators and mixins are included only if ATOMIC_REQUESTS wraps the view.
-    Otherwise a decorator or mixin applies its own policy, after the decorators around it, such as
-    login_required.
+    Otherwise, a decorator or mixin applies its policy itself. Then decorators around it, such as
+    login_required, run before it.
     """
     endpoint, marks = endpoint_of(request), [*marks_of(view, request.method)]
     own = [] if endpoint.policy is None else [endpoint.policy]

@@ -61,7 +61,7 @@ class Helper(Generic[T]):
     def __call__(self, decorated: F) -> F:
         """Return a function that runs `decorated` inside a block of this helper, at each call. If
         `decorated` is a test case, return it, and run each of its tests inside a block. Raise
-        TypeError for generators and other classes."""
+        TypeError for a generator function, and for a class that is not a test case."""
         function: Any = decorated
         if isinstance(function, type) and issubclass(function, unittest.TestCase):
             function.setUp = self._before(function.setUp)  # type: ignore[assignment, method-assign]

@@ -146,7 +146,7 @@ def test_filled_takes_only_the_permits_of_a_request_a_user_or_a_key(
             for key in ("ip", by_tenant, None)
         ),
         ("user", {"user": AnonymousUser()}, "anonymous users are limited by address"),
-        ("ip", {"name": "other", "request": "GET /shop/"}, "by 'other', but by shop"),
+        ("ip", {"name": "other", "request": "GET /shop/"}, "by 'other'. Its policies: shop"),
         ("ip", {"request": "GET /free/"}, "/free/ is not limited by 'shop'. Its policies: none"),
         ("ip", {"request": "POST /shop/"}, "does not limit POST of /shop/"),
     ],

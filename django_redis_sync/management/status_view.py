@@ -125,7 +125,7 @@ def _least(group: Group, figure: int) -> str:
 
 
 def _rest(seen: Seen, shown: int, out: Output) -> list[str]:
-    """Return lines that say how many names the list omits, and by what the list is sorted."""
+    """Return lines that say how many names the list omits, and how the list was sorted."""
     if (selection := seen.selection) is None:
         return []
     facts = {"shown": shown, "found": selection.found, "compared": selection.compared}

@@ -159,7 +159,8 @@ class Status(Named):
 
     @property
     def used(self) -> bool:
-        """True if Redis has data of the name other than its counters and registry entries."""
+        """True if the name has a fence, which means that it was granted before, or has a holder, a
+        waiter, or an override."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property

@@ -190,7 +190,8 @@ def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, i
 
 
 def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
-    """Return for each pair True if it was used within the last day, in one round trip."""
+    """Return a bool for each pair: True if the name or key was used within the last day. This takes
+    one round trip."""
     alias, prefix = where(using)
     members: dict[str, dict[Pair, str]] = {}
     for name, key in pairs:

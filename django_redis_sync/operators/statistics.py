@@ -79,10 +79,12 @@ class Statistics:
 def statistics_of(
     names: Iterable[str], *, minutes: int = 60, using: str | None = None, sketch: bool = True
 ) -> list[Statistics]:
-    """Return the statistics of several groups, with three commands per group in few round trips.
+    """Return the statistics of several groups. This takes three commands per group, in few round
+    trips.
 
-    Without `sketch`, send only two commands, and omit durations and the keys with rejections. An
-    unknown group has statistics of zeros. Raise Unavailable if Redis can't be reached.
+    `sketch`: False to send only two commands per group. Then the statistics have no durations and
+    no keys with rejections. An unknown group has statistics of zeros. Raise Unavailable if Redis
+    can't be reached.
     """
     (alias, prefix), wanted = where(using), list(names)
     now, keys = server_time(alias), [group_keys(quote(prefix), quote(name)) for name in wanted]
@@ -196,7 +198,7 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
 
 
 def _label(label: str) -> tuple[str, str]:
-    """Return two parts of the name of a field of a sketch, without its hour: the kind and the rest.
-    The kinds: k (rejections of a key), off (rejections of the other keys), d (durations)."""
+    """Return KIND and REST of a sketch's field HOUR:KIND:REST. KIND is k (rejections of the key
+    REST), off (rejections of the other keys), or d (durations)."""
     kind, _, rest = label.partition(":")[2].partition(":")
     return kind, rest

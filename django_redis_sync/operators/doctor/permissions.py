@@ -53,7 +53,7 @@ _SPECIAL = re.compile(r"[\s*?\[\]\\]")
 
 @cache
 def needed() -> tuple[str, ...]:
-    """Return all commands that the Redis user runs, in scripts and outside of them."""
+    """Return all commands that the library sends, in scripts and outside of them."""
     sources = "".join(path.read_text(encoding="utf-8") for path in sorted(LUA.rglob("*.lua")))
     return tuple(sorted({*_SENT.split(), *re.findall(r"call\('([A-Z]+)'", sources)}))
 
