@@ -11,7 +11,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_names_left_out                       names without series of their own
     redis_sync_all_in_use                           permits in use, of all names together
     redis_sync_all_waiting                          waiters
-    redis_sync_all_paused                           names that are paused
+    redis_sync_all_paused                           paused names and policies, at most MAX_LABELS
     redis_sync_all_oldest_hold_seconds              seconds since the oldest grant in force
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held

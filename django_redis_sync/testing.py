@@ -241,11 +241,11 @@ def limits_disabled() -> Iterator[None]:
 def without_redis() -> Iterator[None]:
     """Replace Redis by counters of permits in this process. Return a context manager.
 
-    Locks, semaphores, and limits work for the threads and event loops of this process, with their
-    limits, the order of waiters, and fencing tokens. A lease ends only when it is released:
-    `timeout` and `min_hold` have no effect. The limit of a share is enforced, but shares don't take
-    turns. Statistics are missing. Operator actions, lists of names, and `locks doctor` raise
-    NotImplementedError. Locks on a quorum are not replaced.
+    For the threads and event loops of this process, limits, the order of waiters, and fencing
+    tokens work as with Redis. A lease ends only when it is released: `timeout` and `min_hold` have
+    no effect. The limit of a share is enforced, but shares don't take turns. Statistics are
+    missing. Operator actions, lists of names, and `locks doctor` raise NotImplementedError. Locks
+    on a quorum are not replaced.
     """
     servers: dict[str, MemoryServer] = {}
 

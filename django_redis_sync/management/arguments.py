@@ -190,8 +190,8 @@ def _key(name: str, key: str, using: str | None) -> str:
 
 
 def unknown(found: Sequence[Status], using: str | None) -> str:
-    """If all these names are unknown, return an error message that also suggests similar names.
-    Return "" if any name is known.
+    """If the names of `found` are unknown, return an error message that also suggests similar
+    names. Otherwise return "".
 
     A name is known if it is in the settings, has an override, was used within the last day, or has
     counters in Redis.

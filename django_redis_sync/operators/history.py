@@ -184,7 +184,7 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
 
 
 def add(counters: Iterable[Counters]) -> Counters:
-    """Return the sums of the counters, and their highest peak."""
+    """Return the sum of several counters. Its `peak` is the highest of their peaks."""
     found = [c for c in counters if c is not _NOTHING]
     sums = {one.name: sum(getattr(c, one.name) for c in found) for one in fields(Counters)}
     return Counters(**{**sums, "peak": max((c.peak for c in found), default=0)})

@@ -43,12 +43,12 @@ def keys_for(name: str, key: str | None, alias: str) -> Keys:
 
 
 def names_in_use(*, using: str | None = None, pattern: str | None = None) -> list[Pair]:
-    """Return the names used within the last day, most recent first, and then all others that an
-    operator paused or resized.
+    """Return the names used within the last day, most recent first. Then come the other names that
+    an operator paused or resized.
 
-    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, or `policy@key` for a key
-    of a policy. There may be hundreds of thousands of names, so lists use `Recent` instead.
-    Raise Unavailable if Redis can't be reached.
+    `pattern`: a glob (`*`, `?`, `[seq]`). It must match the whole name or, for a key of a policy,
+    the whole text `policy@key`. There may be hundreds of thousands of names, so lists use `Recent`
+    instead. Raise Unavailable if Redis can't be reached.
     """
     alias, prefix = where(using)
     found: dict[str, None] = {}
