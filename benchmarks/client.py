@@ -1,9 +1,9 @@
-"""Count the client's Python bytecodes and processor instructions per cycle, such as one acquire and
-release. Other load on the machine changes times, but not these counts.
+"""Count the client's Python bytecodes and processor instructions per cycle. A cycle is, for
+example, one acquire and its release. Other load on the machine changes times, but not these counts.
 
-Bytecodes are counted in the process of the benchmark. Instructions are counted only if valgrind is
-installed, in a child process, `python -m benchmarks.client URL`, which reads the names of cycles
-from stdin.
+The process of the benchmark counts bytecodes itself. If valgrind is installed, it also counts
+instructions. To do so, it runs the cycles in a child process, `python -m benchmarks.client URL`,
+under valgrind. The child process reads the names of the cycles from stdin.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Cycle = Callable[[], Any]
 FRESH, REUSED, NAMED = "a new Lock", "a reused Lock", "a new Lock with a new name"
 WITH = "a reused Lock, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
-#: Number of cycles before the counts, number of cycles in a count, and number of counts. Several
-#: counts are made, because one may include the writing of statistics at the start of a minute.
+#: `_WARM`: cycles that run before the counts. `_CYCLES`: cycles in one count of instructions.
+#: `_ROUNDS`: number of these counts. The benchmark uses the lowest of them.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 
@@ -54,7 +54,7 @@ def client(url: str, quick: bool) -> Table:
 
 
 def _cycles() -> dict[str, Cycle]:
-    """Return by name the cycles to count. Each uses a lock or semaphore that is free."""
+    """Return the cycles to count, by name. Each uses a lock or semaphore that is free."""
     from django_redis_sync import Lock, Semaphore
 
     lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
@@ -96,8 +96,8 @@ def _request() -> Cycle:
 
 
 def bytecodes(cycle: Cycle) -> tuple[int, int]:
-    """Return the number of bytecodes that a cycle executes, and how many of these send scripts and
-    read replies."""
+    """Return two numbers of bytecodes: all that a cycle executes, and those among them that send
+    scripts and read replies."""
     from django_redis_sync.engine.server import Server
 
     for _ in range(_WARM):
@@ -140,7 +140,7 @@ def instructions(url: str, names: list[str]) -> Iterator[int]:
         def make(name: str, cycles: int) -> None:
             print(cycles, name, file=child.stdin, flush=True)
             if not child.stdout.readline():
-                raise RuntimeError("the process under valgrind has ended too early")
+                raise RuntimeError("the process under valgrind ended before it ran all cycles")
 
         make(names[0], 1)
         counter = callgrind.Callgrind(child.pid, dumps)

@@ -1,9 +1,10 @@
 """The contenders, which are this project and other lock libraries, behind one interface.
 
-A sync contender is a function with the arguments (url, name, limit). Each thread calls it once. It
-returns a function, and each call of that function returns a context manager. An async contender
-returns async context managers, and each process calls it once. Contenders that aren't installed are
-left out. Each is used as in the first example of its documentation, with one client per process.
+A contender is a function with the arguments (url, name, limit). It returns a function `enter`. Each
+call of `enter()` returns a context manager, which acquires and releases. For a sync contender, each
+thread calls the contender once. For an async contender, each process calls it once, and the context
+managers are async. The benchmarks leave out contenders that aren't installed. They use each library
+as in the first example of its documentation, with one client per process.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """The load of a run: `workers` threads or tasks in each process, which make visits for
-    `seconds`. In a visit, a worker acquires a permit, holds it for `hold` seconds, and releases
-    it."""
+    """The load of a run. Each of `processes` processes has `workers` threads or tasks. For
+    `seconds`, each of these workers makes one visit after another. In a visit, a worker acquires a
+    permit, holds it for `hold` seconds, and releases it."""
 
     limit: int
     hold: float
@@ -39,8 +39,9 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """The measurements of one process. `visits`: a list for each worker. A visit is a tuple of
-    three times in seconds of the machine's clock: of the request, the acquire, and the release."""
+    """The measurements of one process. `visits`: for each worker, the list of its visits. A visit
+    is a tuple of three times: when the worker asked, when it got the permit, and when it began to
+    release. The times are seconds of the machine's monotonic clock."""
 
     visits: list[list[tuple[float, float, float]]]
     cpu: float
@@ -51,8 +52,9 @@ class Seen:
 @dataclass
 class Outcome:
     """The result of a run. `rate`: visits per second. `jain`: Jain's index of fairness, at most 1.
-    `spread`: the 99th percentile of the waits, divided by their median. `cpu`: seconds per visit.
-    `most`: maximum number of holders at once. `errors`: exceptions that ended workers early."""
+    `spread`: the 99th percentile of the waits, divided by their median. `cpu`: CPU seconds per
+    visit. `most`: maximum number of holders at once. `errors`: exceptions that ended workers
+    early."""
 
     rate: float
     jain: float
@@ -69,7 +71,8 @@ class Failed(Exception):
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
     """Run a contender in new processes that start at the same time."""
-    others = _connections(url)  # connections that this process has kept from earlier benchmarks
+    # Do not count connections that this process has kept from earlier benchmarks.
+    others = _connections(url)
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
     key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"
@@ -180,8 +183,7 @@ def _watch_connections(url: str, seconds: float) -> int:
 def _connections(url: str) -> int:
     """Return the server's number of connections, without the connection of this function.
 
-    The function makes a client of its own, because the end of its `with` block closes all
-    connections of the client."""
+    The function uses a new client, because it closes all connections of its client."""
     with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 

@@ -77,8 +77,10 @@ def _race(
     base: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Table:
-    """Run each contender in each round, and fill `table`. Ratios compare each contender with `base`
-    or, if `base` is None or not installed, with the fastest other library."""
+    """Run each contender `rounds` times, and fill `table`.
+
+    `base`: the contender that the ratios compare with. If it is None or not installed, they compare
+    with the fastest other library. `without`: contenders to leave out."""
     kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
     names = contenders.installed(kind, of.limit, *without)
     found: dict[str, list[Outcome]] = {name: [] for name in names}

@@ -1,6 +1,6 @@
-"""Measure how soon a permit is released after the server dropped the response of its request.
+"""Measure how soon a permit is released if the server drops the response of its request.
 
-The garbage collector is off.
+The time starts when the view's code ends. In the process of the site, the garbage collector is off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERVERS = {
     "daphne": "daphne -v 0 benchmarks.ends_site:asgi -p",
     "granian": "granian --interface asginl benchmarks.ends_site:asgi --port",
 }
-#: Why a response is dropped, and the path of the site that shows this case.
+#: Why a response is dropped -> the path of the site where this happens.
 WAYS = {
     "a template fails": "broken",
     "an outer middleware fails": "outer",

@@ -13,9 +13,11 @@ Figure = Callable[[Table], float]
 
 
 class Goal(NamedTuple):
-    """A goal. `of`: the name of its benchmark. `figure`: reads the result from the benchmark's
-    table. `bound`: the highest result that reaches the goal or, if `least` is True, the lowest. If
-    the bound depends on the server, `bound` is a function of the table."""
+    """A goal for the result of a benchmark.
+
+    `of`: the name of the benchmark. `figure`: function that reads the result from the benchmark's
+    table. `bound`: the highest result that reaches the goal. If `least` is True, `bound` is the
+    lowest such result. If the bound depends on the server, `bound` is a function of the table."""
 
     what: str
     of: str
@@ -100,8 +102,8 @@ GOALS = [
 
 
 def reached(tables: Mapping[str, Table]) -> Table:
-    """Return a table with the goals of the benchmarks that were run. A goal is reached if its ratio
-    is at least 1."""
+    """Return a table with the goals of the benchmarks that were run. If the "ratio" of a goal is at
+    least 1, the goal is reached."""
     table = Table("Goals")
     for what, of, figure, bound, least in GOALS:
         if of not in tables:

@@ -27,7 +27,7 @@ from .server import KEEP
 #: Number of names per count. Reading the counter takes long, so it is read once for many calls.
 NAMES = 100
 ROUNDS = 3
-#: The two calls of a cycle without contention, by their names in the table.
+#: The names, in the table, of the two calls that make up a cycle without contention.
 CYCLE = "acquire, no holder", "release, no waiter"
 # Under callgrind, the server is so slow that usual deadlines would pass.
 _HOUR = 3_600_000
@@ -130,8 +130,8 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 
 
 def _round(counter: Counter) -> None:
-    """Count each kind of call once or more. The calls give three waiters to each name, and then
-    free all names."""
+    """Count each kind of call at least once. In the middle of the round, each name has a holder
+    and three waiters. At the end, all names are free."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
     _keep(names, count("acquire, after waiters", lambda n: acquire(n, n.token(), "try")))

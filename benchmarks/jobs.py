@@ -40,8 +40,12 @@ def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
 
 
 def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Run jobs in a Celery worker. Return what the jobs recorded, the number of deliveries per
-    limited job, and the maximum number of limited jobs that ran at once."""
+    """Run jobs in a Celery worker.
+
+    `broker`: URL of the broker. `ours`: URL of the Redis server for the limit. `seconds`: duration
+    of a limited job. `jobs`: number of jobs of each kind. `kinds`: `limited` and `free`, each True
+    if such jobs are sent. Return what the jobs recorded, the number of deliveries per limited job,
+    and the maximum number of limited jobs that ran at once."""
     os.environ |= {
         "CELERY_SITE_LIMIT": str(LIMIT),
         "CELERY_SITE_PREFETCH": str(prefetch),
@@ -70,7 +74,8 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
 
 
 def waits(effects: Any) -> float:
-    """Return the median of the seconds from the first recorded event to the start of a free job."""
+    """Return the median time in seconds until a free job started. The time is counted from the
+    first event of the run, without the job that waits for the worker to start."""
     begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
     return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
 

@@ -33,8 +33,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
-    """Return for each name the median, over all rounds, of its figure divided by that of `base` in
-    the same round. `values`: figures by name, in the order of the rounds."""
+    """Divide each figure by the figure of `base` in the same round. For each name, return the
+    median of these ratios. `values`: for each name, its figures in the order of the rounds."""
     return {
         name: median([own / other for own, other in zip(mine, values[base], strict=False) if other])
         for name, mine in values.items()

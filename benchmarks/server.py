@@ -55,8 +55,8 @@ class Name:
         return head
 
     def timed(self, tokens: list[str]) -> tuple[float, float]:
-        """Acquire and release all tokens. Return the server's mean time of an acquire, and that of
-        a release, in µs."""
+        """Acquire and release all tokens. Return two mean times of the server in µs: of an acquire,
+        and of a release."""
         return _timed(self.client, lambda: self.acquire(tokens)), _timed(
             self.client, lambda: self.release(tokens)
         )
@@ -169,7 +169,7 @@ def statistics(url: str, quick: bool) -> Table:
 
 
 def _pair(name: Name, token: str) -> tuple[float, float]:
-    """Return the server's mean time of an uncontended acquire, and that of a release, in µs."""
+    """Return two mean times of the server in µs: of an uncontended acquire, and of a release."""
     acquire = release = 0.0
     for _ in range(20):
         acquired, released = name.timed([token])

@@ -59,7 +59,8 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
         return table
     sites = dict(SITES)
     if kind == "asgi":
-        del sites[FLOOR]  # FLOOR uses a sync client, which would block the event loop
+        # The view of FLOOR uses a sync client, which would block the event loop.
+        del sites[FLOOR]
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
     rates: dict[str, list[float]] = {name: [] for name in sites}
@@ -100,7 +101,7 @@ def _cpu(pid: int) -> float:
 
 @contextlib.contextmanager
 def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
-    """Start a server with the benchmarks' site. Yield the port and the process id."""
+    """Start a server with the benchmarks' site. Yield its port and its process id."""
     port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
@@ -120,9 +121,9 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         if server.poll() is not None:
-            break
+            raise RuntimeError(f"the server ended with exit code {server.returncode}")
         time.sleep(0.1)
-    raise RuntimeError(f"the server ended with {server.returncode}, or does not answer")
+    raise RuntimeError(f"the server runs, but does not answer on port {port}")
 
 
 def _drive(port: int, path: str, seconds: float) -> float:

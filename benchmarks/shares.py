@@ -41,8 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """Return the median and the 99th percentile of the single caller's waits, both divided by HOLD.
-    Also return the number of grants to all callers."""
+    """Return three numbers: the median of the single caller's waits, their 99th percentile, and the
+    number of grants to all callers. The first two are divided by HOLD."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))
