@@ -1,9 +1,11 @@
-"""Run the tests on a matrix of versions with `make matrix`. `python -m nox -l` lists its lines.
-To run one line: `python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
+"""Run the tests on combinations of versions: `make matrix`. `python -m nox -l` lists all of them.
+To run one: `python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
 
-`-s ends` runs all tests on the oldest versions that setup.cfg admits, and on the newest versions.
-`-s between` runs the behavior suite on versions between these. If an interpreter is neither on PATH
-nor in pyenv, nox skips its lines and prints that.
+`-s ends` runs the tests of `make test` twice: on the oldest versions that setup.cfg admits, and on
+the newest versions. `-s between` runs only tests/behaviour, on two combinations between these.
+
+nox looks for each Python version on PATH and in pyenv. It skips a combination whose version it does
+not find, and prints a message.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ for _version in PYTHONS:
         os.environ["PATH"] = f"{_found}{os.pathsep}{os.environ['PATH']}"
 
 
-# The environments have no server of their own, so they use the server of `make test`.
+# The environments contain no Redis server. Add the folder of the server of `make test` to PATH.
 _server = find_server()
 if _server is not None:
     os.environ["PATH"] += f"{os.pathsep}{_server.parent}"
@@ -91,7 +93,7 @@ def _versions(django: str, django_redis: str) -> list[str]:
 @nox.session
 @nox.parametrize("python,django,django_redis", list(_lines()))
 def tests(session: nox.Session, django: str, django_redis: str) -> None:
-    """Run the tests on one line of the matrix, except those marked browser, deep, or tools."""
+    """Run the tests on one combination, except the tests marked browser, deep, or tools."""
     _test(session, _versions(django, django_redis), "-m", "not browser and not deep and not tools")
 
 
@@ -116,5 +118,5 @@ def ends(session: nox.Session, end: str) -> None:
 @nox.session
 @nox.parametrize("python,django,django_redis", [("3.11", "5.2", "7"), ("3.12", "6.0", "6")])
 def between(session: nox.Session, django: str, django_redis: str) -> None:
-    """Run the behavior suite on versions between the oldest and the newest."""
+    """Run tests/behaviour on a combination between the oldest and the newest versions."""
     _test(session, _versions(django, django_redis), "tests/behaviour")

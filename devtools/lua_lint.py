@@ -138,8 +138,8 @@ def _takes(function: str, given: int) -> str:
 
 
 class _Reader:
-    """Finds mistakes in the names of a file. `scopes`: the open scopes of Lua, the innermost last,
-    each with its local names. The value of a name is True if the code reads the name."""
+    """Finds mistakes in the names of a file. `scopes`: the open scopes of Lua, the innermost last.
+    A scope maps each of its local names to True if the code has read the name, else to False."""
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []

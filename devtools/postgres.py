@@ -22,8 +22,8 @@ START_SECONDS = 30
 
 
 def binaries() -> Path | None:
-    """Return the folder with the binaries of PostgreSQL, or None. If they are not on PATH, as on
-    Debian, return the folder of the newest version."""
+    """Return the folder with the binaries of PostgreSQL. If none are on PATH, look where Debian
+    installs them, and return the folder of the newest version. Return None if there is none."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

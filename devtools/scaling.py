@@ -49,11 +49,13 @@ def main() -> None:
 
 
 def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
-    """Simulate a limit that is split over several names. Print how many callers are rejected.
+    """Simulate a limit that is split over several names. Print the percentage of callers that are
+    rejected although another name has a free permit.
 
-    Callers arrive at random times, and hold permits for random times. On average, `load` callers
-    hold permits at the same time. Each caller picks a name at random, and is rejected if the name
-    is full. The second figure is for callers that try a second name before they are rejected.
+    Callers arrive at random times, and hold permits for random times. If no caller were rejected,
+    `load` callers would hold permits at the same time, on average. Each caller picks a name at
+    random. For the first figure, it is rejected if that name is full. For the second figure, it
+    tries another name before it is rejected.
     """
     for parts in (1, 4, 10):
         once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))
@@ -65,7 +67,8 @@ def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
 
 
 def _rejected(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
-    """Return the fraction of callers that were rejected although another name had a free permit."""
+    """Return the fraction of callers that were rejected although another name had a free permit.
+    `parts`: number of names. `tries`: number of names that a caller tries."""
     chance, now, rejected = random.Random(7), 0.0, 0
     ends: list[tuple[float, int]] = []
     used = [0] * parts

@@ -67,7 +67,8 @@ def find_server() -> Path | None:
 def free_port() -> int:
     """Return a free loopback port with a free Cluster bus port (10000 above it). Raise NoServer if
     there is none."""
-    # SystemRandom has no seed. With a seed, as in tests, several processes would try equal ports.
+    # SystemRandom has no seed. With a seed, as in tests, several processes would try the same
+    # ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:
@@ -259,7 +260,8 @@ class RedisServer:
         return False
 
     def _answers(self) -> bool:
-        """Return True if this server answers, and not another server on the same port."""
+        """Return True if this server answers. Return False if another server answers on its
+        port."""
         family, address = (
             (socket.AF_UNIX, str(self.socket_path))
             if self.unixsocket

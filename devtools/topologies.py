@@ -1,7 +1,7 @@
 """Several Redis servers: with Sentinel, as a Cluster, or independent.
 
-Each class is a context manager. The process that started the servers stops them. Timeouts are
-short, so that a failover takes seconds. They are for tests, not for production.
+Each class is a context manager. The process that started the servers stops them. A failover
+takes only seconds, because the timeouts are short. Such timeouts are for tests, not for production.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ READY_SECONDS = 30
 
 
 def wait_for(met: Callable[[], Any], what: str, seconds: float = READY_SECONDS) -> Any:
-    """Return `met()` as soon as the result is true. Raise NoServer if it is not true within
-    `seconds`. The message contains `what`."""
+    """Call `met()` until its result is true, and return the result. Raise NoServer if it is not
+    true within `seconds`. `what`: what to wait for, as the message says it."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(redis.RedisError):
@@ -128,7 +128,7 @@ class _Sentinel(RedisServer):
         return [str(binary), str(path), "--sentinel"]
 
     def _answers(self) -> bool:
-        # This method replaces that of RedisServer, which sends QUIT. Sentinels don't know QUIT.
+        # Don't call `RedisServer._answers()`. It sends QUIT, and sentinels don't know that command.
         with contextlib.suppress(redis.RedisError), client(self, socket_timeout=1) as mine:
             return bool(mine.info("server")["process_id"] == self.pid)
         return False
@@ -148,8 +148,8 @@ class Sentinels(_Servers):
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
         super().__init__()
-        # The URL has only the name of the service. It is unique, as django-redis reuses the pool of
-        # an equal URL.
+        # The name of the service must be unique. It is all that the URL contains, and django-redis
+        # would reuse the connection pool of an earlier object with the same URL.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
         # By default, a primary waits 5 s for further replicas before it sends its data.

@@ -1,9 +1,10 @@
 """Count phrases that are hard to read, so that their number can only fall.
 
-`python -m devtools.words` compares each tree (documentation, package, or test names) with
-`devtools/words.json`. It fails if a kind of phrase has become more frequent, both in number and per
-1,000 words. Both must rise, because the deletion of good text raises the rate alone. `--write`
-stores the current numbers if they are lower. `--show TREE` lists the places.
+`python -m devtools.words` counts the phrases of each kind in three trees: the documentation, the
+package, and the test names. It compares the counts with `devtools/words.json`, and fails if a kind
+has a higher number and also a higher rate per 1,000 words. A higher rate alone is allowed, because
+the deletion of good text raises it. `--write` stores the current numbers if they are lower.
+`--show TREE` lists the phrases of a tree, with their places.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ TREES = {
 
 
 def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
-    """Yield a tuple for each phrase of a tree: why the phrase is hard to read, its path, its line,
-    and its text."""
+    """Yield (reason, path, line, phrase) for each phrase of a tree. The reason is a key of
+    `PHRASES`: why the phrase is hard to read."""
     for path, line, text in TREES[tree]():
         for why, pattern in _FIND.items():
             for found in pattern.finditer(text):
@@ -108,8 +109,8 @@ def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
 
 
 def counts(tree: str) -> dict[str, dict[str, float]]:
-    """Return how many phrases of each kind the texts of a tree have, in total and per 1,000
-    words."""
+    """Return, for each kind of phrase, the number of such phrases in a tree ("count"), and the
+    number per 1,000 words ("rate")."""
     words = sum(len(text.split()) for _, _, text in TREES[tree]()) or 1
     found = Counter(why for why, *_ in places(tree))
     return {

@@ -2,9 +2,10 @@
 
 The script needs Chromium and selenium. It takes half a minute.
 
-It starts the site of the browser tests, runs some seconds of traffic, and writes an hour of similar
-history. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes pictures for a phone and in dark mode.
-To halve the size of the pictures, reduce them to 160 colors.
+The script starts the site of the browser tests, and runs traffic for some seconds. Then it writes
+invented history of similar traffic for the hour before. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it
+also takes pictures for a phone and in dark mode, and saves them in FOLDER. To halve the size of the
+pictures, reduce them to 160 colors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 1280
 #: Seconds of traffic, and minutes of history to write.
 SECONDS, MINUTES = 15, 57
-#: For each name: the name, its limit, the number of callers, the seconds of a hold, and the label.
+#: (name, limit, number of callers, seconds of a hold, label)
 TRAFFIC = [
     ("exports", 3, 7, 1.6, "reports.views.export"),
     ("api:search", 20, 12, 0.3, "api.views.search"),
@@ -68,8 +69,8 @@ def traffic() -> Iterator[None]:
 
 
 def remember() -> None:
-    """Write history for the minutes before the traffic. Its counts vary around those of the
-    traffic."""
+    """Write invented history for the MINUTES before the traffic. Its counts go up and down around
+    the counts of the traffic."""
     from django_redis_sync import conf
     from django_redis_sync.engine.drivers import command
     from django_redis_sync.protocol.keys import keys_of
@@ -89,8 +90,11 @@ def remember() -> None:
 
 
 def at_another_time(what: str, n: int, share: float) -> int:
-    """Return the value of the counter `what` for a minute with `share` times the traffic. `n`: its
-    value after the traffic. The counters w and r also contain a sum of ms: see `count.lua`."""
+    """Return a value of the counter `what` for one minute of invented history.
+
+    `n`: the value of the counter after SECONDS of real traffic. `share`: the traffic of the minute,
+    divided by the real traffic. The counters w and r contain a count and a sum of ms: see
+    `count.lua`."""
     from django_redis_sync.protocol.scripts import CONSTANTS
 
     if what == "p":
@@ -115,7 +119,7 @@ def main(folder: Path) -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         site = stack.enter_context(conftest.running_site(url, scratch))
         browser = next(made := conftest.chromium.__wrapped__())
-        stack.callback(next, made, None)  # the fixture then quits the browser
+        stack.callback(next, made, None)  # at the end, continue the fixture: it quits the browser
         visitor = conftest.Visitor(browser, site)
         visitor.log_in("manu")
         stack.enter_context(traffic())
