@@ -80,8 +80,8 @@ def examine_the_exam(options: argparse.Namespace) -> int:
     0 if all verdicts are right, else 1.
 
     Trials that run side by side slow each other down. So if a verdict is wrong, the trial is
-    repeated once, alone. It is not repeated if load can't be the reason, because a correct lock has
-    a finding that is in PROVEN.
+    repeated once, alone. There is one exception: load can't cause a finding of a kind in PROVEN. If
+    a correct lock has such a finding, its trial is not repeated.
     """
     each = [(name, fault) for name in RIGHT for fault in FAULTS] + [*EXPECTED]
     trials = [(f"control:{name}", fault) for name, fault in each if fault in options.fault]
@@ -97,8 +97,8 @@ def examine_the_exam(options: argparse.Namespace) -> int:
 
 
 def expected(seen: Seen) -> set[str]:
-    """Return the kinds of findings of which the trial must have at least one. For a correct lock,
-    return an empty set."""
+    """Return kinds of findings. The trial must have a finding of at least one of these kinds. For a
+    correct lock, return an empty set."""
     return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
 
 
@@ -136,7 +136,8 @@ def examined(key: str, fault: str) -> Seen:
 
 
 def read(path: Path | None) -> dict[Trial, Seen]:
-    """Return the results that earlier runs wrote into a JSON file, by lock and fault."""
+    """Return the results of earlier runs from a JSON file, by (lock, fault). Return {} if there is
+    no file. Leave out locks and faults that the exam no longer has."""
     if path is None or not path.exists():
         return {}
     seen = [Seen.read(words) for words in json.loads(path.read_text())]
@@ -206,7 +207,7 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Write the tables into a page, between two comments. The first comment names the groups."""
+    """Replace the tables between two comments of a page. The first comment names their groups."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:

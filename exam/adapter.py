@@ -22,7 +22,7 @@ from .checker import Claims
 
 #: The lease duration in seconds, for locks where users can choose it.
 LEASE = 2.0
-#: All claims except `within`.
+#: The claims of a lock that makes all claims except `within`.
 ALL = Claims(
     lease=LEASE, renewed=True, fair=True, fenced=True, told=True, punctual=True, retries=True,
     forks=True,
@@ -131,15 +131,16 @@ def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
 
 
 class Program(Adapter):
-    """A lock in any language. `command` starts a program that answers each JSON line with another.
+    """A lock in any language. `command` starts a program. Its input has one request per line, in
+    JSON. The program prints one answer per line, in JSON:
 
         {"do": "open", "url": ..., "name": ..., "limit": ..., "lease": ...}   -> {}
         {"do": "acquire", "wait": 5.0}   -> {"grant": ..., "fence": 7}, or {"grant": null}
         {"do": "held", "grant": ...}     -> {"held": true}
         {"do": "release", "grant": ...}  -> {}, or {"lost": "why"}
 
-    The answer {"error": "text"} means that the lock raised an error. The program is killed and
-    stopped together with its worker, and should exit at the end of its input.
+    The answer {"error": "text"} means that the lock raised an error. If its worker is killed or
+    stopped, so is the program. The program should exit at the end of its input.
     """
 
     command: list[str] = []

@@ -26,14 +26,16 @@ Span = tuple[float, float]
 
 #: The order of two requests counts as known if they are at least this many seconds apart.
 APART = 0.3
-#: Max seconds until a waiter is granted a free permit, for locks that don't claim `within`.
+#: If a lock does not claim `within`: a wait for a free permit is a finding if it takes longer than
+#: this many seconds.
 DELAY = 2.0
-#: A grant passes through the process that releases, the server, and the waiter. If one of these
-#: three could not run for N seconds, load excuses a delay of N times this number.
+#: If a process could not run for N seconds, load excuses a delay of N times this number. The number
+#: is 3 because a grant passes through the process that releases, the server, and the waiter.
 LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
-#: If a lock does not claim `within`: max seconds that a permit may be free while a worker waits.
+#: If a lock does not claim `within`: a wait for a free permit contradicts its claims if it takes
+#: longer than this many seconds.
 IN_VAIN = 5.0
 #: If a lock claims no lease: the lease duration in seconds that the checker assumes.
 USUAL_LEASE = 2.0
@@ -86,12 +88,14 @@ class Finding:
 
 
 def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ()) -> list[Finding]:
-    """Return all findings of a history, the worst first. `flags` describe the harm of the trial.
+    """Return all findings of a history, the worst first. `flags` describe the harm of the trial:
 
-    "lossy" means that the server's data was deleted. Then fences may go back, and two holders may
-    be inside until the first one has detected the loss. The other flags count only if the lock
-    claims `retries`. "keeps" means that the harm is no excuse for a lost lease or a failed release.
-    "retried" means that it is no excuse for a failed acquire.
+    - "lossy": the server's data was deleted. Fences may go back, and a second holder may get in
+      until the first one has detected the loss.
+    - "keeps": the harm does not excuse a lost lease or a failed release.
+    - "retried": the harm does not excuse a failed acquire.
+
+    "keeps" and "retried" count only if the lock claims `retries`.
     """
     course, found = replace(read(history, claims), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
@@ -102,7 +106,7 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
 
 
 def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
-    """Return the visits of a history, and the times of harm and of load."""
+    """Return a Course: the visits of a history, and the times of harm and of load."""
     course = Course(claims, history[-1].at if history else 0.0)
     latest: dict[str, Visit] = {}
     for event in history:
@@ -146,7 +150,8 @@ class Visit:
     name: str
     wait: float
     asked: float
-    harmed: list[Span]  # when harm was done to this worker, so that a grant may have got lost
+    #: When harm was done to this worker. A reply with a grant may have been lost then.
+    harmed: list[Span]
     entered: float = math.inf
     fence: float | None = None
     proven: float = -math.inf  # the last time at which the worker was certainly inside
@@ -205,8 +210,9 @@ class Course:
     busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def load(self, start: float, end: float, *pids: int) -> float:
-        """Return by how many seconds load may have delayed what happened between `start` and `end`.
-        If `pids` are given, only the load on these processes and on the observer counts."""
+        """Return the seconds of delay between `start` and `end` that are excused by load. This is
+        LOAD times the seconds for which a process could not run. If there are several processes,
+        use the highest result. `pids`: look only at these processes and at the observer."""
         names = ["", *map(str, pids)] if pids else [*self.busy]
         waits = (sum(overlap((start, end), one) for one in self.busy[name]) for name in names)
         return LOAD * max(waits, default=0.0)
@@ -217,7 +223,7 @@ class Course:
 
     def in_harm(self, visit: Visit, start: float, end: float) -> bool:
         """Return True if harm was done to the worker of a visit, or to all workers, between `start`
-        and `end` or shortly before."""
+        and `end`, or if such harm ended less than DELAY plus a lease before `start`."""
         after = DELAY + (self.claims.lease or 0)
         return any_overlap(((a, b + after) for a, b in self.harm_to(visit)), start, end)
 
@@ -247,7 +253,8 @@ class Course:
             text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
             kind, against = TOLD_LATE if told and claims.told else TWO_INSIDE, True
             if at > min(map(self.rightful, among)):
-                # A holder stayed longer than its lease, and its lock does not claim to report it.
+                # A holder stayed after its lease had expired. The lock does not claim to report
+                # this.
                 fences = (first.fence, second.fence)
                 seen = None not in fences and fences[0] < fences[1]
                 kind, against = LATE, claims.fenced and not seen
@@ -259,13 +266,15 @@ class Course:
             yield Finding(kind, at, took, text, against)
 
     def rightful(self, visit: Visit) -> float:
-        """Return the time until which a holder may rely on its lease without a check."""
+        """Return the time until which the lease of a visit can't have expired. Return inf if the
+        lock claims `told`, or claims no lease."""
         if self.claims.told or not self.claims.lease:
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
-        # The lease began shortly before `enter`. If a stop or other harm delayed the reply, the
-        # lease began shortly before the delay.
+        # Find the earliest time at which the lease may have begun: SHORTLY before `enter`, or
+        # before that if load excuses it. If the worker was stopped or harmed then, the reply may
+        # have come late, so the lease may have begun when the stop or the harm began.
         harms = [span for span in (*visit.stops, *self.harm_to(visit)) if span[0] < visit.entered]
         start = visit.entered
         for _ in range(5):
@@ -274,8 +283,9 @@ class Course:
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the first time from which the process of a visit could not run, or could not reach
-        its server, for more than a third of the lease. Return inf if there is no such time."""
+        """Return the time until which the process of a visit was able to renew its lease in time.
+        From then on, it could not run, or could not reach its server, for more than a third of the
+        lease. Return inf if this never happened."""
         short = (self.claims.lease or math.inf) / 3
         busy = [*self.busy[""], *self.busy[str(visit.pid)]]
         spans = [*visit.stops, *self.harm_to(visit)]
@@ -310,7 +320,7 @@ class Course:
                 yield Finding(ORDER, late.entered, 0.0, text)
 
     def passed(self, early: Visit, late: Visit) -> bool:
-        # If a waiter's process could not run, its request may have been delayed meanwhile.
+        # Allow for load on the process of `early`, which may have delayed its request or its reply.
         asked, got = early.asked, early.answered
         return (
             got - asked > 2 * APART
@@ -322,8 +332,9 @@ class Course:
     # Permits that are free, but not granted
 
     def delays(self) -> list[Finding]:
-        """Find times when a permit was free and not granted. If the lock claims no lease, also find
-        what would contradict a lease of USUAL_LEASE seconds, but only report it."""
+        """Find times when a permit was free and not granted. If the lock claims no lease, search
+        again as if it claimed a lease of USUAL_LEASE seconds. The new findings of this search are
+        reported, but don't contradict the claims."""
         found = self.idle()
         if self.claims.lease is None:
             usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
@@ -332,7 +343,7 @@ class Course:
         return found
 
     def idle(self) -> list[Finding]:
-        """Find times when a permit was free, but no waiter got in."""
+        """Find times when a permit was free and a worker waited, but no waiter got in."""
         harm, found = ("harm", None), list[Finding]()
         spans: list[Any] = [(start, end, harm) for start, end in self.harms[""]]
         for visit in self.visits:
@@ -355,8 +366,8 @@ class Course:
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
         claims, took = self.claims, end - start
-        # Load excuses at most 70 % of the time. A process that runs in the rest of it can detect a
-        # free permit.
+        # Load excuses at most 70 % of the time. In the rest of the time, a waiter can run, and can
+        # detect the free permit.
         load = min(self.load(start, end), 0.7 * took)
         if took <= (DELAY if claims.within is None else claims.within) + load:
             return []
@@ -364,8 +375,8 @@ class Course:
         text = f"{whom} waited" + (f", {newcomer.who} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
-        # If the lock does not claim `within`, the wait contradicts its claims only if it was long,
-        # and if no harm was done to all workers.
+        # If the lock does not claim `within`, the wait contradicts its claims only if it was longer
+        # than IN_VAIN and the load, and only if no harm was done to all workers.
         in_vain = took > IN_VAIN + load and not self.harms[""]
         return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
 
@@ -377,7 +388,8 @@ class Course:
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         spans = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if any_overlap(visit.harmed, visit.asked, visit.answered):
-            # If the lock claims `retries`, a grant whose reply was lost ends within USUAL_LEASE.
+            # The reply with a grant may have been lost. A lock that claims `retries` must free the
+            # permit within USUAL_LEASE seconds, even if its lease is longer.
             left = min(lease, USUAL_LEASE) if self.claims.retries else lease
             spans.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
@@ -423,8 +435,8 @@ class Course:
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterator[Finding]:
-        """Find short waits that ended without a permit although there was no other caller. `delays`
-        finds long waits."""
+        """Find waits shorter than DELAY that ended without a permit, although a permit was free and
+        no other caller waited. `delays` finds longer waits."""
         for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
             when = (visit.asked, visit.gave_up)
             others = [one for one in self.visits if one is not visit]
@@ -457,8 +469,8 @@ def minus(span: Span, holes: Iterable[Span]) -> list[Span]:
 
 
 def sweep(spans: list[tuple[float, float, Any]]) -> Iterator[tuple[float, float, list[Any]]]:
-    """Divide the time at each start and each end of a span. Yield the start and the end of each
-    part, and the values of the spans that cover it, in the order of their starts."""
+    """Divide time into parts, at each start and each end of a span. For each part, yield its start,
+    its end, and the values of the spans that cover it. The span that started first comes first."""
     spans = [one for one in spans if one[0] < one[1]]
     later = sorted(spans, key=lambda one: one[0], reverse=True)
     here: list[tuple[float, float, Any]] = []

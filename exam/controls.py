@@ -1,9 +1,10 @@
 """Locks that prove that the exam works: a correct lock, and broken variants that must fail.
 
-faults.ini names at least one variant for each fault, by its defects, with kinds of findings. The
-trial of the variant must have a finding of one of these kinds. `stuck` and `untold` stand for
-several kinds. The code of the defects is in this module and in right.lua. `python -m exam --self`
-examines the variants under their faults, and the correct locks under all faults.
+A variant is the correct lock with defects. The code of the defects is in this module and in
+right.lua. For each fault, the field `control` in faults.ini has one or more lines "DEFECTS: KINDS".
+Under this fault, the variant with these defects must have a finding of one of these kinds. `stuck`
+and `untold` each stand for several kinds. `python -m exam --self` examines the variants under their
+faults, and the correct locks under all faults.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
 class Grant:
     token: str
     number: int
-    sent: float  # when the request was sent; the lease lasts at least its duration from then on
+    sent: float  # when the request was sent; the lease began at this time or later
     pid: int
     ended: threading.Event
 
@@ -176,13 +177,14 @@ class Right(Adapter):
             return
         try:
             released = self.run("release", grant.token)
-        except redis.RedisError:  # the first request may have released the lease
+        except redis.RedisError:
+            # The failed request may have released the lease. Then the next request finds no lease.
             released = self.retried("release", grant.token, self.place.lease) or 1
         if not released:
             raise Lost("its lease ended")
 
     async def aacquire(self, wait: float) -> Any:
-        """Take a lease that is not renewed."""
+        """Async version of `acquire()`. It does not renew the lease."""
         client = redis.asyncio.Redis.from_url(self.place.url)
         script = self.scripts["acquire"].script
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait

@@ -1,8 +1,9 @@
 """Carry out a trial: `python -m exam.faults LOCK FAULT` examines one lock under one fault.
 
-faults.ini has a script for each fault, and explains the scripts. Many of their steps are methods in
-this module. A step that does harm notes in `evidence` that the harm reached the lock. `evidence_of`
-finds more evidence in the history. A trial counts only if it has all evidence that its fault needs.
+faults.ini has a script for each fault, and explains the scripts. Many of their steps are methods of
+the class `Script`. A step that does harm notes in `evidence` that the harm reached the lock.
+`evidence_of` finds more evidence in the history. For each fault, faults.ini lists the evidence that
+a trial needs. The trial counts only if it has all of this evidence.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
 
 
 class Script(Lab):
-    """A laboratory that plays scripts of faults. Its public methods are steps of these scripts."""
+    """A Lab that runs the script of a fault. A step of the script can call a public method of this
+    class by its name."""
 
     def play(self, script: str) -> None:
-        """Run a script. All its workers are started before its first step."""
+        """Run a script. Start all its workers before the first step."""
         steps = [text.split() for text in re.split("[;\n]", script) if text.strip()]
         for name in [one[0] for one in steps if not hasattr(self, one[0])] + ["newcomer"]:
             self.team(name)
@@ -79,7 +81,8 @@ class Script(Lab):
     pause = staticmethod(time.sleep)
 
     def report(self, what: str, team: str = "") -> None:
-        """Tell the observer that harm to a team (default: to all workers) begins or has ended."""
+        """Report to the observer that harm begins or has ended. `what`: "harm" or "calm". `team`:
+        the workers that are harmed; by default, all."""
         for who in [hand.who for hand in self.team(team)] if team else [""]:
             self.seat.say(what, who)
 
@@ -94,21 +97,23 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside. Give up after the time within which the lock claims to
-        grant a free permit, or after IN_VAIN and some seconds if it claims no time."""
+        """Wait until the waiters are inside. Give up after LEASE and the time within which the lock
+        claims to grant a free permit. If it claims no time, use IN_VAIN and some seconds
+        instead."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
             self.until_inside(hand.who, end - time.monotonic(), name)
 
     def refill(self, workers: str, name: str = "") -> None:
-        """Wait for the last turns of the workers. Then, without other callers, check that the
-        workers can take all permits."""
+        """Wait up to 3 s for the last turns of the workers. Then let them acquire all permits,
+        while no other caller holds one. If a worker gets none, try again, at last with a longer
+        wait and a newcomer. The checker judges the waits."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
             return  # a worker got no permit, or the lock can't limit the time of an acquire
         time.sleep(0.1)
-        for wait in (1.5, 1.5, 8):  # load excuses a short wait in vain, but not a long one
+        for wait in (1.5, 1.5, 8):  # load can excuse that a short wait fails, but not a long one
             said = [hand.do("take", wait, name) for hand in others]
             last.start("take", wait, name)
             if wait == 8:
@@ -119,7 +124,8 @@ class Script(Lab):
                 return
 
     def aftermath(self, waiters: str) -> None:
-        """Check that the waiters get in, and that a newcomer gets in after them."""
+        """Let the waiters get in, then a newcomer. Then call `refill`. The checker judges the
+        waits."""
         self.play(f"admit {waiters}; newcomer turn 8 0.1 &; newcomer end 10; refill {waiters}")
 
     # Harm to workers
@@ -131,7 +137,8 @@ class Script(Lab):
         )
 
     def settle(self, who: str, seconds: float) -> None:
-        """Wait until no thread of a worker runs or waits for a processor, at most for `seconds`."""
+        """Wait at most `seconds` until a worker has settled: its threads hardly run or wait for a
+        processor any more. `who`: the team; only its first worker counts."""
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -168,7 +175,8 @@ class Script(Lab):
                 time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
                 crew[place].resume()
             for way in crew[place][0].ways if what in ("cut", "lose") else ():
-                if way.requests >= harmless[way]:  # a repeated request must not be harmed again
+                # The lock repeats a harmed request. Harm a proxy again only after 15 more requests.
+                if way.requests >= harmless[way]:
                     way.cut() if what == "cut" else way.harm("lose")
                     harmless[way] = way.requests + 15
         time.sleep(LEASE + 2.5)
@@ -181,8 +189,9 @@ class Script(Lab):
     # Harm to messages
 
     def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
-        """Harm each request of an acquire or of a release (`of`), one request at a time. Use a new
-        name each time."""
+        """Harm one request of an acquire or of a release per round: in the first round its first
+        request, and so on, for at most four rounds. Each round uses a new name. `of`: "acquire" or
+        "release". `harm` and `seconds`: see `Way`."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
         fillers = Team(self.team("filler")[1:])  # they take all permits but one
         way, of_release = a.ways[0], of == "release"
@@ -219,8 +228,8 @@ class Script(Lab):
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
 
     def each_request_of_a_waiter(self) -> None:
-        """Delay one request of a waiter until the holders have released, each time another request.
-        The waiter must notice the release."""
+        """Delay one request of a waiter for 0.35 s per round: in the first round its first request,
+        and so on. The holders release 0.2 s after the waiter began. It must notice the release."""
         for number in range(6):
             name = f"exam-{number}"
             self.play(
@@ -237,8 +246,8 @@ class Script(Lab):
     # Harm to servers
 
     def used(self, what: str, done: bool) -> None:
-        """If the lock used the first server, and `done` is true, note the evidence that `what` was
-        done to this server."""
+        """If `done` is true, add to the evidence "a server that it used `what`". Add the number of
+        calls that the lock made to the first server, so 0 if it did not use this server."""
         self.evidence[f"a server that it used {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:
@@ -285,8 +294,8 @@ class Script(Lab):
         self.ask("FLUSHALL")
 
     def flush_scripts(self, seconds: float, more: str = "") -> None:
-        """Flush the scripts of all servers repeatedly for `seconds`. Count the lock's calls of
-        scripts meanwhile. `more`: a text after the name of this evidence."""
+        """Flush the scripts of all servers every 0.3 s, for `seconds`. As evidence, count how often
+        the lock calls scripts meanwhile. `more`: text to append to the name of this evidence."""
 
         def called() -> int:
             return sum(self.calls("evalsha", "evalsha_ro", server=one) for one in self.servers)
@@ -304,8 +313,8 @@ class Script(Lab):
         self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
-        """Start a replica of the first server. When it is in sync, silence its link, so that it
-        does not get later changes."""
+        """Start a replica, which reaches the first server through a proxy. When the replica is in
+        sync, silence the proxy, so that later changes don't reach the replica."""
         link = self.way(self.redis)
         self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20
@@ -398,7 +407,8 @@ def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
     missing = ", ".join(one for one in fault.evidence.split(", ") if not evidence[one])
     if missing and fault.without:
         raise Unable(fault.without)
-    # A quorum must keep its promises even if one of its three servers loses its data.
+    # Ignore "lossy" for a quorum. It must keep its promises even if one of its three servers loses
+    # its data.
     found = check(history, claims, flags - {"lossy"} if lock.needs == "quorum" else flags)
     claim, _, kinds = fault.unless.partition(": ")
     if claim and not getattr(claims, claim):

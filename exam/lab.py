@@ -108,16 +108,18 @@ class _Pair:
 
 
 class Way(ThreadingTCPServer):
-    """A proxy that clients use by its `url`. It does not parse the protocol: the data of one read
-    from a client counts as one request. `done`: for each kind of harm, how many messages or
-    connections it reached.
+    """A proxy between clients and a server. Clients connect to its `url`. The proxy does not parse
+    the protocol: the data of one read from a client counts as one request. `done`: for each kind of
+    harm, how many messages or connections it reached.
 
-    harm(what, after, seconds) skips `after` requests and harms the next one:
+    `harm(what, after, seconds)` skips `after` requests and harms the next one. `what`:
+
     drop      the request does not arrive, and the connection is closed
     lose      the request arrives, but its reply does not, and the connection is closed
     late      the reply arrives after `seconds`
     hold      the request arrives after `seconds`
-    double    the request arrives twice, on two connections: at once, or `seconds` later
+    double    the request arrives twice. The copy arrives on another connection, before the original
+              or, if `seconds` is not 0, this long after it
     """
 
     daemon_threads, request_queue_size = True, 2048
@@ -225,7 +227,7 @@ class Way(ThreadingTCPServer):
             server.recv(65536)
 
 
-#: Max seconds that a command of a worker may take, in addition to its wait.
+#: Max seconds that `Hand.end()` and `Team.end()` wait for answers, by default.
 COMMAND_SECONDS = 40
 #: Names of teams with a single worker. All other teams have as many workers as the limit.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
@@ -243,8 +245,9 @@ class Unable(Exception):
 
 
 class Hand:
-    """Controls a worker process. `start` sends a command. `end` waits for all answers, and returns
-    the last of them. It returns "waits" if the time is up, or "ended" if the worker died."""
+    """Controls a worker process. `start` sends a command. `end` waits for the answers to all
+    commands, and returns the last answer. It returns "waits" if an answer is missing after
+    `seconds`, "ended" if the worker died, and "nothing" if no command was open."""
 
     def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
         self.who, self.ways, self._unanswered = who, ways, 0
@@ -384,8 +387,8 @@ class Lab:
 
     @cache  # noqa: B019 - it ends with its process
     def team(self, names: str) -> Team:
-        """Return the workers of a team, or of several teams, as in "a+b". The first call starts the
-        workers."""
+        """Return the workers of a team. `names`: its name, or the names of several teams, as in
+        "a+b". The first call for a team starts its workers."""
         if "+" in names:
             return Team(hand for name in names.split("+") for hand in self.team(name))
         each = [names] if names in ALONE else [f"{names}{n + 1}" for n in range(self.limit)]
@@ -413,8 +416,8 @@ class Lab:
 
     @cache  # noqa: B019
     def _forker(self, off: float) -> str:
-        """Return the path of the socket of a process that forks workers. The wall clocks of these
-        workers are wrong by `off` seconds."""
+        """Start a process that forks workers, and return the path of its socket. `off`: by how many
+        seconds the wall clocks of these workers are wrong."""
         environment = self._clock(off).environment if off else {}
         environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         socket = f"{self.folder}/workers{off}"

@@ -1,9 +1,9 @@
 """The observer records when each worker is inside.
 
-Workers report what they will do and what they have done, in lines of a file, with the time of the
-monotonic clock that all processes of a machine share. A worker reports `enter` after the grant, and
-`leave` before the release. So the observed time of a holder is always *within* its true time. A
-busy machine can hide an overlap of two holders, but can't cause one.
+Workers report what they will do and what they have done. A report is a line in a file. Its time is
+that of the monotonic clock, which all processes of a machine share. A worker reports `enter` after
+the grant, and `leave` before the release. So the observed time of a holder is always *within* its
+true time. A busy machine can hide an overlap of two holders, but can't cause one.
 
 A thread of the observer also detects that a worker died, that it was stopped and continued, and
 that a worker, a watched server, or the thread itself could not run. This needs Linux.
@@ -113,8 +113,8 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
         """Return `held()`, and report the answer. Call this as often as possible while inside.
 
-        The method reports once before and once after the call of `held`, because the answer holds
-        for a time between these reports.
+        Report before the call of `held` and after it. The answer was true at some time between
+        these two reports.
         """
         self.say("probe")
         is_held = held()
@@ -251,8 +251,8 @@ def state(pid: int) -> str:
 
 
 def times(pid: int) -> dict[str, tuple[float, float]]:
-    """Return two numbers for each thread of a process: the seconds for which the thread ran, and
-    those for which it waited for a processor."""
+    """Return two times in seconds for each thread of a process: how long the thread ran, and how
+    long it waited for a processor."""
     found = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):

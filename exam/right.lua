@@ -1,8 +1,12 @@
 -- A fair, fenced semaphore, which is correct if `defects` is empty. The client puts a line in front of this one. That
 -- line sets `defects`, and `what`: acquire, renew, or release.
--- KEYS: leases by their end, waiters by their number, waiters by their last try, the last number
+-- KEYS:
+--   leases: sorted set of the holders' tokens, by the time at which the lease ends
+--   queue: sorted set of the waiters' tokens, by the number of their first try
+--   seen: sorted set of the waiters' tokens, by the time of their last try
+--   fence: the last number
 -- ARGV: token, limit, lease in ms, the client's time in ms
--- Returns a positive number if it acquired (the fence), renewed, or released the lease. Otherwise, returns 0.
+-- If an acquire succeeds, return the fence. If a renewal or a release succeeds, return 1. Otherwise, return 0.
 local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')

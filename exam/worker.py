@@ -26,7 +26,7 @@ from unittest import mock
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat, die_with_parent
 
-#: Seconds between two checks by a holder whether it still holds the lock.
+#: A holder checks whether it still holds the lock. Seconds between two of these checks.
 OFTEN = 0.02
 
 
@@ -62,7 +62,8 @@ class Worker:
         return time.time()
 
     def take(self, wait: float = 10, name: str = "") -> str:
-        """Acquire the lock."""
+        """Acquire the lock `name` (default: the lock of the trial). Return the result of
+        `report()`."""
         self.lock = self.lock_of(name or self.place.name)
         self.seat.ask(self.lock.place.name, wait)
         try:
@@ -72,7 +73,8 @@ class Worker:
         return self.report()
 
     def report(self, error: Exception | None = None) -> str:
-        """Report the result of an acquire, or the error of an acquire or release."""
+        """Report the result of an acquire, or the error of an acquire or release. Return "got" for
+        a grant, "no" if there is none, or the error, as a text that begins with "error"."""
         if error is not None:
             self.seat.error(error)
             return f"error {type(error).__name__}: {error}"[:200]
@@ -95,7 +97,8 @@ class Worker:
             time.sleep(OFTEN)
         self.last, self.grant = self.grant, None
         with contextlib.suppress(Exception):
-            self.lock.release(self.last)  # a `with` block also releases a lost lock
+            # Release the lost lock, as the end of a `with` block would.
+            self.lock.release(self.last)
         return "lost"
 
     def give(self) -> str:
@@ -122,7 +125,8 @@ class Worker:
         return "again"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
-        """Acquire, hold, and release the lock once. Retry after an error."""
+        """Acquire, hold, and release the lock once. After an error of the acquire, try again until
+        `wait` seconds have passed."""
         end = time.monotonic() + wait
         while (outcome := self.take(wait, name)).startswith("error") and time.monotonic() < end:
             time.sleep(0.1)
@@ -143,8 +147,8 @@ class Worker:
         return "stormed"
 
     def crowd(self, count: float, wait: float) -> str:
-        """Let `count` threads or tasks wait for the lock. Report only one of them to the
-        observer."""
+        """Let `count` threads or tasks wait for the lock. Report this to the observer as one
+        waiter."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
@@ -207,7 +211,8 @@ class Worker:
             pass
 
         def ring(number: int, frame: Any) -> None:
-            if frame.f_code is not Worker.alarmed.__code__:  # in `alarmed`, acquire has returned
+            # If `alarmed` itself is interrupted, `acquire` has returned or has not begun.
+            if frame.f_code is not Worker.alarmed.__code__:
                 raise Alarm
 
         _pack_numbers_as_text()
@@ -236,11 +241,12 @@ class Worker:
         self.report()
         other = Seat(self.observer, "waiting task")
         other.ask(self.place.name, 5)
-        self.last = self.loop.create_task(self.lock.aacquire(5))  # so that it is not collected
+        # Keep a reference to the task, so that it is not garbage-collected.
+        self.last = self.loop.create_task(self.lock.aacquire(5))
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # the tasks of these two seats can't report any more
+        for seat in (self.seat, other):  # their tasks have no loop, and can report nothing more
             seat.close()
         return "closed"
 

@@ -148,8 +148,8 @@ class OurRequests(_OnDjango):
 
 
 class DjangoSmartRatelimit(OurRequests):
-    """A view that django-smart-ratelimit limits. It never lets requests wait, so a client whose
-    request is rejected sends it again."""
+    """A view that django-smart-ratelimit limits. It never lets requests wait. If it rejects a
+    request, the client sends the request again."""
 
     claims = Claims()
 

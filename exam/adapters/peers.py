@@ -26,7 +26,8 @@ class OnRedis(Adapter):
     """A lock that uses one Redis client."""
 
     options: dict[str, Any] = {}
-    by_url = False  # True if its documentation calls `from_url()`, whose clients never retry
+    #: True if its documentation makes clients with `from_url()`. Such clients never retry.
+    by_url = False
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -57,8 +58,8 @@ class RedisPy(OnRedis):
 
 
 class PythonRedisLock(OnRedis):
-    """A lock whose `with` waits without limit. For a wait of up to a second, the adapter calls
-    `acquire(timeout=1)` instead, because the timeout must be in whole seconds."""
+    """A lock whose `with` waits without limit. If the wait is at most 1 s, the adapter calls
+    `acquire(timeout=1)` instead, because this lock accepts only whole seconds."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, int(self.place.lease)
@@ -96,14 +97,14 @@ class RedisSemaphore(OnRedis):
 
 
 class Steindamm(OnRedis):
-    """A semaphore with the option `expiry`. By its README, the option applies to keys without
-    activity, not to dead holders."""
+    """A semaphore with the option `expiry`. According to its README, this option is for keys
+    without activity. It is not for holders that died."""
 
     options, by_url = {"socket_timeout": None}, True
 
     def _made(self, kind: Any, client: Any, wait: float) -> Any:
         place = {"name": self.place.name, "capacity": self.place.limit}
-        longest = max(wait, 0.01)  # 0 would mean no limit
+        longest = max(wait, 0.01)  # with max_sleep=0, the wait would have no limit
         return kind.create(connection=client, max_sleep=longest, expiry=60, **place)
 
     def acquire(self, wait: float) -> Any:
@@ -121,7 +122,8 @@ class Steindamm(OnRedis):
 
 
 class OnLoop(Adapter):
-    """A lock for async code. The first call starts a thread with an event loop, which runs it."""
+    """A lock for async code. The first call starts a thread with an event loop. This loop runs
+    all calls."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -129,9 +131,11 @@ class OnLoop(Adapter):
         return self.run(self.aacquire(wait))
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine, and return its result. If an exception interrupts the caller meanwhile,
-        cancel the coroutine, and raise the exception. But if the coroutine has ended before the
-        cancellation, return its result, so that the caller does not lose its grant."""
+        """Run a coroutine on the event loop, and return its result.
+
+        If an exception interrupts the wait for the result, cancel the coroutine, and raise that
+        exception. But if the coroutine ended before the cancellation, return its result, because it
+        may be a grant, which the caller must release."""
         if self._loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -175,7 +179,7 @@ class AsyncRedisRateLimiters(OnLoop):
 
 
 class _Polling(OnRedis):
-    """A lock that calls `once()` until it returns a grant."""
+    """A lock that polls. `once()` tries to acquire, and returns a grant or None."""
 
     claims = Claims(lease=LEASE, punctual=True)
 
