@@ -146,14 +146,16 @@ def count_overtaken(line: Iterable[Visit]) -> int:
 
 
 def _faults(*checks: tuple[bool, str]) -> tuple[str, ...]:
-    """Return the texts of the checks that found a fault."""
+    """Return the texts of the checks that found a fault. A check is a tuple: True if it found a
+    fault, and the text of this fault."""
     return tuple(text for found, text in checks if found)
 
 
 def _odd_answers(
     statuses: Counter[int], expected: set[int], asked: int
 ) -> Iterable[tuple[bool, str]]:
-    """Yield a check for each unexpected status, and a check that each request was answered."""
+    """Yield checks for `_faults`: one for each unexpected status, and one that compares the number
+    of answers with the number of requests, `asked`."""
     for status in sorted(statuses.keys() - expected):
         what = f"status {status}" if status else "no answer"
         yield True, f"{_many(statuses[status], 'request')} got {what}"

@@ -138,8 +138,8 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Wait for a visit that a worker of this server serves, and return it. The caller kills this
-    worker."""
+    """Wait until a worker of this server has the permit, and return its visit. The caller kills
+    this worker."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():
@@ -150,7 +150,8 @@ def _holder(server: Server) -> Visit:
 
 
 def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
-    """Return the seconds until a request is admitted, or None if none is admitted in time."""
+    """Send requests until one is admitted. Return the seconds that this took, or None if none was
+    admitted in time. `each`: called after each request, with the seconds since the last call."""
     start = last = time.monotonic()
     while last - start < LEASE + GIVE_UP_SECONDS:
         answer = _ask(client, page)
@@ -164,7 +165,8 @@ def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
 
 
 def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
-    """Send a request in a thread. Return the queue into which the thread puts the answer."""
+    """Start a thread that sends a request. Return a queue, into which the thread puts the
+    answer."""
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -163,7 +163,8 @@ def _must_run(server: Server) -> None:
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:
-    """Return the requested ports, or free ones for 0. Raise SiteError if a port is not free."""
+    """Return the `wanted` ports, with a free port in place of each 0. Raise SiteError if a wanted
+    port is not free."""
     with contextlib.ExitStack() as stack:
         ports = []
         for port in wanted:

@@ -53,7 +53,8 @@ def _file(currency: str) -> Path:
 
 @require_http_methods(["GET", "POST"])
 def prices(request: HttpRequest) -> HttpResponse:
-    """GET shows readers and writers. POST does the `action`: read, change, or change then read."""
+    """GET shows readers and writers. POST does the `action`: "read" the prices, "change" them, or
+    "downgrade", which changes them and then reads them."""
     if request.method == "GET":
         return _page(request)
     lock, half = price_lock(), seconds_of(request.POST, HALF_SECONDS)

@@ -85,15 +85,16 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let only one thread at a time run the block, among the threads of all processes. A thread
-        stays for less than a millisecond."""
+        """Let only one thread of all processes run the block at a time. The block takes less than a
+        millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             yield
 
     def _present(self) -> list[Visit]:
-        """Return the visits whose files are locked. Delete files of processes that ended."""
+        """Return the visits whose files are locked. Delete the other files: their processes
+        ended."""
         found = []
         for path in self.folder.glob("*.visit"):
             with path.open("r") as file:
