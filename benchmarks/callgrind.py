@@ -20,7 +20,8 @@ def installed() -> bool:
 
 
 def command(dumps: str, *, at_start: bool = True) -> list[str]:
-    """Return the first words of a command line, to which a caller appends the command to count.
+    """Return the first words of a command line, which runs a program under callgrind. The caller
+    appends the words that start the program.
 
     `dumps`: prefix of the output files. `at_start`: True to count from the first instruction, which
     makes the start of the process fifty times slower. If False, `Callgrind.start()` starts the

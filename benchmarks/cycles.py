@@ -39,8 +39,9 @@ def uncontended(url: str, quick: bool) -> Table:
 def alternate(
     cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
 ) -> dict[str, list[float]]:
-    """Return the seconds per cycle in each round. Each round runs all cycles, so that other load on
-    the machine affects them equally."""
+    """Run each cycle `repeat` times in each round. For each cycle, return its seconds per run, one
+    figure per round. All cycles take part in each round, so that other load on the machine affects
+    them equally."""
     found: dict[str, list[float]] = {name: [] for name in cycles}
     for cycle in cycles.values():
         for _ in range(20):

@@ -1,8 +1,9 @@
 """Measure the cost of on_full="retry", with which Celery sends a rejected task again.
 
-`python -m benchmarks.jobs` prints a line for each duration of limited jobs and each prefetch count.
-By default, a run has 200 limited jobs, and 200 jobs of 20 ms without a limit ("free"). The limit is
-4, and 8 processes run the jobs. `--broker amqp://…` uses that broker instead of a private Redis.
+`python -m benchmarks.jobs` prints a line for each pair of a duration of limited jobs and a prefetch
+count. By default, a run has 200 limited jobs, and 200 jobs of 20 ms without a limit ("free"). The
+limit is 4, and 8 processes run the jobs. `--broker amqp://…` uses that broker instead of a private
+Redis.
 """
 
 from __future__ import annotations
