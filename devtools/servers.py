@@ -65,8 +65,8 @@ def find_server() -> Path | None:
 
 
 def free_port() -> int:
-    """Return a free loopback port with a free Cluster bus port (10000 above it). Raise NoServer if
-    there is none."""
+    """Return a free loopback port. The port of its Cluster bus, 10000 above it, is free, too. Raise
+    NoServer if there is no such port."""
     # SystemRandom has no seed. With a seed, as in tests, several processes would try the same
     # ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):

@@ -336,8 +336,8 @@ class Cluster(_Servers):
             return _cluster(mine, "MYID")
 
     def owner(self, key: str | int) -> RedisServer:
-        """Ask the nodes in turn until a node answers. Return the server that has a key or slot.
-        Raise NoServer if no node has the slot."""
+        """Return the server that has `key`: the name of a key, or the number of a slot. Ask the
+        nodes in turn until one knows. Raise NoServer if none knows."""
         slot = key_slot(key.encode()) if isinstance(key, str) else key
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), client(server, socket_timeout=0.5) as mine:
@@ -347,8 +347,8 @@ class Cluster(_Servers):
         raise NoServer(f"No node has the slot {slot}.")
 
     def migrate(self, slot: int, target: RedisServer, pause: float = 0.0) -> None:
-        """Move a slot with its keys to `target`. `pause`: seconds to wait before and after the keys
-        are moved."""
+        """Move a slot with its keys to `target`. `pause`: seconds to wait before the keys are
+        moved, and again after that."""
         source = self.owner(slot)
         with client(source) as old, client(target) as new:
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
