@@ -1,4 +1,4 @@
-"""A shim that can move the wall clock of a running program. It is a preloaded C library."""
+"""A shim that can move the wall clock of a running program. It is a C library for LD_PRELOAD."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(self._file)}
 
     def shift(self, seconds: float) -> None:
-        """Set the clock this many seconds ahead of the true time."""
+        """Set the clock `seconds` ahead of the true time."""
         with open(self._file, "r+b", buffering=0) as file:  # in place: the file is mapped
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

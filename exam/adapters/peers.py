@@ -213,8 +213,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore in a sorted set, whose scores are times by the clocks of the clients. A member
-    with a rank below the limit holds a permit."""
+    """A semaphore in a sorted set. The score of a member is the time of its request, by the clock
+    of its client. A member with a rank below the limit holds a permit."""
 
     def once(self) -> Any:
         me, now = uuid.uuid4().hex, time.time()
@@ -230,8 +230,8 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore. The scores of its second sorted set come from a counter. The rank in this
-    set decides whether a member gets a permit."""
+    """A fair semaphore in two sorted sets. In the second set, the score of a member is its number
+    from a counter. A member with a rank below the limit in this set holds a permit."""
 
     def once(self) -> Any:
         me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"
