@@ -85,7 +85,7 @@ async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None
 
 @both
 async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side(io, view) -> None:
-    lock, other = ReadWriteLock("upgrade"), ReadWriteLock("upgrade")
+    lock, other = (ReadWriteLock("upgrade", blocking_timeout=10) for _ in range(2))
     async with io.entered(lock.read) as lease:
         for writer in (lock.write, other.write):
             for options in ({}, {"blocking": False}, {"blocking_timeout": 5}):
@@ -113,7 +113,7 @@ async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side
 
 @both
 async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
-    callers, lock = Callers(io, view("gap"), "gap"), ReadWriteLock("gap")
+    callers, lock = Callers(io, view("gap"), "gap"), ReadWriteLock("gap", blocking_timeout=10)
     async with io.entered(lock.write) as lease:
         await callers.start("r1", "r2", "w1", "r3")
         assert [] == callers.entered

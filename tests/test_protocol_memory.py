@@ -80,6 +80,16 @@ def test_full_memory_allows_a_release_to_be_counted(waiters: str) -> None:
     assert {"r", *("w" * len(waiters))} <= counted, "the release or the wait is not counted"
 
 
+@pytest.mark.promise(14)
+def test_full_memory_allows_a_new_holder_to_replace_an_expired_one() -> None:
+    x = Name(keep=5)
+    x.hold("a", lease=1000)
+    x.pass_time(1000)
+    x.full = bool(x.packed)
+    assert "ok" == x.ask("b", "try")[:2]
+    assert "b |" == x.state
+
+
 # Evicted keys
 
 CALLS: dict[str, Callable[[Name], object]] = {
