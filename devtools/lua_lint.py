@@ -78,10 +78,10 @@ def _layout(text: str) -> Iterator[str]:
     within = False  # True after the first line of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
-        inserted = code.partition(scripts.INSERT)[2].split()
+        _, inserts, inserted = code.partition(scripts.INSERT)
         code = code.partition("--")[0].rstrip()
         where = f"line {number}"
-        for name in inserted:
+        for name in inserted.split(", ") if inserts else ():
             if name not in scripts.functions():
                 yield f"{where} inserts {name}, which is not a function"
         if not code:

@@ -6,7 +6,7 @@ creation costs a tenth of a command. So the composer inserts a function in front
 that calls it. A run that skips the statement doesn't create the function. If several statements of
 a block call a function, a line before them inserts the function for the rest of the block:
 
-    -- insert functions: count grant
+    -- insert functions: count, grant
 
 The composer reads lines, not Lua syntax. `devtools/lua_lint.py` rejects what the composer would
 misread. The rules are:
@@ -160,7 +160,8 @@ def read(name: str) -> str:
 
 
 def header(text: str, word: str) -> tuple[str, ...]:
-    """Return the words after `-- WORD ` in lines of a file, for example the KEYS of a script."""
+    """Return the words in those lines of `text` that begin with `-- WORD `. For example, if `word`
+    is "KEYS", return the KEYS of a script."""
     return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
 
 
@@ -171,12 +172,14 @@ def with_functions(text: str) -> str:
 
 
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
-    """Return the script `text` without names of constants, keys, and fields.
+    """Return the script `text` with these replacements, and without indentation:
 
-    Replace constants by their `values`, the KEYS of the script, which are in capitals, by
-    `KEYS[n]`, and the fields of a name by their positions. If all these were local variables
-    instead, each function would have to capture them, which takes time. Also remove indentation.
-    Raise KeyError for an unknown field.
+    - the name of a constant by its value in `values`
+    - the name of a Redis key, in capitals, by `KEYS[n]`
+    - `name.FIELD`, a field of a name, by `name[n]`
+
+    If the constants and keys were local variables instead, each function would have to capture
+    them, which takes time. Raise KeyError for an unknown field.
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
@@ -237,8 +240,9 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the lines of a function. The lines of functions that each call of it needs come first.
-    Return no lines if the function is in `made`, because the script already has it."""
+    """Return the lines of the function `name`. Other functions that it needs in each run come
+    before it. Functions that it needs only in some runs are inserted in its body. Return no
+    lines if the function is in `made`, because the script already has it."""
     if name in made or name not in functions():
         return []
     made.add(name)
@@ -259,7 +263,7 @@ def _statements(lines: tuple[str, ...]) -> list[_Statement]:
         first, *rest = lines[start:stop]
         word = first.split()[0]
         if first.lstrip().startswith(INSERT):
-            found.append(_Statement([], [], first.partition(INSERT)[2].split()))
+            found.append(_Statement([], [], first.partition(INSERT)[2].split(", ")))
         elif not first.endswith(_OPENS):
             found.append(_Statement([first, *rest], [], called("\n".join([first, *rest]))))
         elif word == "elseif":  # functions for an `elseif` have to be inserted before the `if`

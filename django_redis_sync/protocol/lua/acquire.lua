@@ -13,16 +13,18 @@
 --   max_waiters: the max number of waiters of the name; by default, there is no limit
 --   fair: 0 lets a newcomer pass a first waiter that needs more permits than are free
 --   compact: 0 keeps the name expanded
--- Returns one of these texts:
---   ok fence lease [used] [reason]. used: permits in use, if there are other holders. reason: why shadow mode would
---     have rejected the caller.
---   wait now delay rank. now: server time in ms. delay: ms until the next heartbeat. rank: number of waiters ahead.
---   no reason waiting mean_hold limit. A rejection, see reject. For reason share, limit is that of the share.
---   more. This call has removed only some of the expired leases. The caller repeats the call immediately.
---   large limit. The caller wants more permits than the limit in force.
---   kind other. The name is in use as the kind `other`, which is not the caller's kind.
---   gone. The lease or the place of the token has ended.
---   dead. The token has a tombstone.
+-- Returns one of these texts. Words in capitals are values.
+--   ok FENCE LEASE [USED] [REASON]: a lease of LEASE ms. USED: permits in use, if there are other holders. REASON: why
+--     shadow mode would have rejected the caller.
+--   wait NOW DELAY RANK: the caller waits. NOW: server time in ms. DELAY: ms until the next heartbeat. RANK: number of
+--     waiters ahead.
+--   no REASON WAITING MEAN_HOLD LIMIT: a rejection, see reject. If REASON is "share", WAITING and LIMIT are those of
+--     the share.
+--   more: this call has removed only some of the expired leases. The caller repeats the call immediately.
+--   large LIMIT: the caller wants more permits than the limit in force.
+--   kind OTHER: the name is in use as the kind OTHER, which is not the caller's kind.
+--   gone: the lease or the place of the token has ended.
+--   dead: the token has a tombstone.
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)

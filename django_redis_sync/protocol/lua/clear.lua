@@ -4,8 +4,8 @@
 --   token: the token of the lease or waiter, or the ID of the job
 --   mark, keep: as in acquire
 -- Returns one of these texts:
---   ok
---   gone. The lease, the waiter, or the job had ended before.
+--   ok: the lease, the waiter, or the job was removed.
+--   gone: the lease, the waiter, or the job had ended before.
 local token, mark, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then
@@ -14,7 +14,7 @@ if packed then
   expand(packed)
 end
 local name, record = open(token, keep, us, mark)
--- insert functions: count grant
+-- insert functions: count, grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
   local base = string.sub(LEASES, 1, -7)
   local away, nth, last, ticket, _, _, share, job = string.match(record or '', PLACE)

@@ -10,11 +10,11 @@
 --   tombstone: 1 if an acquire of this token was not answered
 --   hold: for how many ms after the grant the permits stay taken, or 0
 --   place: the ID of the job that the holder has finished
--- Returns one of these texts:
---   ok [fence lease]. The two words follow if giveup found a lease.
---   no reason waiting mean_hold limit. The waiter was removed; the fields are those of a rejection in acquire.
---   lost. Nothing changed, because the token holds no lease with this fence.
---   gone. The lease or the waiter had ended before.
+-- Returns one of these texts. Words in capitals are values.
+--   ok [FENCE LEASE]: done. The two values follow if `giveup` found a lease. LEASE: ms left, or inf.
+--   no REASON WAITING MEAN_HOLD LIMIT: the waiter was removed. The values are those of a rejection, see reject.
+--   lost: nothing changed, because the token holds no lease with this fence.
+--   gone: the lease or the waiter had ended before.
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
@@ -39,7 +39,7 @@ if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
--- insert functions: count remove
+-- insert functions: count, remove
 local gave_up = how == 'giveup' and state == 'w' -- other outcomes were counted before
 if how == 'share' then -- a lease of the whole name becomes one of one permit
   local permits, others = string.match(terms, '^(%d+)( .*)$')

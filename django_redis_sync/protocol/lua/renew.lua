@@ -8,9 +8,9 @@
 --   nth: number of this renewal of the lease. If a renewal with a higher number was executed, nothing changes.
 --   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
 -- Returns one of these texts:
---   ok lease. lease: ms left, or inf.
---   lost. The lease has expired, or has another fence. Nothing changed.
---   adopted. Another owner has adopted the lease.
+--   ok LEASE: the lease is held. LEASE: ms left, or inf.
+--   lost: the lease has expired, or has another fence. Nothing changed.
+--   adopted: another owner has adopted the lease.
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
 local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then

@@ -9,15 +9,15 @@
 --   ticket: the time of the first delivery, which an earlier reply gave; 0 for the first delivery
 --   job: a text for operators
 --   lease, wants, terms, keep, mark, max_waiters: as in acquire
--- Returns one of these texts:
---   ok fence lease [used]
---   later ms nth ticket rank. The job is sent again after ms. nth: number of the next delivery. rank: -1 for a copy,
---     see answer_copy.
---   drop copy. The job has ended, or a later delivery replaced this one.
---   drop cleared. An operator cleared the job.
---   no reason waiting mean_hold limit. This reply and those below are as in acquire.
---   kind other
---   large limit
+-- Returns one of these texts. Words in capitals are values.
+--   ok FENCE LEASE [USED]: as in acquire.
+--   later MS NTH TICKET RANK: the job has to be sent again after MS. NTH: the number of the next delivery. TICKET:
+--     the ticket to send with it. RANK: the number of jobs before this one, or -1 for a copy (see answer_copy).
+--   drop copy: the job has ended, or a later delivery replaced this one.
+--   drop cleared: an operator cleared the job.
+--   no REASON WAITING MEAN_HOLD LIMIT: as in acquire. This is also true for the replies below.
+--   kind OTHER
+--   large LIMIT
 --   gone
 --   dead
 local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)

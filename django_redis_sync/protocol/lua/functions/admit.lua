@@ -1,7 +1,13 @@
--- Grant a lease to a newcomer. `free`: true if enough permits are free. If not, shadow mode grants the lease and counts
--- a rejection. `alone`: true if there are no waiters, and the caller allows the compact state. The name then becomes
--- compact, unless the lease is permanent, or the name has a holder, an override, a tombstone, a job, or the field
--- '#clash'. In the compact state, the terms are stored as the caller sent them, without a share.
+-- Grant a lease to a newcomer, and return the reply.
+-- `free`: true if enough permits are free. If it is false, the caller uses shadow mode. The lease is then granted all
+-- the same, and a rejection is counted.
+-- `alone`: true if there are no waiters, and the caller allows the compact state. In this case, the name becomes
+-- compact after a grant of free permits, except in these cases:
+-- - The lease is permanent.
+-- - The name has another lease, or a limit that an operator set.
+-- - The name has a deadline, for example that of a tombstone.
+-- - The name has a job, or the field '#clash'.
+-- The compact state stores the terms as the caller sent them, without the common share that `terms` may contain.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
   if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end

@@ -1,8 +1,13 @@
 -- Return the reply to a copy, or nil if this delivery counts as the job itself. A copy is a delivery of a job that its
--- task queue has delivered before. While the job runs, a copy has to come again later. After the job has ended, a copy
--- is dropped. While the job is away, a copy of the last delivery has to come again later, and a copy of an earlier
--- delivery is dropped. But if the job is overdue by TURN, its next delivery seems lost. A copy of the last delivery
--- then counts as the job.
+-- task queue has delivered before. `known`: the record of the job. `nth`, `token`: of this delivery.
+-- - The job runs: the copy has to come again later. But if the lease of the job has expired, its worker died: return
+--   nil.
+-- - The job has ended, or an operator cleared it: drop the copy.
+-- - The job is away, and this is its next delivery: return nil.
+-- - The job is away, and its last delivery calls again, because the reply was lost: return that reply.
+-- - The job is away, and this is a copy of its last delivery: it has to come again later. But if the job is overdue by
+--   TURN, its next delivery seems lost: return nil.
+-- - The job is away, and this is a copy of an earlier delivery: drop the copy.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)

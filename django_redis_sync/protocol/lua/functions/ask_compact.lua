@@ -1,6 +1,7 @@
 -- Return the reply to an acquire of a name in the compact state. If the compact state can't store the result, expand
--- the name and return nil.
--- `packs`: true if the new lease may be stored in the compact state.
+-- the name and return nil. The caller then continues in the expanded state.
+-- `keep`: minutes of history. `base`: the prefix of all keys of the name. `packs`: true if the new lease may be stored
+-- in the compact state. The other arguments come from compact_state.
 local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   local token, lease, how, wants, terms, _, mark, max_waiters = unpack(ARGV)
   local name = compact_fields(us, keep, base .. 'stats')

@@ -1,8 +1,12 @@
--- Read the compact state. A name can be compact if it has at most one lease and no waiters. The field '#' of the hash
--- LEASES is then a packed text with the state, and the only other key has the counters. If the name is expanded, return
--- false. Otherwise return the packed text ('' for an unused name), the time in microseconds, and the COMPACT fields:
--- fence, expiry of the key, end of the lease (0: none), seen, peak, holder, and the position of the record. A name that
--- has the key INFO is expanded, even if it has a packed text.
+-- Read the compact state. A name can be compact if it has at most one lease and no waiters. A packed text in the field
+-- '#' of the hash LEASES then has the whole state, except the counters, which are in another key.
+-- If the name is expanded, return false. A name that has the key INFO is expanded, even if it also has a packed text.
+-- Otherwise return these values:
+-- - the packed text, or '' for an unused name
+-- - the time in microseconds
+-- - the COMPACT fields: fence, expiry of the key, end of the lease (0: none), seen (see mismatch), peak (see
+--   highest_use), holder (its token)
+-- - the position of the record in the packed text
 local function compact_state(base)
   if redis.call('EXISTS', base .. 'info') == 1 then
     set_key_names(base)

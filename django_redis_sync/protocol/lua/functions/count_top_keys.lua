@@ -1,7 +1,9 @@
--- Add counts to fields of the present hour: of durations by their range ("<hour>:d:<range>"), and of rejections by key
--- ("<hour>:k:<key>"). At most TOP_KEYS keys stay, by the algorithm of Misra and Gries: if there are more, subtract the
--- highest count beyond the first TOP_KEYS from all counts, remove keys without a count, and add the subtracted number
--- to "<hour>:off". So a count is never too high, and too low by at most "<hour>:off". `rest`: see statistics.
+-- Add counts to fields of the present hour. A field "<hour>:d:<range>" counts durations in a range of ms. A field
+-- "<hour>:k:<key>" counts the rejections of a key. `durations`, `rejected`, `rest`: see the script `statistics`.
+-- At most TOP_KEYS keys stay in an hour, by the algorithm of Misra and Gries. If there are more keys, take the highest
+-- count that is not among the first TOP_KEYS. Subtract it from the counts of all keys, and remove the keys without a
+-- count. Add the subtracted number to "<hour>:off". So the count of a key is never too high, and it is too low by at
+-- most "<hour>:off".
 local function count_top_keys(name, durations, rejected, rest)
   local hour = math.floor(name.minute / 60)
   local this = hour .. ':'

@@ -1,5 +1,7 @@
--- Remove the lease or the waiter of a token, and count the end of a live lease. If the caller asks for a tombstone,
--- write it. If the caller gives `hold`, the permits of a released lease stay taken until `hold` ms after its grant.
+-- Remove the lease or the waiter of the caller's token. If the caller asks for a tombstone, write it. If the caller
+-- gives `hold`, the permits of a released lease stay taken until `hold` ms after its grant.
+-- `state`, `own` (the fence), `terms`: parts of the token's record; nil if it has none. `ends`: the end of the lease.
+-- `live`: true if the lease has not expired. The end of such a lease is counted.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then

@@ -1,7 +1,12 @@
--- Move an old count to the field of a longer period. The count moves from "<minute>:<what>" to
--- "<minute>q:<what>", which is a quarter of an hour, and from there to "total:<what>". The count of a minute includes
--- a sum of ms (see `count`). Longer periods have a separate field "…:ms" for the sum. Peaks are not added up: a quarter
--- has the highest peak of its minutes, and the totals have no peak.
+-- If a counter is old, move it to the counter of a longer period. `field`: the counter's field. `minute`: the present
+-- minute. `fine`, `keep`: numbers of minutes. There are counters for three periods:
+-- - "<minute>:<what>" is for a minute. After `fine` minutes, the counter moves to its quarter of an hour.
+-- - "<minute>q:<what>" is for the quarter of an hour that begins at this minute.
+-- - "total:<what>" is for the time before. After `keep` minutes, the other counters move there.
+-- If an event has a duration, its counter of a minute also contains a sum of ms (see `count`). In a longer period, the
+-- sum is in a field of its own, which ends with ":ms".
+-- The counter "p" is a peak. Peaks are not added up: a quarter has the highest peak of its minutes, and the totals have
+-- no peak.
 local function fold_old(name, field, minute, fine, keep)
   local at, quarter, what = string.match(field, '^(%d+)(q?):(.+)$')
   local age = at and minute - at or 0

@@ -1,7 +1,7 @@
--- Return the number of shares with permits or waiters, the number of shares with waiters, and a list of the `max_rows`
--- shares that have the most permits and waiters: share, permits, waiters. A job that is away counts as a waiter.
--- `ended`: by share, the permits of expired leases, which don't count. The function reads only about 10,000 fields, so
--- it may miss shares.
+-- Return three values: the number of shares with permits or waiters, the number of shares with waiters, and a list. The
+-- list has the share, its permits, and its waiters, for the `max_rows` shares with the most permits and waiters. A job
+-- that is away counts as a waiter. `ended`: by share, the permits of expired leases, which don't count.
+-- The function reads only about 10,000 fields, so it may miss shares.
 local function heaviest_shares(name, max_rows, ended)
   local cursor, waiting, shares, ranked = '0', 0, {}, {}
   for _ = 1, 10 do

@@ -1,7 +1,10 @@
--- Return true if the last free permit is kept for a job, and this job is not the caller. A permit is kept for a job
--- that got none in STARVED visits, although its turn was near. It is kept only around the time when the job is due, and
--- for at most TURN after the first caller that did not get it. The field '#places' is "<due> <since> <place>", or empty
--- if no permit is kept. <due>: when the job is due. <since>: when that first caller came, or 0. <place>: the job.
+-- Return true if the last free permit is kept for a job other than the caller. A permit is kept for a job that got no
+-- permit in STARVED visits, although its turn was near. It is kept from TURN before the job is due until TURN after. It
+-- is free for others earlier, if TURN has passed since it was first withheld from a caller.
+-- The field '#places' is "<due> <since> <place>", or empty if no permit has been kept:
+-- - <due>: when the job is due
+-- - <since>: when the permit was first withheld from a caller, or 0
+-- - <place>: the ID of the job
 local function keeps(name)
   local due, since, place = string.match(name.places, '^(%d+) (%d+) (%S+)$')
   due, since = tonumber(due), tonumber(since)

@@ -1,6 +1,7 @@
--- Update the share of the token `t`, because `t` is being removed. `ends`: the end of the lease of `t`, or false if `t`
--- is a waiter. `ticket`: the ticket of `t` in the queue, or false. If the share then has no waiter in the queue, its
--- first parked waiter enters the queue. It gets this ticket or, if `ticket` is false, enters at the end.
+-- Update the share of the token `t`, which is about to be removed. `ends`: the end of the lease of `t`, or false if `t`
+-- is a waiter. `ticket`: the ticket of `t` in the queue, or false if `t` is not in the queue.
+-- If no waiter of the share is left in the queue, the first parked waiter of the share enters the queue, with the
+-- ticket of `t`. If `ticket` is false, this waiter enters at the end. See call_up.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

@@ -1,8 +1,9 @@
 -- Read a name that is in the expanded state, with one record for each token. Return two values: a Lua table with the
--- fields that are listed below, and the record of the token (false if it has none).
--- `us`: the time in microseconds if this script has read the clock, else nil. `mark`: see apply_override.
--- A script that changes fields calls `finish` at its end. The table is an array, because an item of an array is read in
--- a third of the time of an item with a name. Below, '#…' is a field of the hash INFO.
+-- fields that are listed below, and the record of `token` (false if it has none).
+-- `keep`: minutes of history. `us`: the time in microseconds if this script has read the clock, else nil. `mark`: see
+-- apply_override.
+-- A script that changes fields calls `finish` at its end. The composer replaces `name.field` by `name[number]`, because
+-- Lua reads an item by number in a third of the time. Below, '#…' is a field of the hash INFO.
 -- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak places
 -- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker visitor shared
 -- Invariant: every key of the name expires at '#expiry' (never if that is inf), and '#expiry' is at least GRACE later

@@ -1,4 +1,5 @@
--- Return the text of a waiter in the sorted set PARKED, which is ordered by share, and then by arrival.
+-- Return the member of the sorted set PARKED for the waiter `t`. All members have the same score. So they
+-- are in the order of their texts, that is, by share and then by arrival.
 local function parked_as(share, arrival, t)
   return share .. ' ' .. string.format('%016.0f', arrival) .. ' ' .. t
 end

@@ -1,6 +1,8 @@
 -- For a name with shares: grant permits to a newcomer, reject it, or let it wait. Return the reply, or nil and the
--- newcomer's rank. A newcomer gets permits immediately only if the queue is empty, no waiter of its share is parked,
--- and the limits of the name and of the share allow it. A caller without a share belongs to the common share.
+-- newcomer's rank. A caller without a share belongs to the common share.
+-- A newcomer gets permits immediately only in shadow mode, or if all of this is true:
+-- - The queue is empty, and no waiter of its share is parked.
+-- - The limit of the name and the limit of the share allow it.
 local function place_in_share(name, base, permits, limit, waiting)
   local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
   local bound, share = share_of(terms)

@@ -1,6 +1,8 @@
--- Count a rejection, and return the reply "no reason waiting mean_hold limit". reason: `reason` (full, share, or
--- timeout), or paused if the name is paused. waiting: number of waiters. mean_hold: for how many ms permits were held
--- on average lately, or empty if unknown. limit: the limit in force.
+-- Count a rejection, and return the reply "no REASON WAITING MEAN_HOLD LIMIT":
+-- - REASON: "paused" if the name is paused, otherwise the argument `reason` (full, share, or timeout)
+-- - WAITING: the argument `waiting`, the number of waiters
+-- - MEAN_HOLD: for how many ms permits were held on average lately, or empty if unknown
+-- - LIMIT: the argument `limit`, the limit in force
 local function reject(name, reason, waiting, limit)
   local idle = reason == 'full' and name.card + waiting == 0
   if idle then name.puts = {} end -- don't store an unused name

@@ -1,7 +1,10 @@
--- Remove the data of the tokens in `late`, because their deadlines have passed. Such a token is a waiter that sent no
--- heartbeat, a new holder that did not claim its lease, a tombstone, or a channel. A new holder that has popped its
--- wake-up message loses only the deadline. `me`: the token of the waiter whose heartbeat runs this script, or nil.
--- `me` keeps its data.
+-- Remove the data of the members in `late`, because their deadlines have passed. A member is one of these:
+-- - a waiter that sent no heartbeat
+-- - a new holder that did not claim its lease
+-- - a new holder that has popped its wake-up message, and so has claimed its lease: it loses only the deadline
+-- - a tombstone
+-- - the channel of an event loop that sent no heartbeat
+-- `me`: the token of the waiter whose heartbeat runs this script, or nil. `me` keeps its data.
 local function remove_late(name, late, me)
   for i = 1, #late do
     local t = late[i]

@@ -1,6 +1,7 @@
--- Grant the only lease of a name in the compact state, and return the reply. `expired`: the token of an expired lease,
--- or ''. `new`: true if this call creates the key. Most acquires end here, so for speed, this function calls few other
--- functions.
+-- Grant the only lease of a name in the compact state, and return the reply. `base`: the prefix of all keys of the
+-- name. `fence`, `expiry`, `peak`: from compact_state. `seen`: the kind and the limit of the caller. `expired`: the
+-- token of an expired lease, or ''. `new`: true if this call creates the key.
+-- Most acquires end here. So for speed, this function calls few other functions.
 local function take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, seen, peak, expired, new)
   local now = (us - us % 1000) / 1000
   fence = fence < us and us or fence + 1

@@ -1,5 +1,6 @@
--- If it is a job's turn, grant it a permit. Otherwise store the time at which the job is due, that is, has to come
--- again. Return the reply in both cases.
+-- If it is a job's turn, grant it a permit. Otherwise store when the job is due, that is, when it has to come again. In
+-- both cases, return the reply. `rank`: the number of jobs before this one. `limit`: the limit in force. `nth`: the
+-- number of this delivery. `ticket`, `vain`, `seen`: see note_place.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)

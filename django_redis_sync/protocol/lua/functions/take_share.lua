@@ -1,5 +1,6 @@
--- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, let a parked waiter of the share
--- enter the queue at its end.
+-- Add the permits of a new lease to the use of its share. `t`: the token of the lease. `record`: its record, which has
+-- the share. If `t` was the waiter of the share in the queue, let the first parked waiter of the share enter the queue
+-- at its end (see call_up).
 local function take_share(name, t, permits, record)
   if name.card == 1 then -- the name had no leases, so earlier counts are invalid
     name.shared = whole(name, name.fence)

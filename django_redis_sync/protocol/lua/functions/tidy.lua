@@ -1,5 +1,5 @@
--- Once a minute, add counters of minutes that are more than FINE minutes ago to the counters of their quarter of an
--- hour. Add counters that are more than `keep` minutes old to the totals.
+-- Once a minute, add old counters to those of longer periods (see fold_old). A counter of a minute is old after FINE
+-- minutes, and then moves to its quarter of an hour. After `keep` minutes, counters move to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
   local last = redis.call('HGET', name.stats, 'tidied')
