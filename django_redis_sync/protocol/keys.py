@@ -41,13 +41,14 @@ class Token(str):
 class Policy:
     """The operators' overrides of a policy, as this process last read them.
 
-    `mark`: the overrides as text. It is "PAUSED LIMIT", or "-" if there are none. For PAUSED, see
-    `pause_of`. LIMIT is 0 if the limit is not overridden. Each request for a key sends `mark` to
-    the server, because the policy and the key may be on different nodes. `exempt`: for each exempt
-    key, by its quoted name, the text that applies instead of `mark`. `due`: when to read the
-    overrides again. `used`: when the policy was last used. Both are in seconds of the monotonic
-    clock. `stirred`: True if the overrides have changed, but the change was not yet sent to the
-    keys for which this process waits.
+    - `mark`: the overrides as text. It is "PAUSED LIMIT", or "-" if there are none. For PAUSED, see
+      `pause_of`. LIMIT is 0 if the limit is not overridden. Each request for a key sends `mark` to
+      the server, because the policy and the key may be on different nodes.
+    - `exempt`: for each exempt key, by its quoted name, the text that applies instead of `mark`.
+    - `due`: when to read the overrides again, in seconds of the monotonic clock.
+    - `used`: when the policy was last used, by the same clock.
+    - `stirred`: True if the overrides have changed, but the change was not yet sent to the keys for
+      which this process waits.
     """
 
     def __init__(self, registry: str, quoted: str) -> None:
@@ -56,17 +57,19 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: Policies by two texts: the Redis key of the operators' overrides, and the policy's quoted name.
+#: The policies of this process, by (Redis key of the overrides, quoted name of the policy).
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
-    """The Redis keys of a name. `display`: the name for people; `quoted`: the name in Redis keys.
+    """The Redis keys of a name.
 
-    `declared`: the KEYS of every script, from which the script derives the other keys. The last of
-    them never exists. Because of it, a Cluster node that is moving the slot rejects the script
-    before the script runs, instead of stopping it halfway. `keep`: minutes of history to write, or
-    0 for no history. `policy`: the policy, if the name is a key of a policy.
+    - `display`: the name as people see it. `quoted`: the name as it is in Redis keys.
+    - `declared`: the two KEYS of every script. The script derives the other keys from the first
+      one. The second one never exists. Because of it, a Cluster node that is moving the slot
+      rejects the script before the script runs, instead of stopping it halfway.
+    - `keep`: minutes of history to write, or 0 for no history.
+    - `policy`: the policy, if the name is a key of a policy.
     """
 
     display: str
@@ -109,8 +112,8 @@ class Keys(NamedTuple):
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the Redis keys that a script with the KEYS `declared` uses. For a script on a name, a
-    prefix stands for the keys of wake-up lists."""
+    """Return the Redis keys that a script with the KEYS `declared` uses. A script on a name also
+    uses wake-up lists, one for each token. The result has only the common prefix of their keys."""
     base = declared[0].removesuffix("leases")
     return declared if base == declared[0] else tuple(base + part for part in _PARTS)
 

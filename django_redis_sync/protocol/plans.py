@@ -6,8 +6,9 @@ client's monotonic clock. A lease duration is in seconds, or `math.inf` for a pe
 
 The plans are safe for these reasons:
 - The client counts the duration of a lease from a time before it sent the request. For a waiter, it
-  counts from the server time of the grant, converted with the latest "wait" answer. So the local
-  expiry is never later than the expiry on the server.
+  counts from the server time of the grant. The latest "wait" answer has the server time, with which
+  the client converts this time to its own clock. So the local expiry is never later than the expiry
+  on the server.
 - If a reply is lost, the request is repeated with the same token.
 - If an acquire of a token was not answered, the script that ends the token writes a tombstone. The
   tombstone blocks late copies of the acquire.
@@ -46,18 +47,22 @@ UNDO_BUDGET = 1.0  # max seconds by which an undo delays the exception that caus
 class AcquireRequest(NamedTuple):
     """The arguments of an acquire.
 
-    `wait`: False to try once. `give_up_at`: when waiting ends, or inf. `budget`: max seconds until
-    the first answer, including retries. `attempt`: timeout of each try in seconds. `kind`: p
-    (plain) or w (read/write). `permits`: 0 for the whole name. `shadow`: True to grant in any case,
-    and to count a request that would be rejected. `channel`: the channel of the wake-up message, or
-    "-" if the waiter pops the message from a list. `tokens`: a function that makes a token.
-    `later`: a function that retries an undo in the background. `learn`: a function that makes a
-    plan to carry out before the acquire.
-
-    `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
-    wait ends. It may return False to forbid the wait. `words`: see `worded`. `share`: the share, or
-    "" for the common share. `share_limit`: max permits of the share, or 0 for no limit. If both are
-    empty, the request does not use shares.
+    - `lease`: duration of the lease in seconds, or inf. `permits`: 0 for the whole name.
+    - `wait`: False to try once. `give_up_at`: when waiting ends, or inf.
+    - `budget`: max seconds until the first answer, including retries. `attempt`: timeout of each
+      try in seconds.
+    - `tokens`: a function that makes a token.
+    - `later`: a function that retries an undo in the background.
+    - `kind`: p (plain) or w (read/write).
+    - `channel`: the channel of the wake-up message, or "-" if the waiter pops the message from a
+      list.
+    - `shadow`: True to grant in any case, and to count a request that would be rejected.
+    - `learn`: a function that makes a plan to carry out before the acquire.
+    - `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
+      wait ends. It may return False to forbid the wait.
+    - `words`: see `worded`.
+    - `share`: the share, or "" for the common share. `share_limit`: max permits of the share, or 0
+      for no limit. If both are empty, the request does not use shares.
     """
 
     keys: Keys
@@ -86,12 +91,15 @@ class AcquireRequest(NamedTuple):
 class Grant(NamedTuple):
     """A granted lease. It began at `began` and is held at least until `until`.
 
-    `ends`: when a lease of the requested duration would end. If `ends` is later than `until`, a
-    renewal must follow. `unanswered`: True if an acquire of this token was not answered, so that
-    the release writes a tombstone. `rejected`: if only shadow mode granted the request, the reason
-    why the limit would have rejected it. `waited`: seconds from the first request to the grant, or
-    0 if the request was not queued. `used`: permits in use after the grant or, if unknown, the
-    permits of this grant. `place`: the ID of the job that the release marks as done, or "".
+    - `ends`: when a lease of the requested duration would end. If `ends` is later than `until`, a
+      renewal must follow.
+    - `unanswered`: True if an acquire of this token was not answered, so that the release writes a
+      tombstone.
+    - `rejected`: if only shadow mode granted the request, the reason why the limit would have
+      rejected it.
+    - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
+    - `used`: permits in use after the grant or, if unknown, the permits of this grant.
+    - `place`: the ID of the job that the release marks as done, or "".
     """
 
     token: str
@@ -113,8 +121,8 @@ _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `last`, the last arguments of a script, without those at its end that equal the
-    defaults in `usual`."""
+    """Return `last`, the last arguments of a script. At the end, leave out the arguments that equal
+    the defaults in `usual`."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -253,8 +261,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             # `asked` is earlier than the server's `then`. So `began` is not later than the grant,
             # and the local expiry is not too late.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A published message does not claim the lease, which then ends after CLAIM. A renewal
-            # claims it.
+            # A waiter that gets its message on a channel has not claimed the lease. So count on the
+            # lease only for CLAIM. A renewal then claims it.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
             # Ignore a message that is too old. The reply to the next request has the new state.
             if began + seconds(lease) > answer.received:

@@ -40,9 +40,13 @@ class Sleep(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a step. `reply`: for Run, the script's list of str and int; for Wait, the
-    message, or None if it did not arrive; for Sleep, None. `sent` and `received`: when the step
-    began and ended, in seconds of the monotonic clock."""
+    """The answer to a step. `sent` and `received`: when the step began and ended, in seconds of the
+    monotonic clock. `reply`:
+
+    - for Run: the script's reply, a list of str and int
+    - for Wait: the message, or None if it did not arrive
+    - for Sleep: None
+    """
 
     reply: Any
     sent: float
@@ -56,10 +60,12 @@ Why = Literal["unreachable", "unanswered", "busy", "final"]
 class Failure(Exception):
     """Raised into a plan when a step gets no usable reply.
 
-    `cause` is the exception; `at` is the time of the failure on the client's monotonic clock. `why`
-    is "unreachable" (the command was not sent), "unanswered" (it was sent, and the server may have
-    executed it), "busy" (a temporary error such as LOADING, READONLY, or too many connections), or
-    "final" (a retry can't succeed).
+    `cause`: the exception. `at`: the time of the failure on the client's monotonic clock. `why`:
+
+    - "unreachable": the command was not sent.
+    - "unanswered": the command was sent, and the server may have executed it.
+    - "busy": a temporary error such as LOADING, READONLY, or too many connections.
+    - "final": a retry can't succeed.
     """
 
     def __init__(self, cause: BaseException, at: float, why: Why) -> None:

@@ -33,9 +33,12 @@ class Later(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """This delivery must end without running the job. `why`: "copy" if the task queue has delivered
-    the job twice, and the job has ended or has been sent again since. "cleared" if an operator
-    cleared the job."""
+    """This delivery must end without running the job. `why` is one of these words:
+
+    - "copy": the task queue has delivered the job twice. Since the first of these deliveries, the
+      job has ended or has been sent again.
+    - "cleared": an operator cleared the job.
+    """
 
     why: str
 
