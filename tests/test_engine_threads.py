@@ -129,8 +129,8 @@ def test_worker_retries_a_failed_thread_start_with_the_next_work(
         assert [False] * 5 == [desk.put(number) for number in range(5)]
         assert 5 == none.tried
     logged = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    why = "the next use tries again: can't start new thread"
-    assert [f"redis-sync-test could not start, {why}"] == logged
+    why = "can't start new thread. The next use tries again"
+    assert [f"thread redis-sync-test could not start: {why}"] == logged
     assert desk.put(5)
     eventually(lambda: desk.done == list(range(6)))
 
@@ -219,8 +219,8 @@ def test_callback_runs_later_when_its_thread_could_not_start(
             run_callbacks(lambda: ran.append(1))
         assert not ran
         eventually(lambda: ran)
-    warning = "callbacks wait for a thread, which could not start: can't start new thread"
-    assert warning in caplog.messages
+    what = "a thread for callbacks could not start: can't start new thread"
+    assert f"{what}. They wait until one can start" in caplog.messages
 
 
 def child_returns_true(body: Callable[[], bool]) -> bool:

@@ -15,8 +15,8 @@ from .clients import buffered_replies, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of
 
-#: An await raises one of these if it gets no reply, because the time limit has passed or because
-#: the event loop is ending.
+#: The exceptions that end an await without a reply. TimeoutError: the time limit has passed.
+#: CancelledError: the event loop is ending.
 _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Max commands in a batch.
@@ -24,7 +24,8 @@ MAX_BATCH = 512
 #: If at least this many commands are queued, they are sent as two batches. This is faster, because
 #: the server works on the second batch while this process reads the replies to the first one.
 SPLIT_FROM = 32
-#: The types of a script's reply. A push has another type, a subclass of list.
+#: The possible types of a script's reply. The type of a push message is none of
+#: these, but a subclass of list.
 _REPLIES = frozenset({bytes, str, list})
 
 
@@ -173,9 +174,12 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply, or an exception for an error reply. Raise ConnectionError if the
-        connection is lost. `buffered`: the last item from `buffered_replies`, which is an exception
-        or a push, or any other value if the connection has read no reply yet."""
+        """Return the next reply. An error reply is returned as an exception. Raise ConnectionError
+        if the connection is lost.
+
+        `buffered`: what `buffered_replies` gave instead of a reply. It is an exception, a push, or
+        a value that means that the connection has not read the reply yet.
+        """
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):

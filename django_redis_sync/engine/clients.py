@@ -55,7 +55,7 @@ def forget(alias: str) -> None:
     If the object stayed, django-redis 6 would try to make the client again at the end of the
     request, in order to close it. The same error would then make the request fail.
     """
-    with contextlib.suppress(AttributeError):  # if this thread has no such object
+    with contextlib.suppress(AttributeError):  # this thread has no cache object of the alias
         del caches[alias]
 
 

@@ -33,10 +33,11 @@ def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncE
 def attempt(
     server: Server, step: Run, known: Callable[..., Any], plan: Callable[..., Plan], *of: Any
 ) -> Any:
-    """Carry out the plan that `plan(*of)` makes, and return its result. `step`: its first step.
+    """Carry out the plan that `plan(*of)` makes, and return its result.
 
-    `known(answer, *of)`: returns the plan's result if the answer to `step` is enough to know it,
-    else None. In most cases, that answer is enough. Then the plan is never made, which saves time.
+    `step`: the plan's first step. `known(answer, *of)`: returns the plan's result if the answer to
+    `step` determines it, else None. In most calls, this answer determines the result. The plan is
+    then not made at all, which saves time.
     """
     try:
         answer = server.run(step)
@@ -100,8 +101,9 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
             return end.value
         raise error_of(end, step) from end.cause
     finally:
-        # Exceptions refer to this frame. If this frame referred to one of them, both would form a
-        # reference cycle. Only the garbage collector would then free a lease in a caller's frame.
+        # `doing` may have an exception, and its traceback refers to this frame. If this frame still
+        # referred to `doing`, the two would form a reference cycle. Only the garbage collector
+        # would then free a lease in a caller's frame.
         del doing
         server.left()
 

@@ -70,12 +70,11 @@ class Hub:
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
-        """Return a future of the message for `token`. Its result is None if no message arrives
-        within `seconds`.
+        """Return a future of an Answer with the message for `token`. The Answer has the reply None
+        if no message arrives within `seconds`.
 
-        The result may also be None earlier, so that the waiter sends its request again. This
-        happens to one waiter of the `name` if none has sent a request for HEARTBEAT_INTERVAL
-        seconds.
+        The reply may also be None earlier, so that the waiter sends its request again. If no waiter
+        of `name` has sent a request for HEARTBEAT_INTERVAL seconds, one of them gets this reply.
         """
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
@@ -140,8 +139,8 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            # Store the message for a waiter that has yet to call wait(). If no waiter fetches it,
-            # it is removed when there are too many newer ones. A waiter ignores an old message.
+            # Store the message for a waiter that has yet to call wait(). If too many messages are
+            # stored, remove the oldest one. A waiter that gets an outdated message ignores it.
             self._early.pop(token, None)
             self._early[token] = element
             if len(self._early) > _MAX_EARLY:

@@ -16,7 +16,7 @@ from ..protocol.plans import UNDO_BUDGET
 TICK = 0.05
 #: If a timer fires later than planned by more seconds than this, the loop counts as busy.
 LATE = 0.01
-#: Seconds between the end of a time limit and the last check whether the answer has arrived.
+#: After a time limit is reached, seconds until the last check whether the answer has arrived.
 LAST_LOOK = 0.002
 #: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
@@ -62,15 +62,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 class LoopTimeout:
-    """A time limit of `seconds` for an answer. Delays of a busy event loop don't count, up to
-    MAX_LATE seconds in total.
+    """A time limit of `seconds` for an answer. The time starts when this object is created, and
+    `stop` ends it. A `with` block on this object raises asyncio.TimeoutError if the limit is
+    exceeded.
 
-    If a timer fires late, the loop was busy, and it may not yet have read an answer that arrived
-    meanwhile. So the time for which a timer was set counts, and its delay does not. At the end, a
-    last timer gives the loop time to read the answer. If this timer is late, it is set again.
-
-    The time starts when this object is created. `stop` ends it. A `with` block on this object
-    raises asyncio.TimeoutError if the limit is exceeded.
+    Delays of a busy event loop don't count, up to MAX_LATE seconds in total. If a timer fires late,
+    the loop was busy. It may not yet have read an answer that arrived meanwhile. So each timer
+    counts as the time for which it was set, without its delay. When the limit is reached, a last
+    timer gives the loop LAST_LOOK seconds to read the answer. If this timer is late, it is set
+    again.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
@@ -154,7 +154,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # run to `yield`, which registers it in the loop
+            self._closing.asend(None).send(None)  # starts it, which registers it in the loop
 
     def retire(self, servers: Iterable[Any]) -> None:
         """Close each server as soon as no plan uses it."""
@@ -174,7 +174,7 @@ class LoopResources:
         for one in servers:
             await one.aclose()
         self.by_alias.clear()
-        self._closing = None  # the generator refers to the loop, and would keep it alive
+        self._closing = None  # the generator would keep the loop alive
 
 
 async def _closing(of: weakref.ref[LoopResources]) -> AsyncGenerator[None, None]:

@@ -145,7 +145,7 @@ class Names:
 
 
 def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
-    """Return the entries to write for `fresh` names, by the Redis key of the registry."""
+    """Return the entries to write for the names `fresh`, grouped by the registry's Redis key."""
     found: dict[str, dict[str, None]] = {}
     for keys in fresh:
         policy, at, key = keys.quoted.partition("@")

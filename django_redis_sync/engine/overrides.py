@@ -35,9 +35,15 @@ _BATCH = 200
 
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
-    """Return the step of an operator's action on a name. `how`: "pause" (`value`: see `pause_of`),
-    "resume", "resize" (to the limit `value`), "reset" (removes the limit that "resize" set), or
-    "poke" (grants permits to waiters, as far as the overrides of the policy allow)."""
+    """Return the step of an operator's action on a name. `how`: the action, as one of these words:
+
+    - "pause": pause the name. `value`: start and end of the pause (see `pause_of`), or "" for a
+      pause from now on, without an end.
+    - "resume": end the pause.
+    - "resize": set the limit to `value`.
+    - "reset": remove the limit that "resize" set.
+    - "poke": grant free permits to waiters, as far as the overrides of the policy allow.
+    """
     return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 

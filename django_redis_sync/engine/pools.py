@@ -31,9 +31,10 @@ MAX_CACHED = 8
 FRESH = 1.0
 #: Max connections on which waiters of a process may block, per server. Further waiters poll.
 MAX_WAITING = 256
-#: Max idle private connections, and seconds without use after which one is closed.
+#: _MAX_IDLE: max idle private connections. _IDLE_FOR: seconds without use after which a private
+#: connection is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If making a connection takes fewer seconds than this, the time left stays the same.
+#: If making a connection takes fewer seconds than this, they are not subtracted from the time left.
 _AT_ONCE = 0.01
 #: Min timeout in seconds for making a connection, even if the caller has less time left.
 _SHORTEST = 0.1
@@ -45,10 +46,11 @@ _POLL = 0.05
 _ASKING = pack(("ASKING",))
 
 T = TypeVar("T")
-#: A connection, the seconds that are left, and the object that takes the connection back.
+#: What `check_out(within)` returns: a connection, the rest of the `within` seconds, and the object
+#: to which the connection must be given back.
 Found = tuple[Any, float, "CachedConnections | PrivatePool"]
 
-#: The id of the process that used a pool of the project first, by pool.
+#: For each pool of the project, the ID of the process that used it first.
 _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -77,12 +79,12 @@ class CheckedOut:
         """Send a command. `asking`: send ASKING first, for a node of a Cluster to which the slot
         moves."""
         self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
-        self._sent = True  # not set if sending fails: the server ignores a partial command
+        self._sent = True  # not reached if sending fails: the server ignores a partial command
         if asking:
             self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # set even if sending fails: the server may have got some commands
+        self._sent = True  # set first: if sending fails, the server may have got some commands
         # Join the commands, because redis-py calls send() for each item.
         self.connection.send_packed_command((b"".join(packed),))
 
@@ -145,9 +147,11 @@ class CachedConnections:
     cached connection is broken, the plan repeats its step.
 
     If the project's pool might take too long to return a connection, private connections are used
-    instead. A pool might take too long for three reasons: it waits for a free connection
-    (redis-py's BlockingConnectionPool), its class may be the project's own, or its timeout for
-    connecting is longer than the time left.
+    instead. These pools might take too long:
+    - a pool that waits for a free connection, such as redis-py's BlockingConnectionPool
+    - a pool with a `get_connection` of its own
+    - a pool with a timeout that is longer than the time left
+    - in a forked child, a pool that the parent process has used
     """
 
     def __init__(self) -> None:
@@ -180,8 +184,8 @@ class CachedConnections:
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of `within` seconds, and the object that takes the
-        connection back."""
+        """Return a connection, the rest of the `within` seconds, and the object to which the
+        connection must be given back: this object or its private pool."""
         if not self._asks or self.own.takes > within:
             return self.own.check_out(within)  # type: ignore[no-any-return]
         try:
@@ -245,8 +249,11 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return the rest of `within` seconds since `began`. If almost no time has passed, return
-    `within`. In most cases, this is the socket's own timeout, with which a reply is faster to read.
+    """Return how many of the `within` seconds are left, if they began at the time `began`. If
+    they have passed, return SHORTEST_WAIT.
+
+    If almost no time has passed, return `within` unchanged. In most cases, `within` is the socket's
+    own timeout. `read` is faster with this timeout than with another one.
     """
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
@@ -293,7 +300,8 @@ class PrivatePool:
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of `within` seconds, and this object."""
+        """Return a connection, the rest of the `within` seconds, and this object, to which the
+        connection must be given back."""
         try:
             connection, since = self._idle.pop()
         except IndexError:

@@ -161,7 +161,7 @@ class StatisticsBuffer:
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # so that the gauge is written again
+                self._said.pop(place, None)  # the next call writes this gauge again
                 if answer.why != "final":
                     one.forget_share()
                     self._unwritten[place] = one
@@ -191,12 +191,12 @@ class StatisticsBuffer:
         return statistics
 
     def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:
-        """Remove all events from `events`. Yield their keys, template, counts, and peak, by name
-        and template.
+        """Remove all events from `events`. For each name and template, yield the Keys of the name,
+        the template, the number of events by kind and duration in ms, and the peak.
 
-        There may be many events, and other threads wait for the GIL while they are counted. So
-        names are compared by identity, which is fast. If two Keys objects have the same name, the
-        name is yielded twice, and the caller adds up both.
+        There may be many events, and other threads wait for the GIL while they are counted. So Keys
+        objects are compared by identity, which is fast. If two of them have the same name, the name
+        is yielded twice, and the caller adds up both.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:

@@ -32,8 +32,8 @@ _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: `get_ident` at the import of this module. If `threading` has another function later, gevent has
-#: replaced it.
+#: The function that `threading.get_ident` was at the import of this module. If it is another
+#: function later, gevent has replaced it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -157,7 +157,9 @@ class Worker:
         except RuntimeError as error:
             if clock() >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
                 self._logged_at = clock()
-                logger.error("%s could not start, the next use tries again: %s", self._name, error)
+                logger.error(
+                    "thread %s could not start: %s. The next use tries again", self._name, error
+                )
             return False
         finally:
             if first:
@@ -251,7 +253,10 @@ class CallbackExecutor:
                 thread.start()
             except RuntimeError as error:
                 if not is_shutdown(error):
-                    logger.error("callbacks wait for a thread, which could not start: %s", error)
+                    logger.error(
+                        "a thread for callbacks could not start: %s. They wait until one can start",
+                        error,
+                    )
         return bool(self._todo) and not self._threads
 
     def _run(self, me: object) -> None:

@@ -33,8 +33,8 @@ _BUSY_ERRORS = (
     errors.MasterDownError,
 )
 _BUSY = ("BUSY", "UNBLOCKED")
-#: If an ACL denies a command, also a command within a script, the server's error message contains
-#: one of these texts.
+#: If an ACL denies a command, the server's error message contains one of these texts. This is also
+#: true for a command within a script.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
@@ -126,7 +126,7 @@ def decoded(reply: Any) -> Any:
 
 
 def whole(text: str, other: int = 0) -> int:
-    """Return the integer in `text`. Return `other` if it isn't an integer of 64 bits."""
+    """Return the integer in `text`. Return `other` if `text` isn't an integer of 64 bits."""
     try:
         value = int(text)
     except ValueError:

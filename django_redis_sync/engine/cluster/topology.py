@@ -14,8 +14,8 @@ from redis.crc import key_slot
 from ...protocol.steps import Failure
 from ..wire import clock
 
-#: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: after the slots were
-#: read, seconds until a node that doesn't answer causes another read.
+#: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: if a node doesn't
+#: answer, the slots are read again, unless the last read was less than this many seconds ago.
 LOOK, LOOK_AGAIN = 0.5, 0.5
 #: Seconds for which a node counts as suspect after it failed to answer. Suspect nodes are asked
 #: after all other nodes.

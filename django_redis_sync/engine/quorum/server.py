@@ -265,7 +265,8 @@ class AsyncQuorumServer(AsyncServer):
 
     async def _give_back(self, step: Run, token: str, held: voting.Held) -> list[Any]:
         def of(alias: str) -> Run | None:
-            if alias in held.ended:  # this server released the lease before: it would answer "lost"
+            if alias in held.ended:
+                # This server has released the lease already. It would now answer "lost".
                 return None
             fence = held.fences.get(alias)
             argv = (held.wire, fence, *step.argv[2:])
@@ -286,10 +287,11 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply of one server. It shows the largest number of holders that a majority of
-        the servers reaches: each server of the majority has at least that many holders."""
+        """Return the reply of one server, chosen by its number of holders. A majority of the
+        servers has at least as many holders. Of the replies for which this is true, return the one
+        with the most holders."""
         replies = await self._replies(step)
-        views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
+        views = sorted(replies, key=lambda reply: int(reply[7]))  # item 7: number of holders
         return views[-self.quorum.need]
 
     async def _by_majority(self, step: Run) -> list[Any]:
