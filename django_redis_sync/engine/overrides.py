@@ -126,7 +126,7 @@ class OverridePoller:
         if self._readable:
             self._readable = False
             logger.warning(
-                "operators' overrides can't be read, so the last known stay in force: %s",
+                "operators' overrides can't be read: %s. The last known overrides stay in force",
                 error_of(failure, reading(registry)),
             )
 

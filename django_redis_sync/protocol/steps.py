@@ -87,10 +87,13 @@ def seconds(reply: str) -> float:
 
 @dataclass(slots=True)
 class SendState:
-    """What is known of a token on the server. `unanswered`: True if a request of the token was not
-    answered, and may still reach the server. `there`: True if the token may have a place in the
-    queue, or a lease. `announced`: True if `AcquireRequest.waits` was called, so that it must be
-    called once more when the wait ends."""
+    """What this process knows about a token on the server.
+
+    - `unanswered`: True if a request of the token was not answered, and may still reach the server.
+    - `there`: True if the token may have a place in the queue, or a lease.
+    - `announced`: True if `AcquireRequest.waits` was called, so that it must be called once more
+      when the wait ends.
+    """
 
     unanswered: bool = False
     there: bool = False

@@ -10,10 +10,13 @@ from .steps import Answer, Plan, Run, SendState, persist
 
 
 class Job(NamedTuple):
-    """One delivery of a job by its task queue. `place`: a digest that identifies the job and its
-    place in the queue of the name. `nth`: how many times the job was sent again. `ticket`: time of
-    the job's first request in µs of the server's clock, or 0 in that request. `label`: a text for
-    operators."""
+    """One delivery of a job by its task queue.
+
+    - `place`: a digest that identifies the job and its place in the queue of the name.
+    - `nth`: how many times the job was sent again.
+    - `ticket`: time of the job's first request in µs of the server's clock, or 0 in that request.
+    - `label`: a text for operators.
+    """
 
     place: str
     nth: int

@@ -141,9 +141,13 @@ FORGET = 300.0
 
 
 class Held:
-    """The record of a token. `wire`: the token that the servers get. `tries`: number of tries.
-    `votes`: the votes of the last try. `ended`: the aliases of the servers that released the lease.
-    `until`: when the record may be removed. `abandoned`: True if the caller no longer waits.
+    """The record of a token.
+
+    - `wire`: the token that the servers get. `tries`: number of tries of the acquire.
+    - `votes`: the votes of the last try.
+    - `ended`: the aliases of the servers that have released the lease.
+    - `until`: when the record may be removed.
+    - `abandoned`: True if the caller no longer waits.
     """
 
     def __init__(self, token: str) -> None:

@@ -3,12 +3,12 @@
 -- ARGV token max_rows
 --   token: empty; max_rows: the max number of rows of holders, and that of waiters
 -- Returns now fence limit paused seen clash used holding waiting holders waiters
---   A name with shares has three more fields, see heaviest_shares.
 --   limit, paused: the overrides of the name. seen, clash: see mismatch. used: number of permits in use.
 --   holding, waiting: number of holders, number of waiters
---   holders: token, end, record of each unexpired lease, by end
---   waiters: token, ticket, deadline, record, in waiting order: the queue, parked waiters by share, then jobs that
---   are away (the deadline of a job is the time when it is due)
+--   holders: for each unexpired lease, its token, end, and record. The lease that ends first comes first.
+--   waiters: for each waiter, its token, ticket, deadline, and record. The waiters in the queue come first, then parked
+--     waiters by share, then jobs that are away. The deadline of a job is the time when it is due.
+--   If the name has shares, three values follow, see heaviest_shares.
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
