@@ -338,8 +338,7 @@ class Lease:
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
-        # Log after the callbacks are submitted, because a handler of the log may be slow.
-        self._log_lost(reason)
+        self._log_lost(reason)  # at the end, because a handler of the log may be slow
 
     def _lose_if(self, lost: Lost | None) -> None:
         """If the lease is lost, report that and raise LeaseLost."""
@@ -347,8 +346,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # `release` and `detach` don't call this. If they raised an error on an event loop, the permit
-    # would stay taken, and tasks of the loop may wait for the permit.
+    # `release` and `detach` don't call this, because tasks of the loop may wait for the permit.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:
@@ -371,8 +369,7 @@ class Lease:
         self._renewer.moved(self, self.token)
 
     def _end(self) -> None:
-        """Mark the lease as released, and stop its renewal. Raise NotAcquired if it was released or
-        detached before."""
+        """End the lease, and stop its renewal. Raise NotAcquired if it has ended before."""
         state = self._state
         state.end()
         self._renewer.forget(state.grant.token)

@@ -56,7 +56,6 @@ class Group:
     `own`: the status of the name without a key, or None if it was never used without one.
     `children`: the status of some keys. `keys`: the number of known keys. `statistics`: the sums
     over all keys, some seconds old, or None.
-
     `in_use` and `waiting`: the counts in `statistics`, or the sums over `own` and `children` if
     they are larger. `limit`: the largest limit of a single key. `in_use` may be above `limit`,
     because `in_use` counts all keys.
@@ -247,8 +246,7 @@ class Selection:
     `query`: list only entries that contain this text, and the entries in `alike`. `order`: "name",
     "recent" or a figure of FIGURES, with a prefix "-" to reverse the order. Any other value means
     "trouble". `limit`: max entries that are compared by a figure. The constructor and `read` raise
-    Unavailable if Redis can't be reached.
-    """
+    Unavailable if Redis can't be reached."""
 
     def __init__(
         self,
@@ -324,8 +322,7 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
-            # Alternately take one of the busiest entries, and one of those with the most
-            # rejections.
+            # Take the busiest entries and those with the most rejections in turn.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
             heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
@@ -341,12 +338,11 @@ class Selection:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
-        """Return the entries with trouble. Entries with waiters come first. Then come those with
-        rejections or lost leases in the last hour, and then those held for long.
+        """Return the entries with trouble: first those with waiters, then those with rejections or
+        lost leases in the last hour, and then those held for long.
 
-        Only MAX_SEARCHED entries are searched: the busiest ones by the statistics, those held for
-        long, and those used last.
-        """
+        Only MAX_SEARCHED entries are searched: the busiest by the statistics, those held for long,
+        and those used last."""
         known = self._statistics()
         waiting, bad = Counter[str](), Counter[str]()
         for busy in known.busiest:

@@ -6,9 +6,8 @@ client's monotonic clock. A lease duration is in seconds, or `math.inf` for a pe
 
 The plans are safe for these reasons:
 - The client counts the duration of a lease from a time before it sent the request. For a waiter, it
-  counts from the server time of the grant. The latest "wait" answer has the server time, with which
-  the client converts this time to its own clock. So the local expiry is never later than the expiry
-  on the server.
+  counts from the server time of the grant, converted to its own clock with the latest "wait"
+  answer. So the local expiry is never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
 - If an acquire of a token was not answered, the script that ends the token writes a tombstone. The
   tombstone blocks late copies of the acquire.
@@ -49,20 +48,16 @@ class AcquireRequest(NamedTuple):
 
     - `lease`: duration of the lease in seconds, or inf. `permits`: 0 for the whole name.
     - `wait`: False to try once. `give_up_at`: when waiting ends, or inf.
-    - `budget`: max seconds until the first answer, including retries. `attempt`: timeout of each
-      try in seconds.
-    - `tokens`: a function that makes a token.
-    - `later`: a function that retries an undo in the background.
-    - `kind`: p (plain) or w (read/write).
-    - `channel`: the channel of the wake-up message, or "-" if the waiter pops the message from a
-      list.
+    - `budget`: max seconds until the first answer, with retries. `attempt`: max seconds of a try.
+    - `tokens`: makes a token. `later`: retries an undo in the background.
+    - `kind`: p (plain) or w (read/write). `words`: see `worded`.
+    - `channel`: the channel of the wake-up message. "-": the waiter pops it from a list.
     - `shadow`: True to grant in any case, and to count a request that would be rejected.
-    - `learn`: a function that makes a plan to carry out before the acquire.
+    - `learn`: makes a plan to carry out before the acquire.
     - `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
       wait ends. It may return False to forbid the wait.
-    - `words`: see `worded`.
-    - `share`: the share, or "" for the common share. `share_limit`: max permits of the share, or 0
-      for no limit. If both are empty, the request does not use shares.
+    - `share`: "" for the common share. `share_limit`: max permits of the share, or 0 for no limit.
+      If both are empty, the request does not use shares.
     """
 
     keys: Keys
@@ -91,9 +86,9 @@ class AcquireRequest(NamedTuple):
 class Grant(NamedTuple):
     """A granted lease. It began at `began` and is held at least until `until`.
 
-    - `ends`: when a lease of the requested duration would end. If `ends` is later than `until`, a
-      renewal must follow.
-    - `unanswered`: True if an acquire of this token was not answered, so that the release writes a
+    - `ends`: when a lease of the requested duration would end. A renewal must follow if this is
+      later than `until`.
+    - `unanswered`: True if an acquire of this token was not answered. The release then writes a
       tombstone.
     - `rejected`: if only shadow mode granted the request, the reason why the limit would have
       rejected it.
@@ -121,8 +116,7 @@ _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `last`, the last arguments of a script. At the end, leave out the arguments that equal
-    the defaults in `usual`."""
+    """Return `last` without the arguments at its end that equal those in `usual`."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -134,16 +128,14 @@ def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
 def _ending(
     keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
-    """Return a step that runs the script `release`. `more`: the arguments tombstone, hold (in ms),
-    and place."""
+    """Return a step of the script `release`. `more`: tombstone, hold (in ms), and place."""
     tombstone, hold, place = more
     last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
 def undoing(keys: Keys, token: str) -> Run:
-    """Return the step that removes a token's lease, or its place in the queue, and writes a
-    tombstone."""
+    """Return the step that removes a token's lease or place, and writes its tombstone."""
     return _ending(keys, token, "0", UNDO_BUDGET, "undo", (1, 0, ""))
 
 
@@ -194,16 +186,14 @@ def acquire(
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
-    """Return a step that runs the script `acquire`. `how`: the script's argument `how`, or "" for
-    the first step of a request."""
+    """Return a step of the script `acquire`. `how`: its argument, or "" for the first step."""
     words = words_of(ask, how) if how or ask.words is None else ask.words
     return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
     """Return the request with `words`, the arguments of its first step, so that they are made only
-    once. If the name is a key of a policy, return the request unchanged, because the arguments
-    contain the overrides of the policy, which may change."""
+    once. For a key of a policy, return it unchanged, because its overrides may change."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
@@ -258,8 +248,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
-            # `asked` is earlier than the server's `then`. So `began` is not later than the grant,
-            # and the local expiry is not too late.
+            # `asked` is earlier than the server's `then`, so `began` is not later than the grant.
             began = min(answer.received, asked + int(granted) / 1000 - then)
             # A waiter that gets its message on a channel has not claimed the lease. So count on the
             # lease only for CLAIM. A renewal then claims it.
