@@ -62,7 +62,7 @@ DEEP = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # Don't collect files whose tests would all be deselected: each xdist worker would import them.
+    # Ignore files whose tests are all deselected. Otherwise, each xdist worker would import them.
     return (
         True
         if config.option.markexpr == "not deep and not tools" and _is_deep(collection_path)
@@ -126,7 +126,7 @@ def redis_url() -> str:
 
 @pytest.fixture(autouse=True)
 def no_housekeeping_of_removed_caches() -> None:
-    """Discard what earlier tests left to be written to caches that no longer exist.
+    """Discard pending writes of earlier tests to caches that are no longer in the settings.
 
     Without this, the housekeeping thread would log warnings about these caches during the test.
     """

@@ -43,8 +43,8 @@ pytestmark = [
 #: The statistics store a count and a sum of milliseconds as one number: count * PAIR + sum.
 PAIR = 2**40
 EVIL = "<img src=x onerror=alert(1)>"
-#: Patterns of text that differs between runs, machines, or versions. A snapshot has the
-#: replacement in its place.
+#: Some text differs between runs, machines, or versions. For the pattern of such a text: the word
+#: that a snapshot has in its place.
 CHANGING = {
     r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
     r"\b[0-9a-f]{8}\b": "ID",
@@ -157,7 +157,8 @@ def test_list_reports_unreadable_names_and_shows_the_rest(
         assert "another program's value" in page.text and ["row-good"] == [*page.cells]
 
 
-#: For each query string, the expected rows, and the order in the `aria-sort` of a heading.
+#: For each query string: the names that the list must show, in order, and the direction that the
+#: heading of the sorted column must have in `aria-sort`.
 SORTED = {
     "?o=use": ("beta gamma alpha", ["desc"]),
     "?o=-use": ("alpha gamma beta", ["asc"]),
@@ -289,7 +290,8 @@ def test_pages_of_an_unknown_name_are_not_found(viewer: Client, unknown: str) ->
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Return a function that takes fields of a status. It returns the page of a name with them."""
+    """Return a function whose arguments are fields of a status of `exports`. The function returns
+    the page of `exports` with this status."""
     manager = client_of("manage_locks")
 
     def show(**state: Any) -> Page:
@@ -371,7 +373,7 @@ def test_numbers_in_charts_links_and_forms_are_not_localized(held: Held) -> None
         ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_bar_shows_the_permits_in_use_and_is_full_only_if_callers_wait(
+def test_bar_has_the_width_of_the_use_and_looks_full_only_if_callers_wait(
     shown: Shown, bar: str, state: dict[str, Any]
 ) -> None:
     found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
@@ -380,9 +382,9 @@ def test_bar_shows_the_permits_in_use_and_is_full_only_if_callers_wait(
 
 @pytest.fixture
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
-    """Return a function that writes statistics counters of `exports`.
+    """Return a function that replaces the statistics counters of `exports`.
 
-    Its argument has a dict of counters for each age in minutes."""
+    For example, its argument `{5: {"g": 3}}` stands for 3 grants (event g) five minutes ago."""
 
     def write(minutes: dict[int, dict[str, int]]) -> None:
         Semaphore("exports", 4).acquire().release()
@@ -519,7 +521,7 @@ def test_pages_extend_the_project_templates_and_have_no_dead_links(
     ("language", "english", "text"),
     [("ar", True, "1 of 3 in use"), ("zh-hans", False, "使用中 1 / 3")],
 )
-def test_pages_declare_english_in_a_language_without_translations(
+def test_pages_without_a_translation_have_lang_en(
     language: str, english: bool, text: str, held: Held
 ) -> None:
     manager = client_of("manage_locks")

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 KEY = f"{settings.PREFIX}:article"
 
 
-def test_each_table_row_about_code_of_an_article_names_a_test() -> None:
+def test_each_row_of_the_table_in_the_docs_names_a_test_of_this_file() -> None:
     page = (Path(__file__).parents[1] / "docs" / "articles.md").read_text(encoding="utf-8")
     section = page.partition("## The articles' own code")[2].partition("\n## ")[0]
     named = re.findall(r"`(test_\w+)`", section)
@@ -66,7 +66,8 @@ def test_release_without_a_check_of_the_owner_frees_another_clients_lock(raw) ->
 
 
 def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
-    # A client owns the lock if its INCR returns 1. After three INCR and one DECR, none returns 1.
+    # A client owns the lock if its INCR returns 1. Failed attempts also increment the counter. It
+    # is 2 after three INCR and one DECR, so no later INCR returns 1.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
     raw.decr(KEY)  # the holder releases
     assert [False] * 3 == [raw.incr(KEY) == 1 for _ in range(3)]
@@ -118,9 +119,9 @@ def test_sorted_set_exceeds_its_limit_when_clocks_or_timeouts_differ(raw) -> Non
     assert 2 == raw.zcard(f"{KEY}:end")
 
 
-def test_renewal_with_zadd_restores_a_removed_holder_or_ignores_the_removal(raw) -> None:
-    """Code of an article renews with ZADD. If ZADD returns 1, it restored a removed member. The
-    client then removes the member, unless the client crashes first."""
+def test_renewal_with_zadd_restores_a_removed_holder_or_misses_the_removal(raw) -> None:
+    """The code of an article renews with ZADD. If the holder was removed, ZADD adds it again, and
+    returns 1. The client then has to remove it, but may crash before."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
     assert 1 == raw.zadd(KEY, {holder: 1012.0})  # the removed holder is a member again
     assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}

@@ -59,9 +59,10 @@ async def parts(response: Any) -> list[bytes]:
 
 
 def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, str]]) -> list[Any]:
-    """Send the requests concurrently, each when its function returns True. Return the responses.
+    """Send requests to a page concurrently, and return the responses in the order of `requests`.
 
-    A request with data is a POST request. A request without data is a GET request."""
+    A request is (is_time, data). It is sent when `is_time()` returns True. It is a POST request if
+    `data` has items, and a GET request otherwise."""
 
     async def visit(is_time: Callable[[], bool], data: dict[str, str]) -> Any:
         await until(io, is_time)

@@ -41,7 +41,7 @@ def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
-def test_instruction_count_passes_as_many_arguments_as_a_script_requires(verb: str) -> None:
+def test_benchmark_of_instructions_gives_a_script_all_required_arguments(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
@@ -86,14 +86,17 @@ def test_bytecodes_are_counted_in_total_and_for_script_calls() -> None:
     assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_report_takes_medians_of_ratios_and_crowd_counts_simultaneous_holders() -> None:
+def test_report_takes_the_median_of_ratios() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
     assert {"ours": 1.0, "base": 1.0} == found
+
+
+def test_crowd_counts_simultaneous_holders() -> None:
     assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_contenders_begin_with_this_library_and_include_locks_only_at_limit_1(limit: int) -> None:
+def test_first_contender_is_this_library_and_mere_locks_compete_only_at_limit_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)

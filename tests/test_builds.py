@@ -97,7 +97,7 @@ def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_has_the_files_for_tests_and_builds_and_no_owner_names(built: Any) -> None:
+def test_sdist_contains_the_required_files_with_fixed_owners_and_times(built: Any) -> None:
     with tarfile.open(built[".gz"]) as archive:
         members = archive.getmembers()
     names = {one.name.partition("/")[2] for one in members}

@@ -61,7 +61,8 @@ def both(first: str, second: str):
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return a view of a class with `bases` and SemaphoreRequiredMixin, which may be in `bases`."""
+    """Return the view of a class that has `bases` and `attributes`. If SemaphoreRequiredMixin is
+    not one of `bases`, add it after them. `limit`: the limit that `as_view()` gets."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
@@ -93,12 +94,12 @@ AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 class Case(NamedTuple):
     """A project, and the messages that the checks must report for it.
 
-    `says`: the ids of the messages, then texts that the messages must contain, divided by `|`. The
-    messages must not contain a text after `!`."""
+    `says`: parts that are divided by `|`. The first part has the ids of the expected messages. Each
+    other part is a text that the messages must contain or, if it begins with `!`, must not."""
 
     says: str = ""
     views: Any = ()
-    sync: dict[str, Any] = {}  # the project trusts one proxy unless REQUESTS is in `sync`
+    sync: dict[str, Any] = {}  # keys of REDIS_SYNC; without REQUESTS, one proxy is trusted
     middleware: Any = (AUTHENTICATION, OURS)
     atomic: bool = False
     caches: dict[str, Any] = {}
@@ -246,7 +247,7 @@ CORRECT = [
     Case("", [limited(), AFTER_COMMIT], atomic=True),
     Case("", [transaction.non_atomic_requests(lambda r: RACES(view)(r))], atomic=True),
     Case("", [], {}, (OURS, "django.middleware.common.CommonMiddleware")),
-    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django reports wrong middleware
+    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django itself reports these
     Case("", [DRF], {}, (OURS,)),
     Case("", **with_cache(x=LARGE)),
     Case(

@@ -98,7 +98,7 @@ def test_status_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
     row = next(row for row in rows(page) if row["HOLDER"] == lease.id)
     assert f"{os.uname().nodename}:{os.getpid()}" == row["WHERE"]
     assert "1" == row["PERMITS"] and row["HELD FOR"] and row["LEASE LEFT"]
-    # Output to anything but a terminal is neither shortened nor colored.
+    # If the output does not go to a terminal, it is neither shortened nor colored.
     assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
     assert lease.token not in page and "…" not in page and "\x1b" not in page
     assert "Last 60 min: granted 2, at most 2 in use." in page
@@ -292,7 +292,7 @@ def test_control_characters_are_shown_as_escapes(
         assert r"\x1b[31mred\u202e\nnew line" in page and "\u202e" not in page
     with Lock("clears the screen", label="\x1b[2J"):
         assert "  \\x1b[2J" in locks("status", "clears the screen")
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # has no Chinese characters
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # lacks Chinese characters
     assert r"\u62a5\u8868" in on_terminal("status")
 
 

@@ -15,7 +15,8 @@ TABLES = {"SETTINGS": SETTINGS, "REQUESTS": REQUESTS, "ENTRY": ENTRY}
 TABLES |= {"NAMED": NAMED, "SEMAPHORE": SEMAPHORE}
 INF = math.inf
 
-#: For some options of each table: the stored form of each accepted value, and rejected values.
+#: A row has some options as "TABLE.option", values that they accept, and values that they reject.
+#: An accepted value is a key of the dict, and what is stored for it is the value of the dict.
 VALUES = [
     ("NAMED.max_hold NAMED.min_hold", {1: 1.0, 0.1: 0.1}, [0, -1, 1e9, INF, math.nan, True, "1"]),
     ("SETTINGS.timeout NAMED.timeout", {5: 5.0, INF: INF}, [0, -1, True, "5"]),

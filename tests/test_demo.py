@@ -94,7 +94,9 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.deep
 @pytest.mark.timeout(400)
-def test_demo_without_locks_fails_and_serves_until_ctrl_c(tmp_path: Path, redis_url: str) -> None:
+def test_demo_without_locks_serves_until_ctrl_c_and_then_exits_with_1(
+    tmp_path: Path, redis_url: str
+) -> None:
     with demo(tmp_path, redis_url, "--without-locks") as running:
         running.wait_for("Ctrl-C ends it.")
         for port in running.ports:

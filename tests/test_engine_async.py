@@ -185,8 +185,8 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
     settings.CACHES = {"default": settings.CACHES["default"]}
 
     def closed() -> bool:
-        # The housekeeping thread may have connected meanwhile. When its discarded pool is
-        # garbage-collected, this connection closes.
+        # The housekeeping thread may have connected, too. Its pool was discarded, and closes its
+        # connection when it is garbage-collected.
         gc.collect()
         return front.connections == 0
 
@@ -266,8 +266,8 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Fr
 
 @on_loop
 async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front: Front) -> None:
-    """The replies have a delay of 60 s, so all earlier requests are heartbeats. The 20 waiters must
-    send about one heartbeat per second in total."""
+    """The test changes the delay in "wait" replies to 60 s. Before that time, waiters ask again
+    only to send heartbeats. 20 waiters together must send about one heartbeat per second."""
 
     def deep(command: Any, forward: Any) -> Any:
         words = forward().split(b"\r\n")[1].decode().split(" ")
@@ -365,7 +365,7 @@ async def test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum(
 
 
 @on_loop
-async def test_loop_timeout_that_expired_before_its_block_ends_the_block() -> None:
+async def test_block_raises_timeout_error_if_its_loop_timeout_expired_before_it_began() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:

@@ -43,7 +43,8 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return the `nth` name of node `owner`, for slots that are divided evenly."""
+        """Return a name whose slot belongs to node number `owner` if the nodes divide the slots
+        evenly. Each `nth` gives another name of this node."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -182,7 +183,7 @@ def test_operator_reads_and_name_registrations_follow_redirections(nodes: Nodes,
 async def test_call_is_served_by_the_new_owner_when_a_node_is_down(io, nodes: Nodes) -> None:
     name = nodes.name(0)
     async with io.entered(Lock(nodes.name(1), using=nodes.alias)):
-        await io.sleep(0.6)  # the known slots are old enough to be read again
+        await io.sleep(0.6)  # after this time, the client may read the slots again
     nodes[0].down()
     nodes.share(*nodes[1:])
     async with io.entered(Lock(name, using=nodes.alias)) as lease:

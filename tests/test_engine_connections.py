@@ -43,7 +43,7 @@ async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply:
     front.answer("acquire", reply, times=1)
     lease = await io.do(Lock("x", using=front.alias), "acquire", False)
     assert lease and lease.held
-    assert 2 <= len(front.verbs("acquire")) <= 3  # 3 if the server did not know the script
+    assert 2 <= len(front.verbs("acquire")) <= 3  # 3 if the script was not yet loaded
 
 
 @pytest.mark.parametrize(

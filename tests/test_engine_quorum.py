@@ -318,7 +318,7 @@ def test_held_quorum_lease_can_be_renewed_when_old_leases_are_forgotten(
 
 
 @both
-async def test_lock_is_locked_if_a_majority_of_servers_may_have_its_holder(io, five: Five) -> None:
+async def test_locked_is_true_if_a_majority_of_servers_may_have_a_holder(io, five: Five) -> None:
     for number, one in enumerate(five, 1):
         assert (number > 3) == await io.do(five.lock(), "locked")
         await io.do(Lock("x", using=one.alias), "acquire", False)

@@ -25,8 +25,9 @@ def test_schedule_frees_the_memory_of_dropped_tokens() -> None:
 
 
 def test_schedule_agrees_with_a_dict_after_random_operations() -> None:
-    """`take()` returns tokens in the order of their due times. If the first is due, it also returns
-    the next tokens whose early time has passed."""
+    """A token has a due time, and an earlier time from which it may be taken. If the first token is
+    due, `take()` returns it, and the tokens after it up to the first that may not be taken yet. The
+    order is that of the due times."""
     chance, schedule, plain = random.Random(5), Schedule(), dict[str, tuple[float, float]]()
     now = 0.0
     for _ in range(20_000):

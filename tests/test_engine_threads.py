@@ -271,8 +271,9 @@ def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
 def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """If the renewal thread could not start at the acquire, `check()` starts it. If only the thread
-    that sends renewals could not start, the renewal thread sends them itself."""
+    """`when` is "acquired": the renewal thread could not start, and `check()` starts it. "renewed":
+    the renewal thread runs, but the thread that sends renewals could not start. The renewal thread
+    then sends them itself."""
     lock = Lock("x", timeout=3, renew=True)
     if when == "renewed":
         lease = lock.acquire()

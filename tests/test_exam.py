@@ -23,8 +23,8 @@ from exam.faults import FAULTS, Script, Seen, examine
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A correct lock that uses a file, and no server. If an alarm is set, every second acquire returns
-#: immediately before SIGALRM arrives.
+#: A correct lock that uses a file instead of a server. While an alarm is set, an acquire waits for
+#: it. In turns, an acquire is still waiting when SIGALRM arrives, or returns 1 µs before.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
 from exam.adapter import Adapter, Claims, Program, poll
@@ -90,7 +90,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("file_lock:FileLock", "signal", "✓"),
         ("file_lock:FileLock", "silent", "not reached"),
         ("file_lock:FileLock", "server-stopped", "not reached"),
-        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # the adapter follows its README
+        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # used as its README says
     ],
 )
 def test_trial_gives_the_expected_cell_of_the_table(
@@ -180,7 +180,8 @@ def test_cells_show_the_outcome_and_runs_are_ranked_from_the_worst() -> None:
 
 @pytest.fixture
 def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs the exam with these results in place of trials."""
+    """Return a function that runs the exam's command with the arguments `words`, and returns its
+    exit code. Instead of running trials, the command takes their results from `results`."""
 
     def run(results: list[Seen], *words: str) -> int:
         left = [*results]
@@ -193,7 +194,7 @@ def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_page_shows_the_worst_of_several_runs_and_reasons(
+def test_page_shows_the_worst_run_and_why_a_lock_was_not_examined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: Any
 ) -> None:
     file, page = tmp_path / "seen.json", tmp_path / "page.md"

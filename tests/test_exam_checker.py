@@ -33,7 +33,8 @@ def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> An
 
 
 def loses(who: str, entered: float, told: float) -> Any:
-    """Return the events of a worker whose lock reports its loss at `told` seconds."""
+    """Return the events of a worker that enters at `entered` seconds, and whose lock reports at
+    `told` seconds that it was lost."""
     start = visit(who, 0, entered, told)[:-2]
     return [*start, (told, who, "probe"), (told, who, "lost")]
 
@@ -50,7 +51,8 @@ EARLY, LATE = [(1, "b", "ask", 2), (1.1, "b", "gave_up")], [(1, "b", "ask", 2), 
 FAILED = [(1, "b", "ask"), (1.1, "b", "error")]
 FORGOTTEN = [(0, "a", "ask"), (1, "a", "gave_up"), (9, "b", "ask", 0.5), (9.5, "b", "gave_up")]
 HARMED, WIPED, BEFORE = harm(0.1, 1.1, "a"), harm(0.5, 0.6), harm(0, 0.1)
-ONE, OTHER = visit("a", 0, 0.1, 3), visit("b", 0.2, 2.1, 3.9)  # ONE exceeds a lease of 2 s
+# A lease lasts 2 s. The worker of ONE holds its lock for longer.
+ONE, OTHER = visit("a", 0, 0.1, 3), visit("b", 0.2, 2.1, 3.9)
 PASSED = [*A, *visit("b", 0.2, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)]
 PAUSED = [*visit("a", 0, 0.1, 0.3)[:-2], (0.31, "a", "stopped", 0.3), (2.4, "a", "resumed"),
           (2.5, "a", "probe"), (2.5, "a", "lost")]  # fmt: skip
@@ -91,8 +93,8 @@ def history(lines: Any) -> list[Event]:
         (LEASED, [*ONE, *OTHER], "two inside"),
         (LEASED, [*ONE, *OTHER, (1.5, "x", "busy", 0.3, "101")], "(past its lease)"),
         (HARD, [*ONE, *OTHER], "(past its lease)"),
-        # A lease can begin 0.3 s before the worker reports its grant. After harm, that is, a fault,
-        # the lease can begin even earlier.
+        # A lease can begin 0.3 s before the worker reports its grant. After a fault (harm), it can
+        # begin even earlier.
         (HARD, [*OTHER, *visit("c", 2.2, 3.7, 4)], "two inside"),
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
@@ -135,7 +137,7 @@ def history(lines: Any) -> list[Event]:
         (HARD_TELLS, loses("a", 0.1, 0.5), "lost without reason"),
         (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # a loss in the second half of a lease
         (HARD, loses("a", 0.1, 0.5), ""),
-        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # a did not run for 1 s
+        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # for 1 s, a did not run
         (TELLS, PAUSED, ""),
         (TELLS, [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
         ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),

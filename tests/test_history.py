@@ -1,4 +1,5 @@
-"""A journal records calls of scripts. Its checker finds a defect for each of its rules."""
+"""A journal records calls of scripts, and a checker examines it. For each rule of the checker, a
+test breaks the rule by a defect in the package. The checker must find the defect."""
 
 from __future__ import annotations
 
@@ -49,8 +50,9 @@ DEFECTS = {
 
 
 def found_by(rule: str, believing: type[LocalExpiry] = LocalExpiry) -> History:
-    """Run random calls of scripts with the defect of `rule` until the checker reports it. Return
-    the history of the calls."""
+    """Run random calls of scripts until the checker reports that `rule` is broken. Return the
+    history of the calls. If `rule` is in DEFECTS, the scripts have this defect. `believing`: the
+    class with which clients compute local expiries."""
     replay, server = Replay(), FullAtTimes(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
     random = Workload(server, 1, believing=believing)
     for _ in range(40):

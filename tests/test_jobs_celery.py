@@ -155,7 +155,7 @@ def test_thread_and_gevent_pools_keep_the_limit(site: Site, pool: str) -> None:
 
 @deep
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_rabbitmq_keeps_the_limit_and_loses_no_job(
+def test_limit_holds_and_no_job_is_lost_with_rabbitmq(
     site: Site, tmp_path: Path, queue_type: str
 ) -> None:
     with rabbitmq(tmp_path) as address:

@@ -1,9 +1,9 @@
 """Random jobs on a Redis simulated in Python. The tests check that no job is lost or runs twice at
 a time, and that the limit holds.
 
-The simulated broker may deliver a message late or twice, or again after it killed the worker. As
-with Celery's `acks_late`, a job may run again after its end, unless a second message of the job was
-delivered during its run.
+The simulated broker may deliver a message late or twice. It delivers a message again if the worker
+was killed. As with Celery's `acks_late`, a job may run again after its end. If a second message of
+the job was delivered during the run, the job must not run again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tests.test_protocol_equivalence import KEYS, START
 pytestmark = pytest.mark.promise(33)
 
 LEASE, SECOND = 4000, 1_000_000
-#: PLACE_LIFE: how long Redis keeps the place of an overdue job. LIFETIME: how long after the last
-#: script keys of the name may exist. Both are in microseconds.
+#: Durations in microseconds. Redis keeps the place of an overdue job for PLACE_LIFE. After the last
+#: call of a script, all keys of the name must expire within LIFETIME.
 PLACE_LIFE, LIFETIME = 90 * SECOND, 170 * SECOND
 
 
 class Message(NamedTuple):
-    """A message of the broker about a job. `due`: time of delivery in microseconds."""
+    """A message of the broker about a job. `due`: time of delivery in microseconds. `nth` and
+    `ticket`: arguments of the script `visit`."""
 
     due: int
     job: int
@@ -38,8 +39,9 @@ class Message(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running job or, if `message` is None, a lease that is not for a job. `dies`: True if the
-    worker of the job will be killed."""
+    """A lease that is held until the time `until`, in microseconds. `message`: the message of the
+    job that holds it, or None if it is not for a job. `dies`: True if the job's worker is killed
+    at that time."""
 
     until: int
     lease_ends: int
@@ -59,8 +61,8 @@ class World:
         self.tokens = map("t{}".format, itertools.count(1))
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
-        self.seen: set[int] = set()  # running jobs of which a second message was delivered
-        self.done: dict[int, int] = {}  # by job of `seen`: the time at which it ended
+        self.seen: set[int] = set()  # jobs with a second message during their run
+        self.done: dict[int, int] = {}  # for such a job: the time when its run ended
         self.log: list[Any] = []
 
     def run(self, script: str, **arguments: Any) -> list[Any]:

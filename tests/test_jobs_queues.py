@@ -46,7 +46,7 @@ def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: A
 
 
 def shown(*words: str) -> Any:
-    """Return what `locks status` says about a name, which must be the only one."""
+    """Run `locks status --format json`, and return its entry for the only name that it lists."""
     (name,) = as_json("status", *words)["names"]
     return name
 
@@ -70,7 +70,7 @@ def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, messag
         synchronized("x", on_full="retry", **options)(task)
 
 
-def test_check_reports_unsafe_celery_tasks_and_calls_outside_tasks_raise_type_error() -> None:
+def test_check_reports_unsafe_celery_tasks() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
@@ -83,8 +83,13 @@ def test_check_reports_unsafe_celery_tasks_and_calls_outside_tasks_raise_type_er
     (found,) = check_tasks()
     before.set_current()
     assert ("redis_sync.W026", True) == (found.id, found.msg.startswith("unsafe: "))
+
+
+def test_call_outside_a_celery_task_raises_type_error() -> None:
+    pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
+    function = synchronized("x", on_full="retry")(lambda: None)
     with pytest.raises(TypeError, match="is not the body of a Celery task"):
-        synchronized("x", on_full="retry")(body)()
+        function()
 
 
 def test_celery_is_imported_only_for_on_full_retry() -> None:

@@ -24,16 +24,16 @@ LAYERS = [
     {"middleware", "metrics", "memory"},
     {"console", "models", "migrations"},
     {"admin", "checks", "management", "testing"},
-    {"__init__", "apps"},  # the public names, and the start of Django
+    {"__init__", "apps"},  # the public names, and the AppConfig
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# PURE: packages, and the libraries that they must not import. From this project, the packages in
-# PURE may import only the packages in PURE_IMPORTS.
+# PURE: a package, and the libraries that it must not import. Of this project's packages, it may
+# import only those in PURE_IMPORTS.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
-# Each of these libraries may be imported by one module only, which the value names.
+# A library, and the only module that may import it.
 ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}
 
 MODULES = {

@@ -129,7 +129,7 @@ def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, h
 
 
 @each_shared
-def test_block_ended_by_another_thread_releases_nothing_if_its_lease_is_ambiguous(
+def test_block_ended_by_another_thread_releases_nothing_if_two_blocks_are_open(
     kind: str, held: Any, caplog: Any
 ) -> None:
     manager = KINDS[kind][0]()
@@ -320,7 +320,7 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
         where=before_returns if kind == "several" else inside_ours,
-        after=("__init__",),  # from the creation of the lease on
+        after=("__init__",),  # interrupt only after a lease's __init__ has begun
     )
     for where in attempts:
         if inside:  # the acquire succeeded, so all places in it have been tried

@@ -187,8 +187,8 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # An event is a request (name of the renewal, duration, time) or an outcome (name, outcome).
-        # The last number is the local expiry after the event.
+        # An event is a request (name of the renewal, duration, time, expiry) or an outcome (name of
+        # the renewal, outcome, expiry). The expiry is the local expiry after the event.
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],

@@ -1,4 +1,5 @@
-"""Ticket sales under locks with PostgreSQL and ATOMIC_REQUESTS: more buyers than tickets."""
+"""Sell tickets under locks, on a site with PostgreSQL and ATOMIC_REQUESTS. There are more buyers
+than tickets."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SAFE = ("with-release-on-commit", "not-atomic-requests-and-atomic")
 
 @pytest.fixture(scope="module")
 def sold(redis_url: str) -> dict[str, Any]:
-    """The tickets sold, the errors raised, and the messages logged, for each way to lock."""
+    """For each way to lock: the number of sold tickets, the errors, and the log messages."""
     missing = postgres.reason()
     if not missing and importlib.util.find_spec("psycopg") is None:
         missing = "psycopg is not installed"

@@ -97,7 +97,7 @@ def test_names_option_selects_the_names_with_their_own_series(
 
 
 def test_names_without_a_policy_have_their_own_series_by_default() -> None:
-    """Alerts on lost leases and on paused names therefore work for plain locks, too."""
+    """Because of these series, alerts on lost leases and paused names also work for locks."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
         eventually(lambda: listed("nightly"))
         locks("pause", "nightly")
@@ -123,8 +123,8 @@ STORED |= {"w": 2 * PAIR + 2500, "r": 6 * PAIR + 7000}
 def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
     raw: redis.Redis, settings: Any, name: str, key: str | None, stored: str
 ) -> None:
-    """Redis has the counts STORED for the previous minute, 10 times as much for this minute, and
-    100 times as much for an earlier minute."""
+    """`stored`: the last part of the Redis key of the counters. The counters are STORED in the
+    previous minute, 10 times STORED in this minute, and 100 times STORED half an hour ago."""
     with Semaphore(name, 3, key=key):
         eventually(lambda: listed(f"{name}@{key}" if key else name))
         minute, hash_key = 0, f"{settings.PREFIX}:{{{name}}}:{stored}"

@@ -28,7 +28,7 @@ UNDO = {("pause",): ("resume",), ("resize", "7"): ("resize", "--reset")}
 
 
 def override(words: tuple[str, ...], name: str, key: str | None = None) -> str:
-    """Run an action on a name: ("resize", "7") as `locks resize NAME 7`."""
+    """Run the action `words` on a name. For ("resize", "7"), run `locks resize NAME 7`."""
     return act(words[0], name, *words[1:], key=key)
 
 

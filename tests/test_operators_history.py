@@ -30,8 +30,9 @@ def recent() -> dict[str, Any]:
 
 
 def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
-    """Write counters, and return the first minute of the history. `rows`: counters by minute, which
-    is relative to that first minute. Negative minutes are before the history."""
+    """Write counters. `rows`: counters by minute and event. Minute 0 is 20 minutes ago, and is the
+    first minute of the history. Negative minutes are before the history. Return the number of
+    minute 0 in Redis, which is in minutes since 1970."""
     first = int(raw.time()[0]) // 60 - 20
     fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
     raw.delete(STATS)
@@ -66,8 +67,8 @@ def test_counts_before_the_history_appear_only_in_the_field_ever(raw: redis.Redi
 
 
 def peaks(raw: redis.Redis, rows: dict[int, dict[str, int]], *holders: tuple[float, int]) -> Any:
-    """Return the peaks of the minutes 0 to 9. `holders` has the minute of the grant and the permits
-    of each current lease."""
+    """Write counters and current leases. Return the peaks of the minutes 0 to 9. `rows`: as in
+    `write`. `holders`: for each lease, the minute of its grant, and its permits."""
     raw.delete(LEASES, INFO)
     first = write(raw, rows)
     for n, (minute, permits) in enumerate(holders):
@@ -117,7 +118,7 @@ def test_peaks_count_permits_that_are_held_since_an_earlier_minute(
 def test_peaks_are_never_too_high_and_are_exact_unless_leases_expired(
     raw: redis.Redis, lost: float
 ) -> None:
-    """`lost`: the fraction of leases that expire, which no counter records."""
+    """`lost`: the fraction of leases that expire. No counter records the end of such a lease."""
     for seed in range(40):
         chance = random.Random(seed)
         leases = [
@@ -194,9 +195,8 @@ def test_history_shows_durations_of_a_minute_or_more_in_two_units(raw: redis.Red
 
 @pytest.fixture
 def night(raw: redis.Redis) -> int:
-    """Write the counters of one minute 10 hours ago and of one 20 hours ago, as scripts do. Then
-    acquire once, so that the script merges the counters of old minutes. Return the current minute.
-    """
+    """Write counters of three minutes, as scripts do: 10, 20, and 27 hours ago. Then acquire once,
+    so that the script merges counters of old minutes. Return the current minute, since 1970."""
     minute = int(raw.time()[0]) // 60
     fields: dict[str, Any] = {"tidied": minute - 700, f"{minute - 1600}:g": 1000}
     for ago, times in ((600, 1), (1200, 2)):

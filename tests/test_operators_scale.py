@@ -43,9 +43,9 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A large site. The fixture writes the registry directly, and holds permits. The busiest key
-    was last used an hour ago, so only the statistics can find it. TROUBLE has a waiter and a
-    rejection."""
+    """A large site. The fixture writes names and keys directly to the registries. It also holds
+    permits. BUSIEST is a key that was last used an hour ago, so it is not among the recent keys,
+    and only statistics can find it. TROUBLE is a name with a waiter and a rejection."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for registry, name, count in ((REGISTRY, "invoice:", NAMES), (API, "", KEYS)):
@@ -192,8 +192,8 @@ def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> N
 
 @pytest.fixture
 def old_policies(raw: redis.Redis) -> Iterator[None]:
-    """Make the policies the names that were used least recently. Reading a policy for a list takes
-    more commands."""
+    """Let the policies be the names that were used least recently. A list needs more commands to
+    read a policy than to read another name."""
     names = [f"policy-{n}@" for n in range(POLICIES)]
     before = dict(zip(names, raw.zmscore(REGISTRY, names), strict=True))
     raw.zadd(REGISTRY, {name: score - 3_600_000 for name, score in before.items()})

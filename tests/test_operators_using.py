@@ -53,8 +53,8 @@ def held(second: None) -> Iterator[None]:
 
 
 def doctored(words: str) -> str:
-    """Return the output of a command on the alias `other`. `doctor` may report the error
-    that the server is slow, which is ignored."""
+    """Return the output of a command on the alias `other`. Ignore one error that `doctor` reports:
+    on a busy machine, the server may be slow."""
     with mock.patch("sys.exit"):
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 
@@ -91,7 +91,7 @@ def test_actions_take_effect_only_on_their_alias(
     assert done == [one["what"] for one in as_json("log", **OTHER)]
     assert [] == as_json("log") == as_json("status")["names"]
     assert "Unknown name: nightly" in failed("status", "nightly")[1]
-    # With the fixture `second`, the prefix of a cache's keys is its KEY_PREFIX and ":sync".
+    # With the fixture `second`, the library's keys of a cache begin with KEY_PREFIX and ":sync".
     assert not raw.exists(
         *(f"{settings.PREFIX}:sync:{part}" for part in ("marks", "acts", "names"))
     )

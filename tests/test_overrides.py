@@ -82,7 +82,7 @@ async def test_overrides_of_another_process_apply_to_its_policy_only(
 
 
 @both
-async def test_override_of_a_key_and_exemption_last_until_the_policy_is_overridden_again(
+async def test_override_of_a_key_wins_and_its_exemption_lasts_until_the_next_pause(
     io: Any, raw: redis.Redis
 ) -> None:
     operate("resize", "5", "--key", "vip")

@@ -68,12 +68,14 @@ class Twins:
         return [e for side in self.sides for rows in side.names.values() for *_, e in rows]
 
     def counted(self, side: ModelServer) -> Any:
-        """Return messages, counters, wake lists, and when the last key of the name expires."""
+        """Return what must be equal on both servers, besides the replies: the messages, the
+        counters and wake lists, and the time at which the last other key of the name expires."""
         (frozen,) = side.names.values()
         rows = [row for row in Store(frozen, self.micros).freeze() if row[0] != KEYS.declared[1]]
         beside = [row for row in rows if row[0].startswith((KEYS.stats, KEYS.wake))]
         own = [row[3] or 10**18 for row in rows if row not in beside]
-        # If the memory is full, a counter can be written only after certain other writes.
+        # If the memory is full, a counter is written only after certain other writes. These differ
+        # between the states, so don't compare counters.
         beside = [row for row in beside if not (self.limits and row[0] == KEYS.stats)]
         return side.published, beside, max(own, default=0)
 
@@ -157,7 +159,8 @@ class Name(ModelServer):
         return self.run(call(verb, KEYS, token, **said))
 
     def stop(self, writes: int, verb: str, **said: Any) -> str:
-        """Run a script that fails after `writes` writes. Return its error."""
+        """Run the script `verb` with the arguments `said`, and let it fail after `writes` writes.
+        Return the error of the script."""
         self.store = type("Stopped", (Stopping,), {"left": writes})
         self.ask(verb, **said)
         self.store = Recording

@@ -13,7 +13,8 @@ import pytest
 from tests.support.history import History, judge
 from tests.support.workload import FullAtTimes, ModelServer, Workload, call, kinds
 
-#: Names that random clients use in one run: each name alone, all names, and all with full memory.
+#: A run, and the names that its random clients use. A run uses one name, or all names. In the run
+#: "full memory", the server's memory is full at times.
 NAMES = {kind.keys.display: [kind] for kind in kinds()}
 NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (

@@ -53,7 +53,7 @@ class PlanRun:
         return self._go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
     def waiting(self, sent: float, delay: int = 1000, **since: Any) -> PlanRun:
-        """Send the reply "wait", at server time S1."""
+        """Send the reply "wait": ask again after `delay` ms. Its server time is `since`, or S1."""
         return self.answer("wait", str(since.get("since", S1)), delay, 0, sent=sent)
 
     def message(self, text: str | None, at: float) -> PlanRun:
@@ -66,8 +66,8 @@ class PlanRun:
         return self._go(lambda: self.plan.throw(error))
 
     def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
-        """Fail each try `every` seconds after it began, until `end`, or until the plan raises.
-        Return the time of the last failure."""
+        """Fail each try for the reason `why`, `every` seconds after it began. Stop at the time
+        `end`, or when the plan raises. Return the time of the last failure."""
         while at < end:
             if isinstance(self.step, Sleep):
                 assert self.step.seconds <= 1

@@ -214,7 +214,7 @@ def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool) -> 
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize(("age", "reply"), [(0, "ok"), (C["HEARTBEAT"], "no"), (-60_000, "no")])
-def test_unfair_newcomer_overtakes_only_a_first_waiter_younger_than_a_heartbeat(
+def test_unfair_caller_overtakes_only_a_first_waiter_that_is_new(
     x: Name, age: int, reply: str
 ) -> None:
     x.hold("a", limit=2, lease=60_000)
@@ -472,7 +472,7 @@ def test_inspect_returns_the_state_and_changes_nothing(x: Name) -> None:
     x.operate("pause")
     before = x.names.copy()
     now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = x.do("inspect")
-    # Only `a` has permits (2 of 3), because `over` has expired. No script has removed its lease.
+    # Only `a` has permits (2 of 3), because `over` has expired. Its lease is still stored.
     assert (str(x.now), x.fences["over"], "", str(x.now)) == (now, last, limit, paused)
     assert ("p 3", "2", 1, 2) == (seen, used, holding, waiting)
     assert ["a", str(x.now + 8000), x.field("a")] == holders
@@ -567,7 +567,7 @@ def test_scripts_declare_the_keys_that_clients_send() -> None:
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
     assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
-    # The script uses the counters (sums) like the statistics of a name (stats).
+    # The client sends the key of the sums where the header of the script says "stats".
     assert ["shares", "sketch", "sums"] == parts
     assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
 

@@ -24,7 +24,7 @@ class Shared(Name):
         self.limit, self.shares = limit, list[dict[str, Any]]()
 
     def request(self, share: str, bound: int, how: str = "wait", **said: Any) -> str:
-        """Send the request of a new caller."""
+        """Send the request of a new caller in `share`, in the mode `how`. `bound`: share_limit."""
         self.shares.append({"share": share, "share_limit": bound, "limit": self.limit})
         self.pass_time(0.01)
         return self.ask(f"t{len(self.shares)}", how, **LEASE, **self.shares[-1], **said)
@@ -136,8 +136,9 @@ def test_heartbeat_repairs_a_share_when_memory_is_full(x: Shared) -> None:
 
 
 def crowded(waiters: int, shares: int) -> Shared:
-    """Return a name whose shares each hold their one permit and have parked waiters. The waiters
-    are written directly, because scripts are slow on the model's Redis."""
+    """Return a name with `shares` shares and `waiters` parked waiters. Each share holds one permit,
+    its limit. The waiters are stored without a script, because scripts are slow on the model's
+    Redis."""
     x = Shared(shares)
     for number in range(shares):
         x.request(f"s{number}", 1)

@@ -26,7 +26,8 @@ class Counted(Name):
         return {what: n for what, n in own.items() if what != "p"}
 
     def count_before(self, what: str, value: int, *ago: int, tidied: int = 3) -> None:
-        """Store a counter for the minutes `ago`. `tidied`: minutes since totals were added up."""
+        """Set the counter of the event `what` to `value` for each of the minutes `ago` before now.
+        A script last added old minutes to the totals `tidied` minutes ago."""
         if not self.stats:
             self.hold("other")
             self.end("other")

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.promise(33)
 
 
 class Visited(Name):
-    """A name whose permits jobs request by the script `visit`. `place`: the digest of a job, here a
-    letter."""
+    """A name. Jobs request its permits by the script `visit`. `place`: the ID of a job, here a
+    letter. `nth`: how many times the job was sent again."""
 
     turn = 0
 
@@ -31,7 +31,8 @@ class Visited(Name):
         return self.keys.leases.removesuffix("leases") + part
 
     def members(self, part: str) -> str:
-        """Return the members of a key in the order of their tickets, or of when they are due."""
+        """Return the members of a sorted set in the order of their scores. A score is the ticket of
+        a job, or the time when it is due."""
         rows = sorted(self.contents(self.keys, self.key(part)).items(), key=lambda row: row[1])
         return " ".join(member for member, _ in rows)
 
@@ -139,8 +140,8 @@ def test_job_does_not_overtake_a_waiter_for_several_permits(x: Visited) -> None:
 
 
 def starve(x: Visited, place: str) -> int:
-    """Let a job visit in vain until a permit is reserved for it. Return the `nth` of its next
-    visit."""
+    """Let a job visit STARVED times without getting a permit. From then on, a permit is reserved
+    for it. Return the `nth` of its next visit."""
     for nth in range(C["STARVED"]):
         assert "later" == x.visit(place, nth)[:5]
     return C["STARVED"]

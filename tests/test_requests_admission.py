@@ -78,7 +78,8 @@ def mixin_in_urls(first, second, **options):
 
 
 def keyed(first, second, **options):
-    """Return a view with two limits of the name "a". The limit given as "b" has a key."""
+    """Return a view with two limits. Both are named "a". `first` (outer) and `second` (inner) say
+    which limit has a key: "a" means no key, "b" means the key "7"."""
     keys = {"a": {}, "b": {"key": lambda request: "7"}}
     outer, inner = (semaphore_required("a", **keys[one], **options) for one in (first, second))
     return outer(inner(body))
@@ -105,7 +106,8 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
 def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
-    """functools.wraps copies to `checks` the attributes that declare the limit "a" of `inner`."""
+    """The view `inner` has attributes that declare its limit "a". With functools.wraps, `checks`
+    has copies of these attributes. Even so, `checks` must run before "a" is taken."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
     @semaphore_required("z", 1)
@@ -182,7 +184,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
 def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     project, rejections, monkeypatch
 ):
-    """`full()` says that the request may wait, but another request takes the last place first."""
+    """`full()` returns False, so the request may wait. Then another request takes the last slot."""
     project.configure(REQUESTS={"max_waiting_threads": 0})
     monkeypatch.setattr(semaphore.threads, "full", lambda request: False)
     project.limit(blocking_timeout=30)

@@ -303,8 +303,8 @@ def test_requests_from_before_and_during_an_outage_share_the_limit(
 def test_local_permit_is_released_when_redis_fails_again(
     project, link, changes, fast_probes, begin_outage
 ):
-    """While a locally admitted request runs, each further request first gets a local permit, and
-    then asks Redis."""
+    """The outage ends while a locally admitted request runs. Until that request ends, each other
+    request first gets a local permit, and then asks Redis."""
     project.limit(limit=2)
     begin_outage()
     during = project.visit().entered()
@@ -453,8 +453,9 @@ class NoTls(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def address(new_server):
-    """Return a function that returns the address of the server to use for a URL. For rediss://,
-    this server has no TLS. Otherwise, it requires a password, and its users lack permissions."""
+    """Return a function that returns the address to insert into a URL. For rediss://, this is a
+    server without TLS. For redis://, it is a Redis that requires a password. Its users app, script,
+    and keys lack some permissions."""
     server = new_server(config={"requirepass": "right"})
     some = ["~*", "&*", "+ping"]
     users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
@@ -477,7 +478,7 @@ def errors(caplog):
 @pytest.mark.promise(27, 28)
 @pytest.mark.parametrize(("url", "cause"), WAYS.values(), ids=WAYS)
 @BOTH
-def test_log_and_doctor_name_why_redis_rejects_the_client_and_on_outage_applies(
+def test_outage_begins_and_its_cause_is_reported_when_redis_rejects_the_client(
     address, project, errors, url, cause
 ):
     project.use_redis(url.format(address(url)))

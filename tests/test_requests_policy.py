@@ -169,7 +169,8 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 @pytest.mark.promise(28)
 def test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key(clean_redis, settings):
-    """Processes of two versions must count a client as one, and overrides of its key must apply."""
+    """If versions made different digests of a client, each version would count it separately, and
+    an override of its key would apply in one version only."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
 
     def digests():

@@ -144,7 +144,8 @@ def ended(caplog):
 
 
 def test_stream_in_a_thread_ends_at_its_next_part(caplog):
-    """test_requests_servers tests streams that do not ask for their next part."""
+    """Here, the test reads the next part. test_requests_servers tests streams of which the client
+    reads no next part."""
     endless = lambda request: StreamingHttpResponse(itertools.repeat(b"part"))  # noqa: E731
     parts = iter(short(endless)(RequestFactory().get("/x/")))
     assert b"part" == next(parts)

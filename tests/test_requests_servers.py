@@ -35,9 +35,10 @@ def site(request, tmp_path_factory):
 
 
 def suited(site, path):
-    """Return the path of a view, or on servers for ASGI, of its async version.
+    """Return `path`, or on an ASGI server the path of the view's async version.
 
-    Under ASGI, Django would read a sync iterator to its end before it sends a byte."""
+    A sync view can't stream under ASGI: Django reads its iterator to the end before it sends a
+    byte."""
     return re.sub(r"(\w+/(\?|$))", r"a\1", path) if site.kind in ASYNC else path
 
 
@@ -118,8 +119,8 @@ def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """A first client disconnects before any limited request of the process has ended. Each later
-    client disconnects while an outer middleware sleeps."""
+    """The first client disconnects while the first limited view of the process runs. Each later
+    client disconnects after its view has returned, while an outer middleware sleeps."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     sync = {"ENDPOINTS": {"reports:*": ONE}}

@@ -236,7 +236,7 @@ class InATestCase(TestCase):
             assert connection.in_atomic_block
         assert not is_held()
 
-    def test_release_inside_a_transaction_waits_for_its_callbacks_or_the_end_of_the_test(self):
+    def test_release_waits_for_on_commit_callbacks_or_the_end_of_the_test(self):
         with self.captureOnCommitCallbacks(execute=True):
             with transaction.atomic(), lock() as lease:
                 pass
@@ -262,7 +262,7 @@ def respond():
 
 
 @in_transactions
-def test_release_before_commit_warns_only_with_debug(settings):
+def test_release_before_commit_warns_only_if_DEBUG_is_true(settings):
     settings.DEBUG = True
     with transaction.atomic(), pytest.warns(TransactionRace, match="ConcurrencyLimitMiddleware"):
         respond()
@@ -282,7 +282,7 @@ def test_warning_names_the_line_of_the_project_that_releases(settings, use_stock
 
 
 @in_transactions
-def test_release_before_commit_is_logged_once_for_each_name_without_debug(caplog, monkeypatch):
+def test_without_DEBUG_release_before_commit_is_logged_once_per_name(caplog, monkeypatch):
     monkeypatch.setattr("django_redis_sync.locks.transactions._logged", set())
     use(Lock("stock"))
     with transaction.atomic():

@@ -308,7 +308,7 @@ class NoView:
         *((view, 503) for view in (LIMIT(respond_ok), LIMIT(arespond_ok), NoView().show)),
     ],
 )
-def test_options_request_is_unlimited_only_if_the_framework_answers_it(
+def test_OPTIONS_request_is_limited_unless_the_framework_answers_it(
     project, view, status, endpoint
 ):
     if endpoint:
@@ -528,7 +528,8 @@ def test_request_cancelled_at_any_await_leaves_no_permit(project, path):
     project.with_middleware(ENDPOINTS={"reports:*": ONE})
 
     async def cancel_after(steps):
-        """Return True if the request had ended before it was cancelled."""
+        """Cancel a request after `steps` iterations of the event loop. Check that it left no
+        permit. Return True if the request had ended before."""
         request = asyncio.create_task(acall(path))
         for _ in range(steps):
             await asyncio.sleep(0)

@@ -33,7 +33,8 @@ PREFIX = django_settings.PREFIX
 SHARES, SKETCH, COUNTS = GROUP = tuple(
     f"{PREFIX}:{{api}}:{part}" for part in ("shares", "sketch", "sums")
 )
-#: Max number of keys whose rejections are counted one by one, per hour and per write.
+#: The maximum number of keys whose rejections Redis counts separately in an hour. A process also
+#: writes at most this number of keys at once.
 TOP = 200
 PAIR = 2**40
 
@@ -51,7 +52,8 @@ def figures(group: str = "api", **options: Any) -> Statistics:
 
 
 def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0) -> None:
-    """Write the rejections of each key, as the housekeeping thread of a process does."""
+    """Write the rejections of each key, as the housekeeping thread of a process does. `rest`: the
+    maximum number of rejections of a key that is not in `counts`."""
     said = {"process": "p", "entry": "", "life": 30_000, "rest": rest, "keep": 60, "peak": 0}
     said |= {"counts": "{}", "durations": "{}"}
     rejected = json.dumps({key: str(n) for key, n in counts.items()})
