@@ -86,10 +86,11 @@ def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
 
 
 def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=False):
-    """Acquire a permit in a sorted set, as the articles do. Return the new member, or None.
+    """Acquire a permit in a sorted set, as the articles do. Return the new member, or None if all
+    permits are taken.
 
-    The score of a member is the time when it was added or, with `by_end`, the end of its lease.
-    The caller's clock gives both times."""
+    `timeout`: lease duration in seconds. `now`: the time of the caller's clock. The score of the
+    new member is `now`. With `by_end`, it is the end of the lease, `now + timeout`."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -167,7 +168,8 @@ def test_counter_and_one_key_per_permit_have_the_faults_that_the_page_lists(raw)
 
 
 def test_semaphore_limits_every_acquire_and_rlock_only_other_threads() -> None:
-    """The same thread gets a reentrant lock any number of times, but a semaphore only twice."""
+    """A thread can acquire an RLock that it holds. It can't acquire a semaphore more often than the
+    limit of the semaphore allows, here twice."""
 
     def granted(*locks: Any) -> list[bool]:
         return [lock.acquire(blocking=False) is not None for lock in locks]

@@ -365,7 +365,7 @@ async def test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum(
 
 
 @on_loop
-async def test_block_raises_timeout_error_if_its_loop_timeout_expired_before_it_began() -> None:
+async def test_block_raises_timeout_error_if_its_timeout_expired_before_the_block() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:

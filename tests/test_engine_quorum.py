@@ -40,7 +40,8 @@ class Impatient(Lock):
 
 
 class Five(list[Front]):
-    """Five fronts, which act as the servers of a quorum. `lock()` returns a lock on all of them."""
+    """Five proxies of Redis (fronts), which act as the servers of a quorum. `lock()` returns a lock
+    on all of them."""
 
     def lock(self, name: str = "x", kind: type[Lock] = Lock, **options: Any) -> Lock:
         return kind(name, using=[one.alias for one in self], **options)
@@ -306,7 +307,7 @@ async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
         assert all(n == 1 for n, done in zip(counts, released, strict=True) if done)
 
 
-def test_held_quorum_lease_can_be_renewed_when_old_leases_are_forgotten(
+def test_held_quorum_lease_can_be_renewed_after_many_other_leases_ended(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)

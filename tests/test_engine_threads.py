@@ -85,14 +85,14 @@ def test_worker_thread_ends_when_idle_and_restarts_with_new_work() -> None:
 
 
 def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
-    """While an idle thread ends, it looks once more for work, here for 0.3 s."""
+    """Before an idle thread ends, it looks for work once more. In this test, it looks for 0.3 s."""
     desk, looks, ends, turns = Desk(), [math.inf], threading.Event(), list[int]()
 
     def earliest() -> float:
         looks.append(time.monotonic())
         if (
             looks[-1] - looks[-2] > 0.4 and not turns
-        ):  # the thread was idle, so this look is its last
+        ):  # the thread was idle, and looks for the last time
             before = len(desk.by)
             ends.set()
             time.sleep(0.3)

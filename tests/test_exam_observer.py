@@ -30,7 +30,7 @@ def observer() -> Iterator[Observer]:
 
 
 def kinds(observer: Observer) -> list[str]:
-    """Return the kinds of the recorded events, without `busy`, which depends on the machine."""
+    """Return the kinds of the recorded events. Omit "busy", because a busy machine can cause it."""
     return [one.what for one in observer.history() if one.what != "busy"]
 
 

@@ -145,8 +145,11 @@ def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
             assert (line, times * n) == (line, found[line])
 
 
-def test_up_metric_is_0_while_redis_is_down_and_register_does_not_read_redis() -> None:
+def test_up_metric_is_0_while_redis_is_down() -> None:
     assert {"redis_sync_up": 0} == scrape(using="dead")
+
+
+def test_register_does_not_read_redis() -> None:
     registry = CollectorRegistry()
     assert isinstance(metrics.register(registry=registry, using="dead"), metrics.SyncCollector)
     with pytest.raises(ValueError, match="Duplicated"):

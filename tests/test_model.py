@@ -22,7 +22,7 @@ from .model.defects import DEFECTS
 from .support.journal import parse, wrap
 from .support.workload import Call, Kind, ModelServer, Workload, words
 
-#: From every N-th state, the checker tests that all waiters are granted in the end.
+#: From each 20th state, the checker tests that all waiters get permits in the end.
 SAMPLE = 20
 
 

@@ -95,7 +95,7 @@ def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) 
     assert all(bool(one.remedy) == (one.level != "ok") for one in found)
 
 
-def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_only(
+def test_doctor_rates_clock_and_round_trip_and_fails_only_for_errors(
     crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.time
@@ -117,7 +117,7 @@ def test_doctor_rates_clock_and_round_trip_and_exits_with_an_error_for_errors_on
         assert counts in out.getvalue() and out.getvalue().endswith(" ok, 1 in part\n")
 
 
-def test_doctor_reports_uwsgi_without_threads_and_hides_secrets_in_errors(
+def test_doctor_reports_uwsgi_without_threads_and_its_errors_hide_secrets(
     private: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(node: Any) -> Any:

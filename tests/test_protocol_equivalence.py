@@ -1,4 +1,4 @@
-"""Scripts reply and count in the same way if a name is in compact and if it is in expanded state.
+"""Scripts reply and count in the same way, whether a name is in compact or in expanded state.
 
 The same clients call the same scripts at the same times on two servers. Only on the first server
 may a name be compact. Every reply, message, and counter must be equal. Each server is the Redis in

@@ -113,7 +113,8 @@ class Name(ModelServer):
         }
 
     def change(self, part: str, **fields: Any) -> None:
-        """Set fields (or scores) of a key without a script. The value None removes a field."""
+        """Set fields (or scores) of a key without a script. The value None removes a field. In the
+        name of a field, `_` stands for "#"."""
         key = getattr(self.keys, part)
         ((base, rows),) = self.names.items()
         kinds = {name: (kind, expiry) for name, kind, _, expiry in rows}

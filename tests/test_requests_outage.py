@@ -233,7 +233,7 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
     eventually(lambda: "are renewed again" in caplog.text)
     assert [200] * 6 == [visit.end() for visit in visits[1::2]]
     lines = [line for line in caplog.messages if "'default'" in line or "'one'" in line]
-    # Leases may be lost, because the server restarted without data.
+    # The server restarted without data. Ignore the messages about leases that are lost thereby.
     lines = [line for line in lines if "lost its permit" not in line]
     once = ("is down", "could not be renewed", "are renewed again", "is available again")
     assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in once], lines
@@ -385,7 +385,7 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(project, begin_
     assert 200 == visit.end()
 
 
-def test_limit_holds_and_requests_are_fast_while_redis_hangs_under_load(
+def test_under_load_the_limit_holds_and_requests_are_fast_while_redis_hangs(
     new_server, tmp_path, clean_redis
 ):
     server = new_server()
@@ -393,8 +393,8 @@ def test_limit_holds_and_requests_are_fast_while_redis_hangs_under_load(
     options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
 
     def ask(client, number):
-        """Send requests. Return the duration of each request in seconds, also of rejected
-        requests."""
+        """Send `number` requests. Return their durations in seconds. Rejected requests are
+        included."""
         took = []
         for _ in range(number):
             start = time.monotonic()

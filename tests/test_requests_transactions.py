@@ -58,7 +58,8 @@ class Failed(Exception):
 
 @pytest.fixture
 def held_at_end(monkeypatch):
-    """A list with an item for each COMMIT and rollback: True if the lock "stock" was still held."""
+    """A list with an item for each COMMIT and rollback: True if the lock "stock" was still held
+    right after it."""
     held = []
     for name in ("_commit", "_rollback"):
         method = getattr(connection, name)

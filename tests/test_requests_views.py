@@ -113,8 +113,9 @@ class AsyncMethods(View):
 
 Report = decorated("Report", Plain, semaphore_required)
 MIXED = type("Mixed", (SemaphoreRequiredMixin, Plain), {"__module__": __name__})
-#: Views, and the names of their limits. ATOMIC views also run with ATOMIC_REQUESTS, which Django
-#: rejects for async views. The others run under WSGI and ASGI.
+#: Views, and the names of their limits. The test serves ATOMIC under WSGI, with and without
+#: ATOMIC_REQUESTS. It serves OTHERS under WSGI and ASGI, without ATOMIC_REQUESTS, which Django
+#: rejects for async views.
 ATOMIC = [
     (semaphore_required(Plain.as_view()), "Plain"),
     (Report.as_view(), "Report"),

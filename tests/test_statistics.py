@@ -206,9 +206,8 @@ def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(fron
             lease.release()
     eventually(lambda: figures(using=front.alias).history.total.rejected == 1000, 15)
     rounds = (time.monotonic() - start) / statistics.EVERY + 2
-    assert (
-        len(front.verbs("statistics")) <= 2 * rounds
-    )  # a round sends one for the policy and one for the site
+    # In each round, the process sends a script for the policy, and a script for the site.
+    assert len(front.verbs("statistics")) <= 2 * rounds
     assert "hog" == figures(using=front.alias).rejected[0].key
     assert front.raw.hlen(SKETCH) <= 4 * TOP + 2 * statistics.MOST_KEYS
     held.release()

@@ -31,7 +31,7 @@ from tests.support.commands import locks
 
 @pytest.fixture
 def no_redis(project):
-    """Run the test inside without_redis(). The cache has an address without a Redis server."""
+    """Run the test inside without_redis(). No Redis server runs at the address of the cache."""
     project.lose_redis()
     with without_redis():
         yield
@@ -43,7 +43,8 @@ def by_tenant(request):
 
 @pytest.fixture
 def shop(project):
-    """Return a function that serves /shop/ with 2 permits. /free/ has no limit."""
+    """Return a function that serves /shop/, with a limit of 2, and /free/, without a limit. Its
+    arguments are options of the limit."""
 
     def limit(**options):
         project.settings.MIDDLEWARE = [OBEYING]

@@ -65,7 +65,8 @@ class Reader:
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **options)
 
     def type(self, command: str) -> str:
-        """Run a command in the terminal, and check that it succeeds. Return its output."""
+        """Run a command in the terminal, check that it succeeds, and return its output. If the
+        command is SERVE, run it in another terminal, and return "" when the site responds."""
         if command.startswith(SERVE):
             shell = f"cd mysite; . .venv/bin/activate; exec {command} {self.port} > {self.log} 2>&1"
             self.server = self.start(["bash", "-c", shell], start_new_session=True)
@@ -83,7 +84,8 @@ class Reader:
         return output
 
     def write(self, text: str) -> None:
-        """Write a file, or append to it. If it contains settings, wait until the site reloads."""
+        """Write `text` to the file that its first line names, or append it. If the file is named
+        settings.py, and the site runs, wait until the site has reloaded."""
         head = FILE.match(text)
         assert head, f"no file name: {text[:80]}"
         path = self.folder / "mysite" / head["path"]
