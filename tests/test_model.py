@@ -1,5 +1,5 @@
-"""The checker of tests/model tries each order of events among a few clients. The scripts and plans
-of the package must keep the rules of the protocol in all of them."""
+"""The checker of tests/model tries each order of events among a few clients. In each order,
+the scripts and plans of the package must keep the rules of the protocol."""
 
 from __future__ import annotations
 
