@@ -1,4 +1,4 @@
-"""Overrides of a policy. Each is stored once, and applies to every key, also to a new one."""
+"""Overrides of a policy. An override is stored once, and applies to all keys, also to new ones."""
 
 from __future__ import annotations
 

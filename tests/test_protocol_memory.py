@@ -1,4 +1,5 @@
-"""Scripts on a server whose memory is full. It denies requests of new callers, or evicts keys.
+"""Scripts on a server whose memory is full. The server denies requests of new callers, or evicts
+keys.
 
 `test_protocol_history` checks every script on a server whose memory is full at times, and
 `tests/faults` (rows 23 and 44) tests real servers.
@@ -39,7 +40,7 @@ def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
 def test_full_memory_allows_the_rejection_of_a_caller_when_all_permits_are_in_use(x: Name) -> None:
     x.full = True
     assert "no full 2  2" == x.ask("d", "try", limit=2)
-    # This caller's limit differs from the last caller's. The script stores it for operators.
+    # If a caller has another limit than the last caller, the script stores it for operators.
     assert "no full 2  3" == x.ask("d", "try", permits=2, limit=3)
     assert "p 3" == x.field("#seen")
 

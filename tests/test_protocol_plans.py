@@ -155,7 +155,7 @@ def test_milliseconds_rounds_up_to_whole_ms() -> None:
     assert ["10000", "500", "1", "2", "inf"] == list(map(plans.milliseconds, times))
 
 
-# Functions that replace a plan where one step is enough
+# The fast path: functions that replace a plan if one step is enough
 
 
 @pytest.mark.parametrize("key", [None, "7"])
@@ -178,7 +178,7 @@ def test_fast_path_sends_the_first_step_and_reads_its_reply_like_the_plan(
 ) -> None:
     ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
     worded = plans.worded(ask)
-    if keys.policy:  # the current override is sent
+    if keys.policy:  # the request must contain this override
         monkeypatch.setattr(keys.policy, "mark", "5 0")
     run = PlanRun(plans.acquire(ask, 100.0, "t0"))
     assert run.step == plans.asking(ask, "t0") == plans.asking(worded, "t0")

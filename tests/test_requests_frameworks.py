@@ -20,7 +20,7 @@ ninja = pytest.mark.urls("tests.request_site.ninja_api")
 
 @pytest.fixture
 def limited_endpoints(settings):
-    """Limit the views without a decorator by ENDPOINTS and the middleware."""
+    """Let ENDPOINTS and the middleware limit the views that have no decorator."""
     settings.MIDDLEWARE = [MIDDLEWARE]
     globs = ("open", "set", "problem", "*endpoint")
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": dict.fromkeys(globs, ONE)}
