@@ -242,16 +242,14 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # The server may have popped the message, and its reply may have been lost. In that
-                # case, the reply to the next request has the lease.
+                # If the message was popped, but lost, the reply to the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
             # `asked` is earlier than the server's `then`, so `began` is not later than the grant.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A waiter that gets its message on a channel has not claimed the lease. So count on the
-            # lease only for CLAIM. A renewal then claims it.
+            # A message on a channel claims no lease. So the lease lasts for CLAIM, until a renewal.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
             # Ignore a message that is too old. The reply to the next request has the new state.
             if began + seconds(lease) > answer.received:
