@@ -127,15 +127,15 @@ def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
 
 
 async def queued(io: Any, thing: Any, view: Any, place: int = 1, **options: Any) -> Any:
-    """Start an acquire of `thing`, which has to wait. Return the running acquire as soon as `view`
-    shows that `place` callers wait in the queue."""
+    """Start `thing.acquire(**options)`, which has to wait. Return the running acquire as soon as
+    `place` callers are in the queue. `view`: a View of the name of `thing`."""
     started = io.start(io.do(thing, "acquire", **options))
     await until(io, lambda: view.waiting == place)
     return started
 
 
 async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
-    """Call `method` repeatedly until it does not raise Unavailable, and return its result."""
+    """Call the method `method` of `thing` again while it raises Unavailable. Return its result."""
     end = time.monotonic() + MAX_WAIT
     while True:
         try:

@@ -115,10 +115,12 @@ def adopt() -> None:
 
 
 def fork_holding(name: str) -> None:
-    """Fork while this process holds leases, and while a thread holds the internal lock of the
-    project's connection pool, as each command does for a moment. Then use the library in both
-    processes at the same time. The child tries to use the parent's leases, which must fail. Then
-    the child holds a permit of its own for longer than the parent's lease duration."""
+    """Fork while this process holds leases. At this moment, another thread holds the internal lock
+    of the project's connection pool, as a thread does briefly for each command.
+
+    Both processes then use the library at the same time. The child calls methods of the parent's
+    leases, which must fail. Then the child holds a permit of its own for 4 s, which is longer than
+    the lease duration of 3 s."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool

@@ -13,12 +13,13 @@ from tests.support.fronts import CUT, SILENCE, Command, Front
 #: What a proxy does with a request. Each function gets the proxy, and a function `forward`, which
 #: sends the request to the server and returns the reply.
 HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
-    # Forward the request, but lose the reply: send nothing, or close the connection.
+    # "drop" and "cut" forward the request, but lose the reply. "drop" sends nothing to the client,
+    # and "cut" closes the connection.
     "drop": lambda proxy, forward: forward() and SILENCE,
     "cut": lambda proxy, forward: forward() and CUT,
-    # Forward the request after `let_go()`, even if its client has disconnected.
+    # Forward the request only after `let_go()`, even if its client has disconnected by then.
     "hold": lambda proxy, forward: proxy.go.wait() and forward(),
-    # Forward the request, and send the reply after `let_go()`.
+    # Forward the request at once, but send the reply only after `let_go()`.
     "late": lambda proxy, forward: [forward(), proxy.go.wait()][0],
     "refuse": lambda proxy, forward: CUT,
     "swallow": lambda proxy, forward: SILENCE,

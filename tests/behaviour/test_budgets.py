@@ -61,8 +61,8 @@ def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(privat
 
 
 class Old(ConnectionPool):
-    """A pool like in earlier versions of redis-py, which raise a plain ConnectionError if all
-    connections are in use."""
+    """A pool as in earlier versions of redis-py. If all connections are in use, such a pool raises
+    a plain ConnectionError."""
 
 
 def raises_when_exhausted(pool: ConnectionPool) -> None:
@@ -120,8 +120,8 @@ def blocking_client(alias: str) -> Any:
 
 
 def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(bench, settings) -> None:
-    """After the release has failed, a background thread sends it again through another
-    connection."""
+    """The pool has no free connection, so the acquire and the release fail. A background thread
+    then sends the release through a connection of another pool."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.blocking_client"}
 
     async def main() -> None:

@@ -91,7 +91,10 @@ async def cancelled_at(
     k: int, scenario: Any, how: Any, times: int, view: Any, queue: bool
 ) -> bool | None:
     """Run a scenario, and cancel its task at the k-th await. Return True if the task ended as
-    cancelled, and False if it ended otherwise. Return None if the scenario has fewer awaits."""
+    cancelled, and False if it ended otherwise. Return None if the scenario has fewer than k awaits.
+
+    `view`: a function that returns the View of a name. `queue`: True if another holder has the
+    lock first, so that the task has to wait."""
     name = f"{scenario.__name__}-{k}"
     mine, holder = view(name), Lock(name, thread_local=False)
     if queue:
@@ -106,7 +109,7 @@ async def cancelled_at(
         while not mine.waiting and not task.done():
             await asyncio.sleep(0)
         if not task.done() and k > 2:
-            await asyncio.sleep(0.002)  # until the task waits for its wake-up
+            await asyncio.sleep(0.002)  # after this, the task waits for its wake-up
         await holder.arelease()
     await asyncio.wait([task], timeout=20)
     assert task.done(), f"the task never ended after a cancellation at await {k}"

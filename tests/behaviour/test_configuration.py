@@ -83,7 +83,7 @@ async def test_lock_uses_a_changed_caches_setting_and_still_releases_older_lease
 
 
 class Subclassed(RedisCache):
-    """A subclass of django-redis's backend, as django-prometheus has one."""
+    """A subclass of django-redis's backend. For example, django-prometheus has such a class."""
 
 
 SHARDS = {"CLIENT_CLASS": "django_redis.client.ShardClient"}

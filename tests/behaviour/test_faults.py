@@ -135,8 +135,10 @@ def flush_scripts(bench: Bench) -> None:
     threading.Thread(target=flush, daemon=True).start()
 
 
-#: When each mishap happens, and the function that causes it. "at first": before the holder acquires
-#: the lock. "before": before the waiters ask for the lock. "after": while the waiters wait.
+#: For each mishap, the moment when it happens, and the function that causes it. Moments:
+#: "at first": before the holder acquires the lock.
+#: "before": after the holder has the lock, and before the other callers ask for the lock.
+#: "after": while the other callers wait.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
     "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
@@ -153,7 +155,7 @@ MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
 async def test_waiters_keep_their_order_and_grants_after_a_mishap(
     io, bench, figure, mishap: str
 ) -> None:
-    """A waiter that gets no wake-up sends its request again after a heartbeat."""
+    """A waiter that gets no wake-up sends its request again after a heartbeat interval."""
 
     def happens(now: str) -> None:
         when, happen = MISHAPS[mishap]
@@ -184,9 +186,10 @@ async def test_waiters_keep_their_order_and_grants_after_a_mishap(
 class Fault(NamedTuple):
     """A fault that `begin` causes and `end` removes.
 
-    `words`: a pattern that matches the errors. `fails`: the methods that raise Unavailable during
-    the fault. `timeout`: the project's socket timeouts in seconds. `connected`: False if there is
-    no connection yet when the fault begins."""
+    `words`: a pattern that the messages of the errors match. `fails`: the methods that raise
+    Unavailable during the fault. `timeout`: both socket timeouts of the cache alias in seconds, or
+    None for no timeout. `connected`: True if the client has leases, and so a connection, when the
+    fault begins."""
 
     begin: Callable[[Bench], Any]
     end: Callable[[Bench], Any]
@@ -257,11 +260,12 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
-    """If a release or an undo can't be sent during the fault, the library sends it afterwards."""
+    """If a release or an undo can't be sent during the fault, the library sends it after the
+    fault."""
     fault = FAULTS[name]
     timeouts = {"socket_timeout": fault.timeout, "socket_connect_timeout": fault.timeout}
-    # This alias has its own URL, because django-redis would use the pool of the first alias for an
-    # equal URL.
+    # Aliases with equal URLs share one pool of django-redis. This alias needs a pool with its own
+    # timeouts, so its URL omits the "/0".
     using = alias(bench.proxy.url.removesuffix("/0"), CONNECTION_POOL_KWARGS=timeouts)
     lock, slowest = Impatient("x", using=using), []
 
@@ -300,7 +304,7 @@ async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, fig
     pool = caches[using].client.get_client().connection_pool
 
     def connected() -> Any:
-        with contextlib.suppress(redis.TimeoutError):  # may happen on a busy machine
+        with contextlib.suppress(redis.TimeoutError):  # on a busy machine, connecting may time out
             return pool.get_connection()
 
     connection = await until(io, connected)
@@ -425,7 +429,7 @@ async def test_on_lost_is_called_and_fences_grow_after_data_loss(
         else:
             caches[name].clear()
             with redis.Redis.from_url(private.url) as client:
-                client.flushdb()  # clear() may delete only the keys with the prefix of the cache
+                client.flushdb()  # clear() may have left the keys without the cache's prefix
         watch = within()
         new = [await answered(io, lock(n, blocking_timeout=10), "acquire") for n in range(count)]
         again = watch.seconds

@@ -90,8 +90,8 @@ async def grouped(semaphore: Semaphore) -> None:
 
 WAYS: list[Any] = [acquiring, entering, shielded]
 if sys.version_info >= (3, 11):
-    # `hurried` and `grouped` need the asyncio of Python 3.11. `scoped` uses anyio. On earlier
-    # versions of Python, anyio mistakes the end of the loop for a timeout.
+    # `hurried` and `grouped` need functions of asyncio that are new in Python 3.11. `scoped` uses
+    # anyio, which mistakes the end of the loop for a timeout on earlier versions of Python.
     WAYS += [hurried, scoped, grouped]
 
 

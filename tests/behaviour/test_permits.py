@@ -45,7 +45,8 @@ async def test_semaphore_grants_its_limit_and_rejects_more_requests(io, view, li
 
 @both
 async def test_acquire_counts_permits_against_the_limit_of_the_caller(io) -> None:
-    """A lower limit of another caller ends no lease."""
+    """Callers give different limits for one name. A caller with a lower limit gets no permit, but
+    ends no lease that was granted with a higher limit."""
     granted = []
     for limit, permits in ((5, 3), (5, 3), (5, 2), (5, 1), (4, 1), (6, 1)):
         sem = Semaphore("weighed", limit, blocking=False)
@@ -201,7 +202,8 @@ async def test_permanent_lease_does_not_expire_and_ends_when_released_or_cleared
 
 @both
 async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> None:
-    """Ten hosts start a periodic job, and only one of them gets the permit."""
+    """Ten hosts start a periodic job at the same time. The first one gets the permit and releases
+    it, and the other nine get none."""
     lock, ran = Lock("period", min_hold=4.0, blocking=False, thread_local=False), list[Lease]()
 
     async def host() -> None:

@@ -23,7 +23,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
-        ["mine", "True"],  # after 4 s, because the child renewed its lease
+        ["mine", "True"],  # still held after 4 s: the child renews its lease of 3 s
         ["parent", "True", "True", "True", "True"],
         ["left", "False", "False"],
     ]
@@ -76,7 +76,7 @@ async def test_handle_lets_another_process_adopt_and_release_a_permit(io, view) 
     assert await io.do(Semaphore("handed", 1), "acquire", blocking_timeout=20)
 
 
-# Waiters that die or stop delay the rest of the queue by a few seconds in total.
+# If waiters die or are paused, the rest of the queue is delayed by a few seconds in total.
 
 #: Seconds by which all dead or paused waiters together may delay the next waiter. Each lease lasts
 #: ten minutes.
@@ -101,7 +101,7 @@ def test_dead_or_paused_waiters_delay_the_next_waiter_only_for_seconds(view, mod
         os.kill(holder.process.pid, signal.SIGKILL)
         for victim in victims:
             os.kill(victim.process.pid, what)
-        name.clear()  # end the holder's lease of ten minutes
+        name.clear()  # end the lease of the killed holder
         cleared = name.now()
         granted = int(last.line()[1])
         assert granted > fence and granted / 1000 - cleared < MOST * 1000

@@ -35,7 +35,7 @@ async def tried(io: Any, semaphore: Semaphore, permits: int = 1) -> Lease | None
 
 
 async def why(io: Any, **options: Any) -> str:
-    """Return the reason why a block of `exports(**options)` gets no permit."""
+    """Enter a block of `exports(**options)`, which must get no permit. Return the reason."""
     with pytest.raises(NotAcquired) as caught:
         async with io.entered(exports(**{"blocking": False, **options})):
             pytest.fail("granted")
@@ -44,9 +44,11 @@ async def why(io: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("share_limit", "limit", "tries"),
-    [  # `tries` is a list of requests: a share, `*PERMITS`, and `:REASON` if it is rejected
+    # Each word of `tries` is a request: its share, then `*PERMITS` if it asks for more than one,
+    # then `:REASON` if it should be rejected.
+    [
         (2, 3, "a a a:share b c:full"),
-        (2, 3, "- - -:share a"),  # `-`: a caller without a share
+        (2, 3, "- - -:share a"),  # `-`: a request without a share
         (3, 5, "a*2 a*2:share a a:share"),
         (9, 3, "a a a a:full"),
     ],
@@ -74,7 +76,8 @@ async def test_acquire_uses_the_callers_share_limit(io) -> None:
 
 @both
 async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
-    """After a wait in vain, the reason is also "share" if the share is at its limit."""
+    """If a caller has waited until its timeout, and the share is still at its limit, the reason is
+    also "share"."""
     assert await tried(io, exports("a")) and await tried(io, exports("a"))
     with pytest.raises(NotAcquired, match="all permits of the share are in use"):
         async with io.entered(exports("a", blocking=False)):
@@ -99,7 +102,7 @@ async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view)
 
 
 @both
-async def test_share_stays_in_use_during_adoption_and_min_hold_but_not_after_expiry(io) -> None:
+async def test_adopted_and_retained_permits_count_for_their_share_until_expiry(io) -> None:
     lease = await tried(io, exports("a", 1, timeout=1, renew=False))
     adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
     assert "share" == await why(io, share="a", share_limit=1)

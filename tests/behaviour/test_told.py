@@ -145,8 +145,8 @@ def beyond(raw: redis.Redis, lease: Lease) -> float:
 @pytest.mark.parametrize(("harm", "asked", "later"), [("late", 60, 20), ("hold", 6, 90)])
 @both
 async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm, asked, later):
-    """The renewal that was sent last counts, whether it is longer or shorter than the delayed
-    one."""
+    """Send `renew(asked)`, which the proxy delays, and then `renew(later)`. The lease lasts for
+    `later` seconds, whether this is more or less than `asked`."""
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm(harm, "renew")
     with ThreadPoolExecutor(1) as thread:
@@ -155,7 +155,7 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
             await until(io, lambda: bench.view().ends_in > 50)
         else:
             await until(io, lambda: bench.proxy.done)
-            assert lease.remaining <= 6  # the shorter renewal may run at any moment
+            assert lease.remaining <= 6  # the delayed `renew(6)` may run at any moment
         await io.do(lease, "renew", later)
         bench.proxy.let_go()
         with contextlib.suppress(Unavailable):

@@ -69,7 +69,8 @@ class View:
         return max(self.leases.values(), default=0.0)
 
     def renewals(self) -> Callable[[], bool]:
-        """Return a function that returns True if a lease was renewed after this call."""
+        """Return a function that tells whether a lease was renewed since `renewals()` was called.
+        It returns True if `end` is later than it was then."""
         before = self.end
         return lambda: self.end > before
 
@@ -116,7 +117,8 @@ class Counted:
 
     @property
     def by_clients(self) -> int:
-        """Number of commands that only clients send, because scripts call none of them."""
+        """Number of commands that clients sent. It counts only commands that no script calls, such
+        as EVALSHA and BLPOP."""
         names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
         return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
 
@@ -164,15 +166,16 @@ class Losses:
         self._thread.join()
 
     def of(self, lease: Any) -> float:
-        """Return the time at which both `on_lost` and `lease_lost` had been called for a lease, or
-        0."""
+        """Return the time at which the later one of `on_lost` and `lease_lost` was called for a
+        lease, in seconds of this machine's clock. Return 0 until both have been called."""
         calls, signals = self.calls[lease.token], self.signals[lease.token]
         assert len(calls) < 2 and len(signals) < 2, "a lost lease is reported once"
         return max(calls + signals) if calls and signals else 0.0
 
     def preceded(self, end: float, lease: Any) -> bool:
-        """Return True if `on_lost` and `lease_lost` were called before `end`, in ms of this
-        machine's clock. Tolerate that a busy machine wakes up each of three threads late."""
+        """Return True if `on_lost` and `lease_lost` were called for the lease before `end`, a time
+        in ms of this machine's clock. On a busy machine, each of three threads may wake up `late`
+        seconds late, so the calls may come later by three times `late`."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
     def _wake_up(self) -> None:

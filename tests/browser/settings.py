@@ -1,8 +1,9 @@
-"""Settings of the site for the browser, which the environment variables below change.
+"""Settings of the site for the browser. Two environment variables change them.
 
 SKIN: a theme of the admin (grappelli, unfold, or jazzmin), or `custom` for a custom AdminSite.
-Without SKIN, responses have a strict Content-Security-Policy. ADMIN_LANGUAGE: a language code. For
-example, ar is written from right to left.
+Without SKIN, responses have a strict Content-Security-Policy.
+
+ADMIN_LANGUAGE: a language code, by default en. Tests use ar, which is written from right to left.
 """
 
 import os

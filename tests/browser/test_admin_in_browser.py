@@ -22,7 +22,7 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 UNUSED = "No lock or semaphore was used"
 
 
-def test_list_refreshes_without_a_reload_and_limits_screen_reader_messages(viewer: Visitor) -> None:
+def test_list_refreshes_without_a_reload_and_rarely_alerts_screen_readers(viewer: Visitor) -> None:
     viewer.open()
     now = "Date.now = () => %d"
     viewer.run(f"window.still = true; {now % 10**12}")

@@ -144,8 +144,8 @@ def test_pages_have_no_axe_violations(
     check_pages(listing, widths, schemes)
 
 
-def test_content_fits_each_window_width_and_phones_show_rows_as_low_cards(listing: Visitor) -> None:
-    """The content has 300 pixels less than the window, because Django's sidebar is open."""
+def test_content_fits_each_window_width_and_rows_become_cards_on_phones(listing: Visitor) -> None:
+    """The sidebar of Django's admin is open, and takes 300 pixels of the window's width."""
     cell = "getComputedStyle(document.querySelector('#sync-names td[data-label]')).display"
     heights = "[...document.querySelectorAll('#sync-names tbody tr')].map((e) => e.offsetHeight)"
     for width, display in ((1280, "table-cell"), (820, "table-cell"), (390, "flex")):

@@ -1,2 +1,2 @@
-"""A Celery project for tests. Its workers are processes of their own, and its tasks write to a file
-what they do."""
+"""A Celery project for tests. Its workers are processes of their own. Its tasks record in a file
+what they have done."""
