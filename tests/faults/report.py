@@ -1,5 +1,7 @@
-"""Run the tests of all table rows of tests/faults/RESULTS.md, and write their results into the
-rows: `python -m tests.faults.report`. With `--print`, print the new page, and leave the file
+"""Run the tests that prove the table rows of tests/faults/RESULTS.md, and write the results into
+these rows.
+
+Usage: `python -m tests.faults.report`. With `--print`, print the new page, and leave the file
 unchanged.
 
 This program writes only the columns in COLUMNS. The other columns are written by hand.
@@ -61,7 +63,8 @@ def read(path: Path) -> list[Case]:
 
 
 def _outcome(element: ElementTree.Element) -> str:
-    """Return the outcome that a child element of a <testcase> means. Return "" if it means none."""
+    """Return the outcome for a child element of a <testcase>: "failed" or "skipped". Return "" if
+    the element is of another kind, such as <system-out>."""
     return {"failure": "failed", "error": "failed", "skipped": "skipped"}.get(element.tag, "")
 
 
@@ -75,7 +78,9 @@ def span(values: list[str]) -> str:
 
 
 def columns(tests: tuple[str, ...], cases: list[Case]) -> dict[str, str]:
-    """Return the text of each column in COLUMNS for a table row that these tests prove."""
+    """Return the text of each column in COLUMNS for one table row.
+
+    `tests`: the entries of PROOFS that prove the row. `cases`: the cases of all rows."""
     by_test = [[case for case in cases if case.proves(test)] for test in tests]
     mine = list(dict.fromkeys(case.node + case.parameters for some in by_test for case in some))
     all_of_them = [case for some in by_test for case in some]
@@ -95,7 +100,7 @@ def cells(line: str) -> list[str]:
 
 
 def filled(page: str, cases: list[Case]) -> str:
-    """Return the text `page` with new results in its table rows."""
+    """Return the text `page` with the results of `cases` in its table rows."""
     lines, head = [], list[str]()
     for line in page.splitlines():
         row = cells(line)

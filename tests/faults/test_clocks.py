@@ -34,7 +34,7 @@ class Shifted:
     def shift(self, seconds: float) -> None:
         self.shim.shift(seconds)
         client: redis.Redis = self.journal.client
-        client.ping()  # the server reads its clock once per event
+        client.ping()  # later commands see the new time
         assert abs(client.time()[0] - time.time() - seconds) < 5
 
 
@@ -108,7 +108,7 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
 
 
 def test_row_28_limit_holds_while_the_clock_jumps_back_and_forth(shifted) -> None:
-    """The journal checks that the limit holds and that fences grow."""
+    """`journal.check()` verifies that the limit was never exceeded, and that fences only grew."""
     stop, released = threading.Event(), list[int]()
 
     def work() -> None:

@@ -1,5 +1,5 @@
-"""The least ACL that docs/keys-and-permissions.md gives to a Redis user is enough for the library,
-which needs every rule in it."""
+"""The ACL in docs/keys-and-permissions.md is the least ACL for a Redis user of this library. The
+library works with it, and needs each of its rules."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ KEYS, CHANNELS = (f"{sign}{settings.PREFIX}:*" for sign in "~&")
 COMMANDS = " ".join(word for word in RULES if word.startswith("+"))
 LEAST = f"{KEYS} {CHANNELS} {COMMANDS}"
 
-#: Commands that the ACL allows, but that the function `core` may not need. `locks doctor` sends
-#: INFO. Health checks send PING. Clients of a database other than 0 send SELECT. A script calls
-#: EXISTS to detect a new holder that never claimed its permit. redis-py may send UNSUBSCRIBE. The
-#: other commands shorten the list of names once a minute.
+#: Commands that the ACL allows, but that the function `core` may not need:
+#: INFO: `locks doctor` sends it.
+#: PING: health checks send it.
+#: SELECT: clients of a database other than 0 send it.
+#: EXISTS: a script calls it to detect a new holder that never claimed its permit.
+#: UNSUBSCRIBE: redis-py may send it.
+#: Others: the library sends them to read the name registry, or once a minute to shorten it.
 BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE", "ZMSCORE"}
 BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
 
@@ -135,7 +138,7 @@ def test_behaviour_suite_passes_with_the_least_acl() -> None:
     assert 0 == done.returncode, done.stdout[-5000:]
 
 
-def test_waiters_without_channel_permissions_are_granted_and_doctor_reports_it(
+def test_waiters_are_granted_without_channel_permissions_which_doctor_reports(
     admin, limited
 ) -> None:
     """Without a wake-up, a waiter gets its grant when it asks again after a heartbeat interval."""

@@ -42,7 +42,8 @@ def log_of(server: RedisServer) -> Path:
 def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Any, figure: Any, cut: float
 ) -> None:
-    """Row 6 is the run in which the file is complete, so that no lease is lost."""
+    """`cut`: the lost part of the file, from 0 to 1. The run with 0 proves row 6: the file is
+    complete, so no lease is lost."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
     # The leases that were released before the crash also leave fences in the file.
@@ -76,9 +77,9 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
 def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Any, figure: Any
 ) -> None:
-    # While the server loads, it answers clients only once per 1,000 commands. With a
-    # `key-load-delay` of -4, it sleeps for about 60 µs after every 4 commands. So loading takes
-    # long, but the server answers many times during one attempt of a call.
+    # A loading server answers clients once per 1,000 commands that it has loaded. A
+    # `key-load-delay` of -4 means that it sleeps for about 60 µs after every 4 commands. Then
+    # loading takes long, but the server answers many times during one attempt of a call.
     commands, delay = 800_000, -4
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
@@ -93,8 +94,7 @@ def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     server.config["key-load-delay"] = delay
     server.restart(wait=False)
     watch, errors = within(), list[Unavailable]()
-    # Repeat the call, because its last attempt may have too little time left for the reply
-    # "loading".
+    # The last attempt of a call may end before the reply "loading" arrives. If so, repeat the call.
     while not errors or errors[-1].maybe_executed or "loading" not in str(errors[-1]):
         # The new alias has no connection from before the crash, so its first request was not
         # executed.

@@ -73,8 +73,8 @@ def test_token_is_never_shown_in_full(raw: redis.Redis, caplog: Any) -> None:
 
 
 def test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell() -> None:
-    """Data from Redis, headers, and handles is parsed as JSON or split text. `locks run` starts a
-    program with its arguments."""
+    """The library parses data from Redis, headers, and handles as JSON, or splits it as text.
+    `locks run` starts a program with a list of arguments."""
     modules = {"pickle", "marshal", "shelve", "dill", "yaml", "xml", "tempfile", "telnetlib"}
     calls = {"eval", "exec", "compile", "__import__"}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -114,7 +114,8 @@ HEADER = st.text(st.characters(max_codepoint=255), max_size=80) | st.lists(
 
 @semaphore_required("fuzz", limit=1, key="ip")
 def nested(request: Any) -> HttpResponse:
-    """While `request` holds its permit, handle `request.inside`. Respond with its status code."""
+    """While `request` holds its permit, handle the request `request.inside`, if there is one. Put
+    the status code for the inner request into the response."""
     inside = getattr(request, "inside", None)
     return HttpResponse(nested(inside).status_code if inside else "")
 

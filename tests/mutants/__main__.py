@@ -37,7 +37,7 @@ def sources() -> dict[Path, str]:
 class Mutant:
     """A defect: `instead` replaces `text`, which must occur exactly once in the package.
 
-    `test`: the file below tests/ whose tests must detect the defect."""
+    `test`: the path, relative to tests/, of the file whose tests must detect the defect."""
 
     def __init__(self, name: str, test: str, text: str, instead: str) -> None:
         self.name, self.test, self.text, self.instead = name, test, text, instead
@@ -51,7 +51,8 @@ class Mutant:
 
     @property
     def area(self) -> str:
-        """The folder of the package that contains `text`, or "top" for a file in no such folder."""
+        """The subfolder of the package whose file contains `text`. "top" for a file that is
+        directly in the package."""
         folder = self.path().parts[1]
         return "top" if "." in folder else folder
 
@@ -86,9 +87,11 @@ class Mutant:
 
 
 def read() -> list[Mutant]:
-    """Return the mutants of mutants.diff. A line `## FILE` names the file below tests/ that finds
-    the mutants after it. A line `# NAME` begins a mutant: its lines with `-` are the text in the
-    package, and those with `+` replace it."""
+    """Return the mutants of mutants.diff.
+
+    A line `## FILE` names a test file, relative to tests/. Its tests must detect the mutants that
+    follow, up to the next `##` line. A line `# NAME` begins a mutant. The `-` lines after it are
+    the original code of the package. The `+` lines are the code that replaces it."""
     found, test = list[tuple[str, str, list[str], list[str]]](), ""
     for line in Path(__file__).with_name("mutants.diff").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

@@ -64,7 +64,7 @@ def gated(view):
 
 
 class Open(APIView):
-    """A view without a decorator. Tests limit it by ENDPOINTS."""
+    """A view without a decorator. Tests limit it with the setting ENDPOINTS."""
 
     def get(self, request):
         return Response({"ok": True})
@@ -92,7 +92,7 @@ class Problem(JSONRenderer):
 
 
 def format_error(error, context):
-    """An EXCEPTION_HANDLER of a project, with its own error format."""
+    """The setting EXCEPTION_HANDLER of a project that formats errors in its own way."""
     response = exception_handler(error, context)
     details = {"error": response.data["detail"], "code": error.get_codes()}
     response.data = {"ok": False, "action": getattr(context["view"], "action", None), **details}

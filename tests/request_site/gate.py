@@ -19,8 +19,8 @@ TICK = 0.02
 
 
 def ask(command, what, name, *args):
-    """Send a Redis command for the key of `what`, such as "gate", and `name`. The Redis user has
-    all permissions."""
+    """Send a Redis command, with all permissions. Its key is made of `what`, such as "gate", and
+    `name`."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
     with redis.Redis.from_url(url, decode_responses=True) as db:
         return db.execute_command(command, f"{settings.PREFIX}:{what}:{name}", *args)
@@ -31,8 +31,8 @@ def open_gate(name):
 
 
 def while_shut(name):
-    """Yield again and again until the gate is open, for at most `MAX_WAIT` seconds. If `name` is
-    None, don't yield."""
+    """Yield while the gate `name` is shut, for at most `MAX_WAIT` seconds. The caller has to sleep
+    after each yield. If `name` is None, don't yield."""
     end = time.monotonic() + MAX_WAIT
     while name and not ask("EXISTS", "gate", name) and time.monotonic() < end:
         yield
@@ -40,7 +40,8 @@ def while_shut(name):
 
 @contextmanager
 def inside(name, client=""):
-    """Count a request as inside during the block. Record its arrival and the highest count."""
+    """Count a request as inside during the block. Record its arrival, and the highest number of
+    requests that were inside at the same time."""
     number = ask("INCR", "inside", name)
     record_arrival(name, client)
     ask("ZADD", "peak", name, "GT", number, "peak")

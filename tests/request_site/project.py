@@ -30,8 +30,8 @@ WAYS = ("decorator", "mixin", "middleware")
 
 
 def as_param(*cases: tuple[str, bool]) -> Any:
-    """Return a mark that runs a test once for each pair (way, asgi), with a Project made of the
-    pair."""
+    """Return a mark that runs a test once for each of `cases`. The fixture `project` is then a
+    Project with this way and asgi."""
     ids = [f"{way}-{'async' if asgi else 'sync'}" for way, asgi in cases]
     return pytest.mark.parametrize("project", cases, ids=ids, indirect=True)
 
@@ -141,14 +141,14 @@ class Project:
         self.settings.REDIS_SYNC = {**self.settings.REDIS_SYNC, **sync}
 
     def with_middleware(self, **sync: Any) -> None:
-        """Add the middleware, and options to REDIS_SYNC."""
+        """Add the library's middleware to MIDDLEWARE, and the options `sync` to REDIS_SYNC."""
         if MIDDLEWARE not in self.settings.MIDDLEWARE:
             self.settings.MIDDLEWARE = [*self.settings.MIDDLEWARE, MIDDLEWARE]
         self.configure(**sync)
 
     def limit(self, at: str = "home", body: Callable[[Any], Any] = stay, **options: Any) -> None:
-        """Serve the sync view `body` at the path /`at`/. Its limit has the options ONE and
-        `options`."""
+        """Serve the sync view `body` at the path /`at`/, with a limit. The options of the limit are
+        those in ONE, replaced or extended by `options`."""
         options = {**ONE, **options}
         view = async_view(body) if self.asgi else body
         if self.way == "decorator":
@@ -197,7 +197,7 @@ def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
 
 @contextlib.contextmanager
 def received(signal: Any) -> Iterator[list[dict[str, Any]]]:
-    """Yield the arguments of each signal that is sent during the block."""
+    """Yield a list. During the block, add the arguments of each `signal` to it."""
     found: list[dict[str, Any]] = []
 
     def receiver(**arguments: Any) -> None:
@@ -235,7 +235,7 @@ def facts(name: str = "one", *words: str) -> list[dict[str, Any]]:
 
 
 def key_in(name: str) -> str:
-    """Return the only key of a policy."""
+    """Return the key of the policy `name`, which must have been used with only one key."""
     (key,) = eventually(lambda: [one["key"] for one in facts(name) if one["key"] is not None])
     return str(key)
 
