@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: Constants in ticks of 0.5 ms. They test that local expiry is never later than the lease's end on
-#: the server, although scripts round times to whole ms.
+#: The time constants, in ticks of 0.5 ms. Scripts round times to whole ms, which is two ticks. With
+#: these constants, the checker finds out whether a local expiry is ever later than the lease's end
+#: on the server.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 

@@ -42,7 +42,8 @@ def weight(permits: int) -> int:
 def used(facts: Facts, now: float, share: str | None = None) -> int:
     """Return the number of permits that are in use at `now` (in ms).
 
-    If `now` is -1, count expired leases too. If `share` is given, count only its leases."""
+    If `now` is -1, count expired leases too. If `share` is given, count only leases of this
+    share."""
     records = (facts.records[t] for t, end in facts.leases.items() if end > now)
     return sum(weight(one.permits) for one in records if share is None or one.share == share)
 
@@ -56,7 +57,7 @@ def fits(facts: Facts, token: str, taken: int, now: float) -> bool:
 
 
 def within(facts: Facts, token: str, now: float) -> bool:
-    """Return True if the limit of its share allows the permits of the waiter `token`."""
+    """Return True if the waiter `token` can get its permits within the limit of its share."""
     record = facts.records[token]
     if record.share is None or not record.bound:
         return True
@@ -68,7 +69,8 @@ def first_in_queue(facts: Facts) -> str | None:
 
 
 def is_alive(facts: Facts, token: str, now: float) -> bool:
-    """Return True if neither a waiter nor its event loop has missed its heartbeat deadline."""
+    """Return True if no heartbeat deadline has passed: neither that of the waiter `token` nor, in
+    async code, that of its event loop."""
     record = facts.records.get(token)
     group = record.channel if record and record.channel != "-" else token
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
@@ -113,15 +115,16 @@ def _check_shares(facts: Facts) -> None:
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
-    """Return the ticket of the waiter of `share` that left the queue without a lease.
+    """Return the ticket of the waiter of `share` that left the queue between `old` and `new`.
 
-    The next waiter of the share gets this ticket. Return infinity if no waiter left."""
+    Ignore a waiter that left with a lease. If a waiter left without one, the next waiter of the
+    share gets its ticket. Return infinity if none left."""
     gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
     return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
 
 
 class Checker:
-    """Explores one setting. If `sample` is N > 0, liveness is checked from every N-th state."""
+    """Explores one setting. `sample`: N to check liveness from every N-th state, 0 for no check."""
 
     def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
         self.world, self.setting, self.sample = World(protocol, setting), setting, sample
@@ -191,7 +194,7 @@ class Checker:
             permits = int(said.get("permits", 0))
             if record:  # the values of the caller's first request
                 share, bound, permits = record.share, record.bound, record.permits
-            # A `giveup` doesn't remove expired leases, so they still count.
+            # `release` in mode "giveup" doesn't remove expired leases, so they still count.
             use = used(old, -1 if ran.verb == "release" else now, share)
             full = f"{ran.token} was rejected while its share had permits left"
             assert use + permits > bound, full
@@ -352,7 +355,8 @@ class Checker:
 
 
 class _Fair:
-    """A deterministic run from `state`, without further faults. Each holder releases its lease."""
+    """A deterministic run from `state`. No further fault happens, and each holder releases its
+    lease."""
 
     def __init__(self, world: World, state: State) -> None:
         self.world, self.steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
@@ -420,7 +424,8 @@ class _Fair:
 
 
 def _lines(steps: Iterable[tuple[Label, State]]) -> str:
-    """Return a line for each step, with the tick, what happens, and the number of the client."""
+    """Return a line for each step. It has the tick after the step, what happened, and the number of
+    the client."""
     return "\n".join(f"  {state.now:>3}  {' '.join(map(str, label))}" for label, state in steps)
 
 

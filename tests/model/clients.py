@@ -1,8 +1,8 @@
 """The model's clients, which run the plans of the package.
 
-A plan is a generator, and Python can't copy a generator. So a client's state is stored as the list
-of its inputs, and each further step replays them. Two states are merged if the local variables of
-their generators are equal.
+A plan is a generator, and Python can't copy a generator. So the model stores the state of a client
+as the list of all inputs of its plan. To reach the next state, it runs a new plan with these
+inputs. Two states are merged if the local variables of their generators are equal.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def protocol(
 ) -> Protocol:
     """Return a protocol whose ticks last `micros` µs.
 
-    `lua`: texts of the scripts with their replacements. `ticks`: other values of constants."""
+    `lua`: pieces of the scripts to replace, each with its replacement. `ticks`: values in ticks of
+    the time constants that differ from TICKS."""
     times = {**TICKS, **ticks}
     constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
     return Protocol(planted(lua, constants), constants, micros)
@@ -78,11 +79,17 @@ def protocol(
 class Spec:
     """The behavior of a client: acquire, hold, renew, release, and repeat this `turns` times.
 
-    All times are in ticks. `renew`: lease durations of its renewals. `keep`: lease durations of the
-    renewals by its renewal thread, which may overlap other requests. `share`: True for a writer
-    that becomes a reader before its release. `begins`: the last tick at which it may begin. `loop`:
-    clients with the same number share an event loop, and die together. `tenant`: its share.
-    `bound`: the limit of its share, or 0.
+    All times are in ticks.
+
+    - `lease`: lease duration. `patience`: how long the client waits for a permit.
+    - `renew`: lease durations of the renewals that the plan sends.
+    - `keep`: lease durations of the renewals that the renewal thread sends. They may overlap with
+      other requests.
+    - `share`: True for a writer that becomes a reader before its release.
+    - `hold`: `min_hold` of the release.
+    - `loop`: clients with the same number share an event loop, and die together.
+    - `begins`: the last tick at which the client may begin.
+    - `tenant`: the share of the client, or "". `bound`: the limit of this share, or 0.
     """
 
     lease: float = 4
@@ -133,11 +140,11 @@ class Client:
     index: int
     protocol: Protocol
     made: int = 0
-    grant: Any = None  # the lease, which the client treats as held until its local expiry
-    belief: Any = None  # the local expiry of the lease
+    grant: Any = None  # the current lease, or None
+    belief: Any = None  # its local expiry, until which the client treats the lease as held
     renewals: int = 0
-    kept: int = 0  # number of renewals by the renewal thread
-    keeping: Any = None  # the unanswered renewal of the renewal thread
+    kept: int = 0  # number of renewals that the renewal thread has sent
+    keeping: Any = None  # the renewal thread's request that is not yet answered
     debts: list[Any] = field(default_factory=list)  # undo requests that are not yet sent
     closed: list[str] = field(default_factory=list)  # tokens of ended acquires
     ended: str = ""  # result of the latest acquire
@@ -234,7 +241,8 @@ class Client:
         self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
-        """Process the answer to the renewal of the renewal thread, or None if no answer came."""
+        """Process the answer to the last request of the renewal thread. `answer`: the reply, or
+        None if no reply came."""
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
@@ -259,13 +267,14 @@ _SKIPPED = (
 
 
 def _still(value: Any) -> Any:
-    """Return a hashable form of a local variable, by which states of a client are compared."""
+    """Return a hashable form of the value of a local variable. Two states of a client are compared
+    by these forms."""
     if value is None or isinstance(value, (str, int, bool)):
         return value
     if type(value) is float:
         return round(value, 6)
     if type(value).__name__ == "AcquireRequest":
-        return _still(value.give_up_at)  # all other fields are equal in all states of a client
+        return _still(value.give_up_at)  # the other fields never change
     if isinstance(value, tuple | list):
         return tuple(map(_still, value))
     if isinstance(value, _SKIPPED):
@@ -278,7 +287,8 @@ def _still(value: Any) -> Any:
 
 
 def _stack(generator: Any) -> tuple[Any, ...]:
-    """Return the position and local variables of a generator, and of those it yields from."""
+    """Return the position and the local variables of a generator, and of each generator to which it
+    delegates with `yield from`."""
     frames = []
     while isinstance(generator, GeneratorType):
         frame = generator.gi_frame
@@ -294,14 +304,14 @@ class Node(NamedTuple):
     """A state of one client. `step`: the step that its plan has yielded, or None at its end."""
 
     step: Any
-    token: str  # of the latest acquire
-    believed: tuple[str, int, float, int] | None  # token, fence, local expiry, permits
+    token: str  # the token of the latest acquire
+    believed: tuple[str, int, float, int] | None  # the lease: token, fence, local expiry, permits
     debts: tuple[Any, ...]
     closed: frozenset[str]
     ended: str
-    phase: str  # idle, acquiring, or holding
+    phase: str  # "idle", "acquiring", or "holding"
     keeps: bool
-    keeping: Any  # the unanswered renewal of its renewal thread
+    keeping: Any  # the renewal thread's request that is not yet answered
 
 
 class Lives:
@@ -318,9 +328,16 @@ class Lives:
     def send(self, node: int, given: tuple[Any, ...]) -> int:
         """Return the number of the state that follows the state `node` after the input `given`.
 
-        Inputs of the plan: ("answer", reply, sent, received), ("fail", why, at), ("cancel",), and
-        ("say", answer). Inputs of the renewal thread: ("keep", now), ("heard", reply, sent,
-        received), and ("missed",)."""
+        Inputs of the plan:
+        - ("answer", reply, sent, received): the reply to its request, with the times of both.
+        - ("fail", why, at): its request failed. `why`: as in `plans.Failure`.
+        - ("cancel",): raise Cancelled.
+        - ("say", answer): the answer to `Begin` or `Hold`.
+
+        Inputs of the renewal thread:
+        - ("keep", now): send the next renewal.
+        - ("heard", reply, sent, received): the reply to it.
+        - ("missed",): no reply came."""
         key = (node, given)
         found = self._next.get(key)
         if found is None:

@@ -12,8 +12,9 @@ from .world import Setting
 class Defect(NamedTuple):
     """A defect of the scripts, with a setting in which it breaks an invariant.
 
-    `found`: pattern of the checker's message. `changes`: texts of the scripts with their
-    replacements. `kinds`: kinds of the one fault in a run. If it is empty, a run has no fault.
+    `found`: a pattern that the checker's message matches. `changes`: pieces of the scripts to
+    replace, each with its replacement. `kinds`: the possible kinds of the only fault in a run. If
+    `kinds` is empty, a run has no fault.
     """
 
     found: str

@@ -31,8 +31,8 @@ setmetatable(_G, {
 """
 
 
-#: `_DENIED`: commands that fail while the memory is full, unless the script has already written.
-#: `WRITES`: all commands that write.
+#: `_DENIED`: while the memory is full, these commands fail, unless the same script has already
+#: written something. `WRITES`: all commands that write.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 _EMPTY: dict[str, type[Any]] = {"h": dict, "z": dict, "l": list}
@@ -267,10 +267,10 @@ class Store:
         return len(self._between(key, low, high))
 
     def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Return the members from `low` to `high`, with their scores, which must be equal.
+        """Return the members between two bounds, with their scores. All scores must be equal.
 
-        `low`: "[" and the first member, "(" and the member before it, or "-". `high`: "(" and the
-        member after the last one, or "+"."""
+        `low`: "[MEMBER" to include this member, "(MEMBER" to exclude it, or "-" for no bound.
+        `high`: "(MEMBER" to exclude this member, or "+" for no bound."""
         assert low[0] in "[(-" and high[0] in "(+", (low, high)
         rows = [row for row in self._order(key) if high == "+" or row[0] < high[1:]]
         return [row for row in rows if row[0] > low[1:] or (low[0] == "[" and row[0] == low[1:])]
@@ -344,9 +344,9 @@ def _reply(value: Any) -> Any:
 
 
 def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, str]:
-    """Return the text of each script, with each key of `lua` replaced by its value.
+    """Return the text of each script by name. In each text, replace each key of `lua` by its value.
 
-    Raise LookupError if no script contains a key of `lua`."""
+    Raise LookupError if `lua` has a key that no script contains."""
     lost, texts = set(lua), dict[str, str]()
     for verb in scripts.NAME_SCRIPTS:
         text = scripts.with_functions(scripts.read(verb))
@@ -362,5 +362,6 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
 
 @cache
 def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
-    """Return the scripts with replacements: pairs of a text and the text that replaces it."""
+    """Return the scripts with replacements. `lua`: pairs of a piece to replace and its
+    replacement."""
     return Scripts(planted(dict(lua), scripts.CONSTANTS))

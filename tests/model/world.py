@@ -26,8 +26,9 @@ class Setting:
     """The clients, ticks, faults, and operator actions of an exploration.
 
     `horizon`: number of ticks. `faults`: maximum number of faults in a run. `kinds`: the kinds of
-    faults, as words. `operations`: actions that an operator may take in this order, each at most
-    once. An action is (how, value) for the script `operate`, or ("clear", "").
+    faults, as words, for example "lose delay". `operations`: the actions of an operator. A run has
+    the first N of them in this order, for any N. An action is (how, value) for the script
+    `operate`, or ("clear", "").
     """
 
     name: str
@@ -41,10 +42,15 @@ class Setting:
 class Client(NamedTuple):
     """The state of a client. `node`: its number in `Lives`. `mode`: live, paused, or dead.
 
-    `lanes`: what the plan waits for, and what the renewal thread waits for. Each is ("sent", at,
-    slow), ("reply", at, reply), ("wait", at, due), ("sleep", at, due), or None. `at` and `due` are
-    ticks. `early`: messages that arrived before the client waited for them. `debts`: undo requests
-    that are not yet sent.
+    `early`: messages that arrived before the client waited for them, as (token, message). `debts`:
+    undo requests that are not yet sent. `lanes`: what the plan waits for, and what the renewal
+    thread waits for. `at`: the tick at which it began to wait. Each lane is one of these:
+
+    - ("sent", at, slow): the server has to run its request. `slow`: True if the request is delayed.
+    - ("reply", at, reply): the reply is on its way.
+    - ("wait", at, due): the plan waits for a wake-up message until the tick `due`.
+    - ("sleep", at, due): the plan sleeps until the tick `due`.
+    - None: it waits for nothing.
     """
 
     node: int = 0
@@ -57,10 +63,14 @@ class Client(NamedTuple):
 class State(NamedTuple):
     """The state of the server, the network, and all clients.
 
-    `server`: the number of the server's data. `loose`: what is on the network besides `lanes`: a
-    delayed request ("run", client, verb, argv), an abandoned BLPOP ("pop", token, due), or a
-    published message ("push", client, token, element, late). `operated`: number of operator actions
-    so far. `top`: the largest fence so far. `full`: True if the memory is full.
+    `now`: the tick. `server`: the number of the server's data. `faults`: number of faults that may
+    still happen. `operated`: number of operator actions so far. `top`: the largest fence so far.
+    `cleared`: tokens that an operator has cleared. `full`: True if the memory is full. `loose`:
+    what is on the network, and not in a lane of a client:
+
+    - ("run", client, verb, argv): a delayed request. Its client no longer waits for the reply.
+    - ("pop", token, due): a BLPOP for which its client no longer waits.
+    - ("push", client, token, element, late): a published message. `late`: True if it is delayed.
     """
 
     now: int
@@ -101,7 +111,8 @@ class Facts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a script, with the numbers of the server's data before and after it."""
+    """One run of a script. `before`, `after`: the numbers of the server's data before and after the
+    run."""
 
     verb: str
     argv: tuple[Any, ...]
@@ -128,8 +139,8 @@ def _record(text: str) -> Record:
     bound, share = "0", None
     if more and more[0].startswith("/"):
         _, bound, share = more[0].split("/")
-    number = int(fence) if fence.isdigit() else -1  # -1 is never a valid fence
-    # `state` is a letter. The number of the newest renewal follows it.
+    number = int(fence) if fence.isdigit() else -1  # no valid fence is -1
+    # `state`: the letter of the state, and the number of the newest renewal.
     return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
 
 
@@ -191,7 +202,9 @@ class World:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
     def _execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
-        """Run a script. Return the number of the new data, the reply, and published messages."""
+        """Run a script on the data `server` at the tick `now`. `full`: True if the memory is full.
+
+        Return the number of the new data, the reply, and the published messages."""
         key = (server, now, verb, argv, full)
         found = self._runs.get(key)
         if found is None:
@@ -205,7 +218,8 @@ class World:
         return found
 
     def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
-        """Run a script, and deliver its wake-up messages. Return the new state and the run."""
+        """Run a script, and deliver its wake-up messages to BLPOPs. Put its published messages on
+        the network. Return the new state and the run."""
         before = state.server
         server, reply, published = self._execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
@@ -272,7 +286,7 @@ class World:
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
         """Give the input `given` to a client, and then begin the next step in this lane.
 
-        Lane 0 is that of the plan, and lane 1 that of the renewal thread."""
+        `lane`: 0 for the plan, 1 for the renewal thread."""
         client, lives, now = state.clients[index], self.lives[index], state.now
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
@@ -318,7 +332,8 @@ class World:
     # Steps
 
     def steps(self, state: State) -> Steps:
-        """Yield each possible step, with its label, the state after it, and the script that ran."""
+        """Yield each possible step: its label, the state after it, and the run of a script or
+        None."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -339,7 +354,8 @@ class World:
                 if kind == "sent" and not doing[2]:
                     yield self._executed(state, index, lane)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # The server (in async code, a timer) ends the wait of a paused client too.
+                    # The wait of a paused client ends too: the server, or in async code a timer,
+                    # ends it.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     yield ("waited until its timeout", index), _lane(state, index, 0, done), None
                 elif kind == "reply" and live:
@@ -455,7 +471,7 @@ class World:
     def _faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
         """Yield the faults that can happen to the request or wait of a lane.
 
-        Requests of the renewal thread can be delayed, and their replies can be lost."""
+        The renewal thread has only two faults: a delayed request, and a lost reply."""
         client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
         adrift = self._adrift(state, index, lane)
         if kind == "sent":
@@ -479,7 +495,8 @@ class World:
             yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
 
     def _adrift(self, state: State, index: int, lane: int) -> State:
-        """Move the request or the BLPOP of a lane to `loose`: its client no longer waits for it."""
+        """Move the request or the BLPOP of a lane to `loose`, because its client no longer waits
+        for it. The lane itself is not changed."""
         client, spec = state.clients[index], self.setting.clients[index]
         step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
         if kind == "sent":
