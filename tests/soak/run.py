@@ -42,7 +42,8 @@ CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: Seconds in which all keys must expire after the last call. Each lease, waiter, and tombstone
 #: expires earlier.
 SETTLE = 20.0
-#: Last parts of the keys that may exist after their names expired, or that several names share.
+#: Keys with these last parts may be left: they last longer than their names, or several names share
+#: them.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
@@ -50,11 +51,15 @@ LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch
 class Outcome:
     """The result of a soak.
 
-    `journal`: counts of the events in the journals. `violations`: errors that the checker of
-    journals found. `believers`: number of exclusive leases. `overlapping`: a text for each two
-    exclusive leases that were treated as held at the same time. `residue`: keys that did not
-    expire. `stuck`: number of processes that did not end. `gone`: number of grants that were lost
-    with the data of a server."""
+    - `journal`: counts of the events in the journals.
+    - `violations`: errors that the checker of journals found.
+    - `believers`: number of exclusive leases that their holders recorded.
+    - `overlapping`: a text for each pair of exclusive leases that were treated as held at the same
+      time.
+    - `unexpected`: tracebacks of errors that processes did not expect.
+    - `residue`: keys that did not expire.
+    - `stuck`: number of processes that did not end.
+    - `gone`: number of grants that were lost with the data of a server."""
 
     seed: int
     seconds: float = 0.0
@@ -132,7 +137,8 @@ class Side:
             self.replay.forget()
 
     def lost(self) -> None:
-        """Check the entries that were written before the server lost its data. Add a note."""
+        """Check the journal entries from before the server lost its data. Count the leases that
+        were lost, and add the note "wiped" to the journal."""
         for entry in self.journal.take():
             self.replay.take(entry)
         self.gone += sum(end > self.replay.us / 1000 for end in self.replay.leases())
@@ -162,7 +168,8 @@ class Side:
 
 
 class Chaos:
-    """Causes random faults. Each fault is a method, and `counts` counts its return values."""
+    """Causes random faults. Each fault is a method that returns the name of what it did, or None if
+    it did nothing. `counts`: how often each name was returned."""
 
     def __init__(self, sides: list[Side], chance: random.Random, spawn: Callable[[], Any]) -> None:
         self.sides, self.chance, self.spawn = sides, chance, spawn
@@ -304,7 +311,7 @@ def soak(seconds: float, seed: int) -> Outcome:
 def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
-    clock = None if reason() else Clock(folder)  # None without a C compiler
+    clock = None if reason() else Clock(folder)  # None if this machine can't move clocks
     moved = {} if clock is None else {"environment": clock.environment}
     kept = stack.enter_context(RedisServer(config=file))
     forgetful = stack.enter_context(RedisServer(**moved))
@@ -383,8 +390,8 @@ def _settle(sides: list[Side]) -> list[str]:
 
 
 def overlaps(path: str) -> tuple[int, list[str]]:
-    """Read the records of exclusive leases in the file `path`. Return their number, and a text for
-    each two leases that were treated as held at the same time."""
+    """Read the records of exclusive leases in the file `path`. Return the number of records, and a
+    text for each pair of leases that were treated as held at the same time."""
     seen: dict[str, list[tuple[int, float, float]]] = {}
     for line in Path(path).read_text().splitlines():
         alias, name, fence, first, last = line.split()

@@ -1,9 +1,12 @@
 """A process of the soak: it acquires, holds, and releases leases in threads and tasks.
 
-Usage: `python -m tests.soak.work SEED SECONDS LOG [mortal]`. All processes append to the file LOG.
-Each holder of an exclusive name writes a line `alias name fence first last`: the first and the last
-time at which the holder treated its lease as held. `last` must be earlier than the `first` of each
-holder with a larger fence.
+Usage: `python -m tests.soak.work SEED SECONDS LOG [mortal]`. With `mortal`, the soak may kill the
+process.
+
+All processes append to the file LOG. Each holder of an exclusive name writes a line
+`ALIAS NAME FENCE FIRST LAST`. FIRST and LAST are the first and the last time at which the holder
+treated its lease as held. LAST must be earlier than FIRST of each holder of this name with a larger
+fence.
 """
 
 from __future__ import annotations
@@ -48,9 +51,12 @@ EXPECTED = (LeaseLost, NotAcquired, Unavailable)
 
 
 class Kind(NamedTuple):
-    """A primitive that the soak uses. `make`: returns it for a cache alias. `alone`: True if it is
-    exclusive. `portable`: True if its leases may be detached. `mortal`: True if processes that the
-    soak kills also use it."""
+    """A primitive that the soak uses.
+
+    `make`: a function of a cache alias that returns the primitive. `permits`: the numbers of
+    permits that an acquire may ask for. `alone`: True if the primitive is exclusive. `portable`:
+    True if its leases may be detached. `mortal`: True if processes that the soak kills may use
+    it."""
 
     make: Callable[[str], Any]
     permits: tuple[int, ...] = (1,)
@@ -98,14 +104,15 @@ class Turn:
         self.permits, self.patience = chance.choice(self.kind.permits), chance.choice(PATIENCE)
         self.hold = chance.choice((0.0, 0.001, 0.003, 0.003, 0.01))
         if chance.random() < 0.01:
-            self.hold = chance.choice((0.4, 0.4, 2.5))  # longer than the timeout of some leases
+            self.hold = chance.choice((0.4, 0.4, 2.5))  # some leases expire within this time
         self.extra = chance.choice(("", "", "", "", "renew", "owned", "handle", "again", "drop"))
         if self.extra == "drop" and (chance.random() > 0.05 or not self.kind.mortal):
             self.extra = ""
         self.fence, self.first, self.last = 0, 0.0, 0.0
 
     def look(self, lease: Lease) -> None:
-        """If the lease is treated as held, record the time."""
+        """If this process treats the lease as held, record the current time as `last`, and as
+        `first` if there is none yet."""
         now = time.monotonic()
         if lease.held:
             self.fence, self.first, self.last = lease.fence, self.first or now, now

@@ -23,12 +23,13 @@ from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View
 
-#: Special replies of a front. SILENCE keeps the client waiting, and CUT closes its connection.
+#: Special replies of a front. SILENCE: send no reply, but leave the connection open. CUT: close the
+#: connection.
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The name of each script by its SHA and by its source. A journal changes the source, so a script
-#: can have several entries.
+#: The name of each script, by SHA and also by source text. A journal changes the source text of a
+#: script, so each of its versions has two entries.
 _scripts: dict[str, str] = {}
 
 
@@ -47,9 +48,10 @@ class Impatient(Lock):
 
 
 class Command(list[str]):
-    """The words of a Redis command that a front received on connection number `connection`.
+    """The words of a Redis command that a front received.
 
-    `verb`: the name of the script that the command runs, or the command's first word."""
+    `connection`: the number of the client's connection. `verb`: the name of the script that an EVAL
+    or EVALSHA runs. For other commands, the first word in lower case."""
 
     connection = 0
 
@@ -87,9 +89,15 @@ class Front:
     def answer(self, verb: str, reply: Any, times: int = 10**9) -> None:
         """Answer the next `times` commands `verb` with `reply`, instead of forwarding them.
 
-        `verb`: the name of a script or of a Redis command. `reply`: a list of texts, a text such as
-        "+OK" or "-ERR no", bytes as they are sent, SILENCE, CUT, or a function that gets the
-        command and `forward()` and returns any of these.
+        `verb`: the name of a script or of a Redis command. `reply` is one of these:
+
+        - a list of texts
+        - a text such as "+OK" or "-ERR no"
+        - bytes, which are sent unchanged
+        - SILENCE or CUT
+        - None: forward the command
+        - a function of the command and of `forward`, which returns one of these. `forward()` sends
+          the command to the real server, and returns the bytes of its reply.
         """
         self._replies.setdefault(verb, []).extend([reply, times])
 
@@ -199,8 +207,8 @@ class Front:
         return reply
 
 
-#: First bytes of the replies that begin with their length in bytes: a string, and in RESP3 also a
-#: verbatim string and an error.
+#: The first bytes of the replies that give their length in bytes: `$` for a string, and in RESP3
+#: also `=` for a verbatim string and `!` for an error.
 BULK = (b"$", b"=", b"!")
 
 

@@ -78,11 +78,11 @@ class _Token:
     channel: str = "-"  # channel of the caller's event loop; "-" in sync code
     share: str = ""
     bound: float = math.inf  # limit of the share
-    known: bool = False  # True after an entry for an acquire of the token
+    known: bool = False  # True if the replay has seen an acquire of the token
     fence: int = 0
     nth: int = 0  # number of the newest renewal
-    ended: str = ""  # why the token has ended, for example "released"; "" if it has not
-    ended_in: int = 0  # epoch in which the token ended; a restart or a flush begins an epoch
+    ended: str = ""  # how the token has ended, for example "released"; "" if it has not
+    ended_in: int = 0  # number of the epoch in which it ended; each restart or flush begins one
     unclaimed: bool = False
 
     @property
@@ -106,10 +106,10 @@ class _Name:
         self.leases: dict[str, float] = {}  # token -> end of its lease in ms
         self.deadlines: dict[str, float] = {}
         self.packed: Packed | None = None  # the compact state
-        self.expanding: tuple[str, float] | None = (
-            None  # the lease that this expansion writes again
-        )
-        self.channels: set[str] = set()  # channels of event loops, which also have deadlines
+        #: While a script expands the name: the token and the end of the lease in the compact state,
+        #: which the script writes again.
+        self.expanding: tuple[str, float] | None = None
+        self.channels: set[str] = set()  # of event loops, which have heartbeat deadlines too
         self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
@@ -133,7 +133,8 @@ class _Name:
             self.loose(token)
 
     def members(self, key: str) -> Any:
-        """Return the members of a key. Return True for `info`, whose fields aren't replayed."""
+        """Return the members of a key. For `info`, return True, because the replay doesn't know its
+        fields."""
         contents = {"leases": self.leases, "waiters": self.deadlines}
         return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
 
@@ -150,7 +151,8 @@ class History:
         self.entries = self.names = self.epochs = 0
 
     def summary(self) -> dict[str, int]:
-        """Return the number of entries, names, epochs, and of each kind of event."""
+        """Return a dict of counts: of the entries, of the names, of the epochs, and of each kind of
+        event."""
         head = {"entries": self.entries, "names": self.names, "epochs": self.epochs}
         return {**head, **dict(sorted(self.counts.items()))}
 
@@ -198,7 +200,7 @@ class Replay:
 
     def bad(self, rule: str, text: str) -> None:
         if not self.at.unsure:
-            # `recent` ends with this entry.
+            # The last item of `recent` is the entry itself, so omit it.
             violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
             self.history.violations.append(violation)
 
@@ -216,14 +218,15 @@ class Replay:
         return self.at.used + mine.permits <= self.limit_of(mine) and self.within(mine)
 
     def within(self, mine: _Token) -> bool:
-        """Return True if the limit of its share allows the permits of a token."""
+        """Return True if a token can get its permits within the limit of its share."""
         if mine.bound == math.inf:
             return True
         held = sum(n for t, n in self.at.held.items() if self.token(t).share == mine.share)
         return held + mine.permits <= mine.bound
 
     def alive(self, token: str) -> bool:
-        """Return True if neither a waiter nor its event loop has missed its heartbeat deadline."""
+        """Return True if no heartbeat deadline has passed: neither that of the waiter `token` nor,
+        in async code, that of its event loop."""
         own = self.at.deadlines.get(token, 0) > self.now
         return own and self.beats(self.token(token).channel)
 
@@ -231,8 +234,8 @@ class Replay:
         return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
 
     def waiting(self, but: str = "") -> Iterator[str]:
-        """Yield the live waiters in their order, except `but`. Omit those that ask for more permits
-        than the limit."""
+        """Yield the tokens of the live waiters in the order of the queue. Omit the token `but`, and
+        waiters that ask for more permits than the limit."""
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
@@ -282,7 +285,7 @@ class Replay:
             self.check_expiry()
 
     def believed(self, entry: Entry) -> None:
-        """Check a note of a holder about its local expiry."""
+        """Check the note in which a holder says until when it treats its lease as held."""
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
@@ -317,8 +320,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # The keys of the name have expired. `check_expiry` has checked that none expires too
-            # early. In the millisecond of their expiry, the server may still have them.
+            # The keys of the name have expired. `check_expiry` has already checked that no key
+            # expires too early. In the last millisecond, the server may still have the keys.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
@@ -341,7 +344,7 @@ class Replay:
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
         self.gone: dict[str, tuple[float, int]] = {}  # waiters that this script removed
-        self.was: dict[str, float] = {}  # deadlines of these waiters
+        self.was: dict[str, float] = {}  # the heartbeat deadlines that the removed waiters had
         self.wakes: dict[str, float] = {}
         self.fences: list[str] = []
         asked_fence = int(said.get("fence", 0))
@@ -352,7 +355,7 @@ class Replay:
                 mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                # A held lease may have been downgraded to one permit.
+                # If the token is held, keep its permits: its lease may have been downgraded to one.
                 mine.permits = int(said["permits"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
@@ -401,7 +404,8 @@ class Replay:
         self.at.expires["leases"] = self.at.expires["info"]
 
     def on_del_leases(self) -> None:
-        """Note that the script expands the name. A later write stores the same lease again."""
+        """Note that the script has deleted the compact state. If it had a holder, the script is
+        expanding the name, and must write the same lease again."""
         at = self.at
         if at.packed and at.packed.holder:
             at.expanding = at.packed.holder, at.packed.ends
@@ -536,7 +540,10 @@ class Replay:
         at.hold(token, end, mine.weight, now)
 
     def keep(self, kept: _Token, end: float) -> None:
-        """Check a lease without an owner, which retains the permits of a release for `min_hold`."""
+        """Check the lease that a release writes to retain its permits for `min_hold`. Such a lease
+        has no owner.
+
+        `kept`: the token of this lease. `end`: its end in ms."""
         hold = int(self.entry.said["hold"])
         if not self.by_owner or self.me in self.at.held:
             self.bad("owner", "permits are retained for a lease that was not released")
@@ -566,8 +573,8 @@ class Replay:
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
-            # An unfair request may overtake a first waiter that came less than HEARTBEAT ago. The
-            # age is 1 ms less because times are rounded.
+            # An unfair request may overtake the first waiter if that waiter came less than
+            # HEARTBEAT ago. Times are rounded, so its age may be 1 ms less than computed.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -715,7 +722,7 @@ class Replay:
     def check_handoff(self) -> None:
         """Check that no permit is free while the first live waiter could get it."""
         verb, word, at = self.entry.verb, self.entry.reply[0], self.at
-        # In mode "lost", a release frees no permits. The script only counts a lost lease.
+        # In mode "lost", the script `release` frees no permits: it only counts a lost lease.
         may_free = self.how != "lost" and (
             (verb == "acquire" and word in ("wait", "no"))
             or (verb == "acquire" and self.was_queued and self.me in self.granted)
@@ -755,7 +762,8 @@ class Replay:
                 self.bad("place", f"{token[:8]} was removed from the queue")
 
     def check_expiry(self) -> None:
-        """Check that the keys expire, and that none expires before a lease or a waiter."""
+        """Check that each key expires, but not before the last lease and the last waiter have
+        ended. A name with an operator override must not expire."""
         at = self.at
         latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
         marked = at.paused or at.override is not None

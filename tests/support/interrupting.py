@@ -1,6 +1,6 @@
-"""Run a call again and again, and raise an exception at another of its bytecodes each time.
+"""Run a call many times, and raise an exception in each run, each time at the next bytecode.
 
-The exception stands for one that a signal handler raises, which can happen at any bytecode.
+The exception stands for an exception of a signal handler, which can happen at any bytecode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def inside_ours(frame: FrameType, event: str) -> bool:
 
 
 def before_returns(frame: FrameType, event: str) -> bool:
-    """Return True for a bytecode, unless it returns. CPython 3.11 runs no signal handler there."""
+    """Return True for a bytecode, unless it returns from the frame. CPython 3.11 runs no signal
+    handler at a return."""
     return event == "opcode" and not _returns(frame)
 
 
@@ -65,11 +66,12 @@ def interruptions(
     where: Callable[[FrameType, str], bool] = inside_ours,
     after: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Run `call` repeatedly. Run N raises `Interrupted` at event N. Yield the place of each event.
+    """Run `call` repeatedly. In run N, raise `Interrupted` at event N, and yield the place of this
+    event. Stop after the first run that has fewer than N events.
 
-    An event is a trace event in a frame of `files` for which `where` returns True. The run that has
-    no event N ends the iteration. `after`: if it names functions, events count only after the first
-    frame of one of these functions.
+    `files`: ends of the paths of source files. `where`: a function of a frame and a trace event. An
+    event counts if it happens in one of `files`, and `where` returns True. `after`: names of
+    functions. If there are any, events count only from the first frame of one of them.
     """
     for nth in range(1, 5000):
         place = _interrupted(call, files, where, after, nth)
@@ -86,7 +88,8 @@ def _interrupted(
     after: tuple[str, ...],
     left: int,
 ) -> str | None:
-    """Run `call` with an exception at event `left`. Return its place, or None if there is none."""
+    """Run `call`, and raise `Interrupted` at the event number `left`. Return the place of this
+    event, or None if the run has fewer events."""
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

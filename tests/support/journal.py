@@ -36,11 +36,19 @@ CHUNK = 5000
 
 _compose, _constants = scripts.compose, scripts.CONSTANTS
 
-# An entry has: run id of the server, time in µs, script, name, ARGV, reply, state, writes, error.
-# The state is that before the script: the compact state or the number of leases, and the length of
-# the queue. A write has: command, key, arguments. The key is only the part after the name, or the
-# whole key if it doesn't belong to the name. A ZREM of a lease has a further item: 1 if the wake
-# list of its token existed.
+# The items of an entry, in this order:
+# - run id: the id of the server process
+# - time: in µs of the server's clock
+# - script: the name of the script that ran
+# - name: the lock or semaphore, as the Redis key without its last part
+# - ARGV
+# - reply: empty for the script `inspect`, or if the script failed
+# - state: two items that describe the data before the script ran. The first is the compact state,
+#   or the number of leases. The second is the length of the queue. -1: the key has another type
+# - writes: [command, key, arguments...] of each write, except to the key `stats`. A key of the name
+#   is shortened to the part after the name. A ZREM of a lease has one more item: 1 if the wake list
+#   of its token existed, or 0
+# - error: the message of the error that ended the script, or ""
 PRELUDE = """
 local journal_real, journal_time, journal_writes = redis, nil, {}
 local journal_skip = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
@@ -142,7 +150,8 @@ def parse(seq: int, line: bytes | str) -> Entry:
 
 
 class Journal:
-    """The journal under `key`. Entries that were drained from the server are kept in memory."""
+    """The journal in the Redis list `key`. `drained`: entries that were moved from the list to this
+    process, and notes."""
 
     def __init__(
         self, client: redis.Redis, key: str, constants: Mapping[str, int] = _constants
@@ -182,7 +191,7 @@ class Journal:
 
     def check(self) -> Any:
         """Check all entries, and return their history. Raise AssertionError at a violation."""
-        from .history import judge  # a circular import
+        from .history import judge  # imported here because history.py imports this module
 
         history = judge(self, self.constants)
         assert history.entries, f"nothing was written to the journal {self.key}"
@@ -218,9 +227,10 @@ def _is_composing() -> bool:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # Replace `compose`, which `script` looks up at each call. Other modules have imported `script`.
+    # Replace `compose`, and not `script`: other modules have imported `script`, which looks up
+    # `compose` at each call.
     scripts.compose = compose
-    while _is_composing():  # another thread would cache a script of the former `compose`
+    while _is_composing():  # wait for threads that use the former `compose`
         time.sleep(0.001)
     scripts.script.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
@@ -231,7 +241,8 @@ def _patch(compose: Any, constants: Mapping[str, int]) -> None:
 def journalling(
     url: str, key: str | None = None, constants: Mapping[str, int] | None = None
 ) -> Iterator[Journal]:
-    """Journal the scripts of this process and of the children that it starts in the block."""
+    """Yield a journal of the scripts that this process runs in the block. Child processes that
+    start in the block write to it too."""
     if key is None:
         prefix = os.environ.get("DJANGO_REDIS_SYNC_TEST_PREFIX", "test-sync")
         key = f"{prefix}-journal:{secrets.token_hex(4)}"

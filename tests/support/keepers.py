@@ -15,9 +15,10 @@ from django_redis_sync.protocol.keys import display
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use new renewal and housekeeping threads for the test, which have registered no name.
+    """Use a new renewal thread and a new housekeeping thread for the test. They have not registered
+    any name.
 
-    After the test, discard the names that they have not yet registered."""
+    After the test, discard the names that the new threads have not yet registered."""
     for each in renewal._renewers.values():  # discard pending names of earlier tests
         each.housekeeper.forget()
     mine: dict[str, renewal.LeaseRenewer] = {}

@@ -49,9 +49,11 @@ def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
 
 @pytest.fixture(name="private")
 def private_server(new_server: Callable[..., RedisServer], settings: Any) -> Callable[..., str]:
-    """Return a function that starts a Redis server as the cache `private`, and returns its URL.
+    """Return a function that starts a Redis server, adds it as the cache `private`, and returns the
+    URL of the server.
 
-    Its arguments are settings of redis.conf, and parts of the cache's URL."""
+    `login`, `database`, `scheme`: parts of the cache's URL. Other arguments are settings of
+    redis.conf, with `_` instead of `-`."""
 
     def start(*, login: str = "", database: int = 0, scheme: str = "redis", **config: Any) -> str:
         words = {name.replace("_", "-"): value for name, value in config.items()}

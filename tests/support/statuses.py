@@ -19,7 +19,8 @@ def ago(seconds: float) -> datetime:
 
 
 def holder(id: str = "id", held: float = 0.0, **said: Any) -> Holder:
-    """Return a holder. `held`: seconds since the lease was acquired."""
+    """Return a holder. `held`: seconds since the lease was acquired. `said`: other fields of the
+    Holder."""
     given = {"ends_in": 30.0, "permits": 1, "state": "held", "fence": 1, "label": {}}
     return Holder(id, ago(held), **{**given, "token": f"{id}-token", **said})
 
@@ -47,14 +48,16 @@ def status(name: str = "exports", key: str | None = None, **said: Any) -> Status
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
-    """Return the group of a name, or of a policy with its keys. `keys`: number of its keys."""
+    """Return the group of the statuses `some`: of a name, or of a policy and its keys. `keys`: the
+    number of keys that the policy has, by default those in `some`."""
     own = next((status for status in some if status.key is None), None)
     children = tuple(status for status in some if status.key is not None)
     return Group(some[0].name, own, children, len(children) if keys is None else keys, **said)
 
 
 def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
-    """Return a history with a row of counters for each minute. The last row is that of AT."""
+    """Return a history with a row of counters for each minute. The last of `rows` is for the minute
+    of the time AT."""
     dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
     total = add(rows)
     given = {"total": total, "ever": total, "suggested_limit": None}

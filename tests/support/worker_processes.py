@@ -53,10 +53,10 @@ READ = (
 
 
 class Process:
-    """A Python process with the arguments `words`, used like a `subprocess.Popen`.
+    """A Python process with the arguments `words`. It is used like a `subprocess.Popen`.
 
-    With `log`, all output goes to that file, and stdin is empty. Otherwise stdin and stdout are
-    pipes, and stderr is one too if `errors` is true.
+    `log`: a file for stdout and stderr. stdin is then empty. Without `log`, stdin and stdout are
+    pipes, and stderr is that of this process. `errors`: True to make stderr a pipe.
     """
 
     def __init__(
@@ -162,9 +162,11 @@ def run(*words: object, timeout: float = 60, **options: Any) -> subprocess.Compl
 
 
 def _pipe(given: contextlib.ExitStack, mode: str) -> tuple[int, IO[str]]:
-    """Open a pipe between a child and this process. `mode`: "r" if this process reads.
+    """Open a pipe between a child and this process. `mode`: "r" if this process reads, or "w" if it
+    writes.
 
-    Return the child's file descriptor, which `given` closes, and the file of this process."""
+    Return the file descriptor for the child, and the open file for this process. `given` closes the
+    file descriptor at its end."""
     read, write = os.pipe()
     theirs, kept = (write, read) if mode == "r" else (read, write)
     given.callback(os.close, theirs)
@@ -215,13 +217,15 @@ def _worker_processes() -> _WorkerProcesses:
 
 
 def serve(number: int) -> _Order | None:
-    """Fork a child for each order that arrives on the socket with this file descriptor.
+    """Fork a child for each order that arrives on a socket. `number`: the file descriptor of the
+    socket.
 
-    Return the order in the child. Return None in the fork server when its parent process ends."""
+    In a child, return its order. In the fork server, return None when the parent process has ended.
+    """
     for name in READ:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # children share the memory of objects until it changes
+    gc.freeze()  # so that children share the memory of these objects
     lives: dict[int, int] = {}
     ears, mouth = os.pipe()
     os.set_blocking(mouth, False)
@@ -276,7 +280,7 @@ def _report_exits(lives: dict[int, int]) -> None:
 
 
 def become(order: _Order) -> None:
-    """In a child, run the words of the order like those of a Python command line."""
+    """In a child, do what `python` would do with the words of the order as its arguments."""
     had = dict(os.environ)
     os.environ.clear()
     os.environ.update(order.env)
@@ -302,7 +306,10 @@ def become(order: _Order) -> None:
 
 
 def _path(first: str, env: Mapping[str, str], had: Mapping[str, str]) -> list[str]:
-    """Return `sys.path` with `first`, and with the PYTHONPATH of `env` instead of `had`."""
+    """Return a new `sys.path`: `first`, the folders of PYTHONPATH in `env`, and the present path
+    without its first item and without the folders of PYTHONPATH in `had`.
+
+    `env`: the environment of the child. `had`: the environment of the fork server."""
     given, before = (one.get("PYTHONPATH", "").split(os.pathsep) for one in (env, had))
     return [first, *filter(None, given), *(one for one in sys.path[1:] if one not in before)]
 

@@ -43,10 +43,10 @@ def arguments(verb: str) -> tuple[str, ...]:
 
 
 def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> list[Any]:
-    """Return the ARGV of a script from its arguments by name.
+    """Return the ARGV of the script `verb`. `said`: its arguments by name.
 
-    The arguments `terms` and `wants` of an acquire are composed of their parts. Each of the names
-    `only` must be an argument of the script."""
+    The arguments `terms` and `wants` of an acquire are composed of several values in `said`.
+    `only`: names that must be arguments of the script, or values that `terms` contains."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
         parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
@@ -66,7 +66,8 @@ def words(reply: Any) -> list[bytes]:
 
 
 class Call(NamedTuple):
-    """A call of the script `verb`. The verb "pop" pops a wake-up message instead."""
+    """A call of the script `verb`, with the arguments `said` by name. With the verb "pop", it runs
+    no script, but pops a wake-up message."""
 
     verb: str
     keys: tuple[str, ...]
@@ -125,10 +126,11 @@ def utf8(text: str) -> str:
 
 
 class ModelServer:
-    """The model's Redis (tests/model/redis.py) as a server. Tests move its clock, `micros`.
+    """The model's Redis (tests/model/redis.py) as a server.
 
-    `entries`: its journal. `lua`: texts of the scripts with their replacements. `said`: arguments
-    that each call gets if its script takes them."""
+    `micros`: its clock, which tests move. `entries`: its journal. `lua`: pieces of the scripts to
+    replace, each with its replacement. `said`: values by argument name. Each call gets those that
+    are arguments of its script."""
 
     store: Any = Recording
 
@@ -211,8 +213,9 @@ class FullAtTimes(ModelServer):
 class Kind(NamedTuple):
     """A name, the number of its clients, and the options of their requests.
 
-    `marks`: operator overrides of the name's policy, which the checker of journals doesn't know.
-    `calm`: True if most requests allow compact state."""
+    `permits`: the numbers of permits that a request may ask for; 0 means exclusive. `shares`: the
+    shares of the clients. `marks`: operator overrides of the name's policy. The checker of journals
+    doesn't know them. `calm`: True if most requests allow compact state."""
 
     keys: Keys
     clients: int
@@ -230,7 +233,8 @@ def kinds(keep: int = 0) -> list[Kind]:
         Kind(keys_of("t", "lock", None, keep), 7),
         Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
         Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
-        # Two clients use this name, so it is sometimes compact, and some expired leases remain.
+        # Only two clients use this name. So it is sometimes in compact state, and expired leases
+        # sometimes stay in it.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
     ]
@@ -246,7 +250,7 @@ class Client:
     state: str = "idle"  # "idle", "asking", "waiting", "holding", or "ending"
     fence: str = "0"
     nth: int = 0
-    known: int | None = None  # newest renewal before the adoption
+    known: int | None = None  # number of the newest renewal before the adoption
     unanswered: bool = False
     belief: LocalExpiry | None = None  # the local expiry, None if it is unknown
     sent: float = 0.0
@@ -347,8 +351,8 @@ class Client:
         if roll > 0.9 and self.known is not None:
             return [self._adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
         if roll > 0.93:
-            # Send the renewal before the last one a second time. If the last one was the first, the
-            # script applies this renewal, so the local expiry is unknown.
+            # A second copy of the renewal before the last one arrives. If there was only one
+            # renewal, the script applies the copy, and the local expiry is unknown.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
@@ -438,7 +442,7 @@ class Workload:
             roll = self.rng.random()
             if roll < 0.05:
                 self.pass_time(self.rng.uniform(0.1, 2) if roll > 0.01 else 6)
-            elif roll < 0.12:  # to the end of the next lease or wait, or 1 ms before it
+            elif roll < 0.12:  # go to the next end of a lease or wait, or to 1 ms before it
                 now = self.server.micros
                 ends = [1000 * end for kind in self.kinds for end in self.server.ends(kind.keys)]
                 soon = min((end for end in ends if end > now), default=now)

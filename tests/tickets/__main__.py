@@ -47,9 +47,10 @@ COUNTED: list[None] = []
 
 
 def until_another_counts() -> None:
-    """Wait until another buyer counts the tickets, but at most a second.
+    """Wait until another buyer has counted the sold tickets, but at most a second.
 
-    The view calls this between the release of its lock and its COMMIT."""
+    The view calls this function after the release of its lock and before its COMMIT. So the other
+    buyer doesn't see the ticket that this view has sold."""
     mine, end = len(COUNTED), time.monotonic() + 1
     while len(COUNTED) == mine and time.monotonic() < end:
         time.sleep(0.001)
@@ -60,7 +61,8 @@ def pause() -> None:
 
 
 def sell() -> None:
-    """Sell a ticket if one is left. Pause between count and sale, so other buyers can interfere."""
+    """Count the sold tickets, pause, and sell a ticket if one was left. During the pause, another
+    buyer could sell the last ticket."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
@@ -71,7 +73,10 @@ def sell() -> None:
 
 
 def view(block: Callable[[], Any], rest: Callable[[], None] = pause) -> Any:
-    """Return a view that sells a ticket in the block of a lock. `rest` runs before the COMMIT."""
+    """Return a view that sells a ticket.
+
+    `block`: a function that returns the context manager for the sale, such as a Lock. `rest`: a
+    function to call after the block and before the COMMIT of the request."""
 
     def respond(request: Any) -> HttpResponse:
         with block():
