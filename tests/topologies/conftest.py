@@ -30,8 +30,8 @@ HERE = Path(__file__).parent
 #: Child processes read the alias and its entry of CACHES from this environment variable.
 ELSEWHERE = "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
-#: A borrowed test that uses one of these fixtures starts its own server, so it isn't run on the
-#: topologies.
+#: Fixtures that start a single server. A borrowed test that uses one of them can't run on a
+#: topology, so it is left out.
 OWN_SERVER = {"alias", "bench", "new_bench", "new_server", "private"}
 #: These tests count PUBLISH commands by the server's statistics, but sentinels publish there too.
 NOT_BESIDE_SENTINELS = {
@@ -56,7 +56,8 @@ def _is_left_out(item: Any) -> bool:
 
 
 def start_servers(kind: Any, **options: Any) -> Any:
-    """Return a context manager of servers. Skip the test if no server can be started."""
+    """Return `kind(**options)`, a context manager that starts servers. Skip the test if this
+    machine has no Redis server program."""
     if find_server() is None:
         pytest.skip("this test starts its own servers, but there is only REDIS_URL")
     return kind(**options)
@@ -71,8 +72,8 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def redis_url(topology: Any) -> Iterator[str]:
-    """The URL of one server of the topology. While a module runs, its borrowed tests and their
-    child processes use the topology."""
+    """The URL of one server of the topology. While the tests of a module run, this fixture also
+    makes child processes and journals use the topology."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ELSEWHERE, json.dumps([type(topology).__name__.lower(), _cache(topology)]))
         patch.setattr(child, "SETTINGS", "tests.topologies.settings")

@@ -19,9 +19,10 @@ class Crowd:
     """Threads and tasks that acquire and release permits during the `with` block. Each acquire
     waits without a time limit.
 
-    `over`: number of grants after which this process treated more leases as held than the limit of
-    the name or of a share. `lease`: lease duration in seconds. Make it long if no lease may be
-    lost. `shares`: shares for which workers acquire permits, each with a limit of 1.
+    `lease`: lease duration in seconds. Make it long if no lease may be lost. `shares`: the shares
+    of the requests. Each share has a limit of 1. `over`: number of grants that exceeded a limit.
+    After such a grant, this process treated more leases as held than the limit of the name or of
+    the share.
     """
 
     def __init__(
@@ -59,13 +60,15 @@ class Crowd:
             assert not thread.is_alive(), "a worker hangs"
 
     def since(self, moment: float) -> dict[str, float]:
-        """Return the seconds from `moment` to the next grant of each name."""
+        """Return the seconds from `moment` to the next grant of each name. Omit names without a
+        later grant."""
         grants = {name: [at - moment for at in self.grants[name]] for name in self.names}
         later = {name: [after for after in some if after > 0] for name, some in grants.items()}
         return {name: min(some) for name, some in later.items() if some}
 
     def excused(self, held: list[Any]) -> bool:
-        """Return True if the guarantees allow these leases to be held at the same time."""
+        """Return True if the leases `held` may be held at the same time, although there are more
+        than the limit. Subclasses override this."""
         return False
 
     def _got(self, name: str, share: str | None, lease: Any) -> None:

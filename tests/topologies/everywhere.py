@@ -74,16 +74,16 @@ class Everywhere:
 
 
 def by_name(coda: str) -> str:
-    """Return the Lua code `coda`, changed to write a journal list per name, in the Cluster slot of
-    the name."""
+    """Return `coda`, the Lua code that writes to the journal, changed for a Cluster: it writes to
+    one list for each name, in the slot of the name."""
     own = coda.replace("'%(key)s', cjson", "'%(key)s' .. string.match(KEYS[1], '%%b{}'), cjson")
     assert own != coda
     return own
 
 
 class Journals(journal.Journal):
-    """The journals of all names of a Cluster. Each journal is checked separately, because each name
-    is on one server."""
+    """The journals of all names of a Cluster. Each name has a journal of its own, on the server
+    that owns the name. Each journal is checked separately."""
 
     topology: Cluster
 

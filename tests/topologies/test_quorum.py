@@ -32,7 +32,7 @@ needs_shim = pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 
 
 class Five:
-    """Five servers, and their cache aliases for `using`."""
+    """Five servers, and their cache aliases. `lock()` returns a quorum lock on all five."""
 
     def __init__(self, servers: list[RedisServer], aliases: list[str]) -> None:
         self.servers, self.aliases = servers, aliases
@@ -185,14 +185,15 @@ async def test_quorum_works_with_two_hung_servers_and_not_with_three(io, own, lo
         assert lease.held
     with own.hung(0, 1, 2):
         await until(io, lambda: losses.of(kept))
-    # Another client can get the lock as soon as three servers have ended the lease.
+    # Another client can get the lock when the lease has expired on three servers. `kept` must be
+    # reported as lost before then.
     ends = sorted(max(leases.values(), default=0) for leases in own.ends("kept"))
     assert losses.preceded(ends[2], kept)
 
 
 def test_quorum_never_exceeds_the_limit_while_servers_stop_and_return(own) -> None:
-    """At most two servers are down at a time. A server that lost its data doesn't return within
-    the longest lease, as docs/redis-setup.md demands."""
+    """At most two servers are down at a time. A server that lost its data must stay away for the
+    longest lease duration (docs/redis-setup.md), so here it doesn't return at all."""
     with Crowd(own.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
         for pair in ((0, 1), (2, 3)):
@@ -215,8 +216,8 @@ def shifting(start: Any, gather: Any, tmp_path: Any) -> tuple[Five, clock.Clock]
 
 
 def is_split(five: Five, name: str) -> bool:
-    """Return True if each of two leases is on two of the four servers with a correct clock. Then
-    the server whose clock jumped has granted both leases."""
+    """Return True if two leases of `name` are each on two of the first four servers, whose clocks
+    are correct. Each lease then has a majority only with the fifth server, whose clock jumped."""
     now, ends = time.time() * 1000, [end for some in five.ends(name)[:4] for end in some.items()]
     return [2, 2] == [*Counter(token for token, end in ends if end > now).values()]
 
@@ -248,7 +249,8 @@ def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds:
         shim.shift(0)
         eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
     assert crowd.over == 0
-    # The clock jumps ahead once. The jump can end one lease of each name.
+    # In both cases, the clock jumps ahead once, at the start or back to 0. The jump can end one
+    # lease of each of the two names.
     assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
     assert sum(crowd.errors.values()) <= 2, crowd.messages
     held.release()
@@ -269,7 +271,8 @@ def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, 
     assert acquire(five.lock("x"), False) is None
     shim.shift(60)
     assert acquire(five.lock("x")) and is_split(five, "x")
-    # The first renewal after the jump has to notice the loss, not the second one.
+    # The first renewal after the jump has to notice the loss. It is due within a third of the lease
+    # duration of 18 s.
     eventually(lambda: losses.of(held), 18 / 3 + 4)
     assert not held.held
 

@@ -76,7 +76,7 @@ def test_all_names_are_granted_again_after_a_failover_under_load(
 @pytest.mark.parametrize("how", ["kill", "demote"])
 @both
 async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, how: str) -> None:
-    """If a demoted primary answers READONLY, the client asks Sentinel for the new primary, and
+    """A demoted primary answers READONLY. The client then asks Sentinel for the new primary, and
     sends its request again."""
     first = await io.do(Lock("place", using=using, timeout=LONG), "acquire")
     with client(sentinels.primary) as old, client(sentinels.replicas[0]) as new:
@@ -93,8 +93,7 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, h
                 wait_for(lambda: sentinel.execute_command(*words), "the failover")
         await until(io, lambda: sentinels.current() is not sentinels.primary, 60)
         if how == "demote":
-            # Wait for the demotion of the old primary, because grants that it makes before are
-            # lost.
+            # Wait until the old primary is a replica. Grants that it makes before this are lost.
             await until(io, lambda: old.info("replication")["role"] == "slave")
         assert places == new.zrange(queue, 0, -1, withscores=True)
         assert first.held and await answered(io, first, "owned")
