@@ -12,7 +12,8 @@ from django_redis_sync import LeaseLost, Lock
 from .both import both, until
 from .watching import count_of
 
-#: Seconds after which a pending count or a repeated command would have arrived.
+#: Seconds to wait before a test reads a count. If the library counted an event twice, the second
+#: count would arrive within this time.
 LATE = 0.3
 
 

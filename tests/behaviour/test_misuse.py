@@ -139,7 +139,7 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
 
 def test_signature_of_semaphore_matches_semaphore_options() -> None:
     """Type checkers read the options of Lock and other classes from SemaphoreOptions, but the
-    options of Semaphore from its own signature."""
+    options of Semaphore from its own signature. Both must have the same options."""
     takes = inspect.signature(Semaphore).parameters
     named = {name for name, parameter in takes.items() if parameter.kind is parameter.KEYWORD_ONLY}
     table = get_type_hints(SemaphoreOptions, include_extras=True)

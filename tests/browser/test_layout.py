@@ -43,7 +43,7 @@ return [...document.querySelectorAll('.sync-page :is(a, button, input, select, s
     .map((e) => e.outerHTML.slice(0, 120));
 """
 
-# A script that returns the buttons with clipped text, or without visible text or border.
+# A script that returns wrong buttons: buttons with clipped or invisible text, or without a border.
 BUTTONS = """
 return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b.offsetParent)
     .filter((b) => {
@@ -99,8 +99,8 @@ def listing(busy: None, manager: Visitor) -> Visitor:
 
 
 def violations(visitor: Visitor) -> list[str]:
-    """Return the accessibility problems that axe-core finds in the part of the page that this app
-    renders."""
+    """Run axe-core on the part of the page that this app renders. Return the accessibility problems
+    that it finds."""
     visitor.run(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     found: dict[str, Any] = visitor.browser.execute_async_script(
         "const done = arguments[arguments.length - 1];"

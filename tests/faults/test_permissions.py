@@ -96,7 +96,7 @@ async def primitives(io: Any, using: str, admin: redis.Redis) -> None:
         first, view = await io.do(sem, "acquire"), View(admin, sem.name)
         waiting = [await queued(io, sem, view, place, blocking_timeout=20) for place in (1, 2)]
         assert 2 == (await io.do(sem, "status")).waiting
-        await io.sleep(2.5)  # a waiter asks again after a second
+        await io.sleep(2.5)  # meanwhile, the waiters send their requests again
         await io.do(first, "release")
         for waiter in waiting:
             await io.do(await io.result(waiter), "release")

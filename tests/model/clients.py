@@ -123,7 +123,8 @@ class Begin(NamedTuple):
 class Hold(NamedTuple):
     """The step of a client that holds a lease. The client may release it or do `other`.
 
-    `other`: renew, share, or None. The answer is (choice, time)."""
+    `other`: "renew", "share", or None. The answer is (choice, time): "release" or `other`, and the
+    time of the choice."""
 
     other: str | None
 
@@ -315,7 +316,7 @@ class Node(NamedTuple):
 
 
 class Lives:
-    """All states of one client that were reached, each with a number."""
+    """The states of one client that an exploration has reached. Each state has a number."""
 
     def __init__(self, spec: Spec, index: int, protocol: Protocol) -> None:
         self.spec, self.index, self.protocol = spec, index, protocol

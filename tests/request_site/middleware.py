@@ -9,9 +9,12 @@ from django.http import HttpResponse
 
 
 def obeying(get_response):
-    """Set `request.user` to a user with the primary key `user` of the query. After the view, do
-    what `outer` says: "raise" an error, "replace" the response like ConditionalGetMiddleware, or
-    "wrap" its stream like GZipMiddleware."""
+    """Set `request.user` to a user whose primary key is the query parameter `user`. After the view,
+    do what the query parameter `outer` says:
+
+    - "raise": raise an error.
+    - "replace": return another response, like ConditionalGetMiddleware.
+    - "wrap": replace the stream of the response, like GZipMiddleware."""
 
     def call(request):
         pk = request.GET.get("user")
@@ -33,7 +36,7 @@ def obeying(get_response):
 
 
 def sleeping(get_response):
-    """If `outer` is "sleep", sleep for 60 s after the view has returned."""
+    """If the query parameter `outer` is "sleep", sleep for 60 s after the view has returned."""
 
     async def call(request):
         response = await get_response(request)

@@ -46,7 +46,8 @@ ASYNC = ("uvicorn", "daphne", "hypercorn", "granian")
 
 
 class Site:
-    """The site on a server. `kind`: a key of SERVERS. `options`: see settings.py."""
+    """The site on a server. `kind`: a key of SERVERS. `log`: the file for the server's output.
+    `options`: what SITE in the environment contains, see settings.py."""
 
     def __init__(self, kind: str, log: Path, **options):
         self.kind, self.port, self.log = kind, free_port(), log
@@ -99,7 +100,8 @@ class Site:
         return httpx.Client(base_url=self.url, **{**PLAIN, **options})
 
     def connection(self, path: str, receive_buffer: int = 0) -> socket.socket:
-        """Return a socket that has sent a request. `receive_buffer`: buffer size in bytes."""
+        """Return a socket that has sent a GET request. `receive_buffer`: size of the socket's
+        receive buffer in bytes, or 0 for the default size."""
         client = socket.socket()
         if receive_buffer:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

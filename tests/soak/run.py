@@ -161,7 +161,7 @@ class Side:
         self.lost()
 
     def left(self) -> list[str]:
-        """Return the keys that exist and should have expired, with the alias of the server."""
+        """Return a text `ALIAS: KEY` for each key on the server that should have expired by now."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
         own = [key for key in keys if key != self.journal.key]
         return [f"{self.alias}: {key}" for key in own if key.rpartition(":")[2] not in LASTING]

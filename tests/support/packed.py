@@ -37,7 +37,8 @@ class Packed(NamedTuple):
 
     @property
     def leases(self) -> dict[str, float]:
-        """The end of each lease in ms, by token. This is what the key has in expanded state."""
+        """The end of each lease in ms, by token. In expanded state, the leases key would have these
+        members and scores."""
         return {self.holder: float(self.ends)} if self.holder else {}
 
     @property

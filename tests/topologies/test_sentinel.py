@@ -87,7 +87,8 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, h
         if how == "kill":
             sentinels.primary.kill()
         else:
-            # The sentinel answers NOGOODSLAVE until it has checked the replica again.
+            # Repeat the command, because the sentinel answers NOGOODSLAVE until it has checked the
+            # replica again.
             with client(sentinels.sentinels[0]) as sentinel:
                 words = ("SENTINEL", "FAILOVER", sentinels.service)
                 wait_for(lambda: sentinel.execute_command(*words), "the failover")
