@@ -59,7 +59,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
         return table
     sites = dict(SITES)
     if kind == "asgi":
-        # The view of FLOOR uses a sync client, which would block the event loop.
+        # The view of this site uses a sync Redis client, which would block the event loop.
         del sites[FLOOR]
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]

@@ -103,6 +103,6 @@ _libc = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to kill this process, which is about to become the server, if its parent
-    ends."""
+    """Ask the kernel to kill this process if its parent ends. This process is about to become the
+    server."""
     _libc.prctl(1, signal.SIGKILL)

@@ -43,8 +43,8 @@ pytestmark = [
 #: The statistics store a count and a sum of milliseconds as one number: count * PAIR + sum.
 PAIR = 2**40
 EVIL = "<img src=x onerror=alert(1)>"
-#: Some text differs between runs, machines, or versions. For the pattern of such a text: the word
-#: that a snapshot has in its place.
+#: Some text differs between runs, machines, or versions. This dict maps a pattern of such text to
+#: the word that replaces the text in a snapshot.
 CHANGING = {
     r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
     r"\b[0-9a-f]{8}\b": "ID",

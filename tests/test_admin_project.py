@@ -57,7 +57,9 @@ def test_model_sends_no_queries_and_has_two_permissions(django_assert_num_querie
 
 
 @pytest.mark.promise(25)
-def test_make_messages_keeps_an_up_to_date_catalog_and_reports_new_texts(tmp_path: Path) -> None:
+def test_make_messages_leaves_a_current_catalog_unchanged_and_reports_new_texts(
+    tmp_path: Path,
+) -> None:
     """`make messages` runs in a copy of the package, before and after a text is added."""
     if not all(map(shutil.which, ("xgettext", "msgfmt"))):
         pytest.skip("no GNU gettext: Debian has it as gettext")

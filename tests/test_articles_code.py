@@ -134,8 +134,8 @@ def test_renewal_with_zadd_restores_a_removed_holder_or_misses_the_removal(raw) 
 
 
 def test_misspelled_key_admits_all_callers(raw) -> None:
-    """The rank in a missing set is nil, which the code of the articles treats as less than any
-    limit."""
+    """There is no set under the misspelled key, so ZRANK returns nil. The code of the articles
+    treats nil as a rank below any limit."""
 
     def acquire(limit: int) -> bool:
         me = uuid.uuid4().hex

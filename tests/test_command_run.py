@@ -119,7 +119,7 @@ def test_min_hold_keeps_the_name_locked_after_the_command_ends(run: Run) -> None
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_command_that_can_not_start_gives_the_exit_code_of_a_shell(
+def test_run_exits_with_126_or_127_like_a_shell_if_the_command_can_not_start(
     run: Run, command: str, code: int
 ) -> None:
     found = ended(run("job", "--min-hold", "60", "--", command))

@@ -71,7 +71,7 @@ def test_counter_is_added_to_the_totals_when_older_than_the_history(
 def test_old_minutes_become_quarters_of_an_hour_and_then_totals() -> None:
     fine, quarter, keep = C["FINE"], C["QUARTER"], C["FINE"] + 60
     x = Counted(keep=keep)
-    # Set the clock to one minute before a quarter of an hour.
+    # Set the clock to one minute before a quarter of an hour begins, for example to 11:59.
     x.pass_time(-(x.now % (quarter * 60_000)) - 60_000)
     for what, value in (("n", 4), ("p", 5), ("w", PAIR + 20)):
         x.count_before(what, value, fine + 1, fine + 2, fine)

@@ -93,7 +93,7 @@ def test_copy_of_a_job_gets_a_permit_when_the_lease_of_the_job_has_expired(x: Vi
     x.pass_time(1)
     assert "ok" == x.visit("a", token="u")[:2]
     assert "u |" == x.state
-    # The first run ends now. The record belongs to the second run, so it stays.
+    # The first run, with token t, ends only now. The job's record has the token of the second run.
     x.end("t", place="a")
     assert "later" == x.visit("a")[:5]
 
@@ -304,7 +304,7 @@ def test_rank_of_a_job_counts_the_turns_of_shares(x: Visited) -> None:
     assert ["0", "1", "0", "2", "4"] == ranks
 
 
-def test_released_job_of_a_share_leaves_no_data(x: Visited) -> None:
+def test_job_with_a_share_leaves_no_place_after_its_permit_is_released(x: Visited) -> None:
     x.hold("h")
     x.visit("a", share="s", share_limit=1)
     x.end("h")

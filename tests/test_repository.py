@@ -69,7 +69,7 @@ def test_settings_page_is_up_to_date() -> None:
     assert settings_page.page() == page, "to update it, run: python -m devtools.settings_page"
 
 
-def test_pre_commit_hooks_use_only_tools_of_the_environment() -> None:
+def test_pre_commit_hooks_run_only_tools_of_the_virtualenv() -> None:
     hooks = text_of(".pre-commit-config.yaml")
     assert ["local"] == named(r"repo: (.*)", hooks)
     assert {"system"} == set(named(r"language: (.*)", hooks))

@@ -18,7 +18,7 @@ from tests.request_site.server import ASYNC, ROOT, SERVERS, read_rest
 from tests.test_requests_servers import (  # noqa: F401 - run with the fixture `site` of this module
     started,
     suited,
-    test_permit_is_held_while_the_view_runs_after_its_client_left,
+    test_permit_is_held_until_the_view_ends_even_if_the_client_has_left,
     test_permit_is_released_when_the_client_of_a_stream_disconnects,
     test_permit_is_released_when_the_response_ends_or_is_dropped,
     test_requests_keep_the_limit_and_all_are_admitted,

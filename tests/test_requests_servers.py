@@ -102,7 +102,7 @@ def test_permit_is_released_when_the_response_ends_or_is_dropped(site, path):
         *("/gated/", "/slow_template/"),  # a view of DRF; a template that waits
     ],
 )
-def test_permit_is_held_while_the_view_runs_after_its_client_left(site, path):
+def test_permit_is_held_until_the_view_ends_even_if_the_client_has_left(site, path):
     with site.connection(f"{path}?gate=left"):
         eventually(lambda: gate.now_inside("plain") == 1)
         assert 1 == in_use()

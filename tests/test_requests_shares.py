@@ -41,7 +41,7 @@ def waiting(rejections):
 
 
 @EVERYWHERE
-def test_limit_and_share_limit_apply_and_a_rejection_names_the_reached_one(anywhere, rejections):
+def test_limit_and_share_limit_apply_and_a_rejection_says_which_was_reached(anywhere, rejections):
     anywhere.limit(limit=3, share=tenant_of, share_limit=2)
     flood = [anywhere.visit(tenant="a").entered() for _ in range(2)]
     rejected = anywhere.get(tenant="a")

@@ -43,7 +43,7 @@ PAIR = 2**40
 def quick(fresh_keeper: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """Let processes write statistics ten times as often."""
     monkeypatch.setattr(statistics, "EVERY", 0.2)
-    monkeypatch.setattr(statistics, "AGAIN", 1.0)
+    monkeypatch.setattr(statistics, "REWRITE_AFTER", 1.0)
 
 
 def figures(group: str = "api", **options: Any) -> Statistics:
@@ -223,7 +223,7 @@ def test_number_of_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_statistics_are_read_with_both_protocols_and_in_batches(
+def test_statistics_are_read_in_batches_with_resp2_and_resp3(
     fronts: Any,
     protocol: int,
     monkeypatch: pytest.MonkeyPatch,

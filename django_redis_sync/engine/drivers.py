@@ -110,9 +110,9 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
 
 @dataclass(slots=True)
 class _Cancellation:
-    """A cancellation of a task that takes effect later. `args`: the arguments of the
-    CancelledError, or None if the task was not cancelled. `until`: latest time at which the
-    cancellation takes effect, by the loop's clock."""
+    """Delays a cancellation of this task until the current step is done. `args`: the arguments of
+    the CancelledError, or None if the task has not been cancelled. `until`: when the task stops
+    waiting for the step, by the loop's clock, or None."""
 
     args: tuple[Any, ...] | None = None
     until: float | None = None

@@ -31,7 +31,7 @@ from .wire import ROUND, clock
 #: Seconds between two writes.
 EVERY = 2.0
 #: Seconds between two writes of an unchanged gauge.
-AGAIN = 10.0
+REWRITE_AFTER = 10.0
 #: Seconds for which a gauge is valid.
 LIFE = 30.0
 #: Max events that are stored between two writes. Further events replace the oldest events.
@@ -142,15 +142,16 @@ class StatisticsBuffer:
         self.due = clock() + EVERY
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Write the events since the last write, and gauges that changed or were last written
-        AGAIN seconds ago. If the process is exiting, remove its gauges."""
+        """Write the events since the last write. Write each gauge that has changed, or was last
+        written REWRITE_AFTER seconds ago or earlier. `leaving`: True if the process is exiting;
+        then remove its gauges."""
         written = {}
         for place, one in self._add_up(() if leaving else self._uses()).items():
             entry = one.entry if one.in_use or one.waiting else ""
             said, again = self._said.get(place, ("", math.inf))
             if one.counts or entry != said or now >= again:
                 written[place] = one, _writing(*place, self._process, entry, one)
-                self._said[place] = entry, now + AGAIN
+                self._said[place] = entry, now + REWRITE_AFTER
             if not entry:
                 self._said.pop(place, None)
         self.due = math.inf  # set before reading `events`: so a later event schedules a write
@@ -161,7 +162,7 @@ class StatisticsBuffer:
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # the next call writes this gauge again
+                self._said.pop(place, None)  # this write failed, so the next call repeats it
                 if answer.why != "final":
                     one.forget_share()
                     self._unwritten[place] = one

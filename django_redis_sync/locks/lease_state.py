@@ -216,8 +216,8 @@ class LeaseState(LocalExpiry):
     def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> Plan:
         """Return a plan that makes the lease end in `timeout` seconds (None: its own timeout).
 
-        The result of the plan is Lost or None. `leaving`: True if the lease is being detached. Then
-        renewals in the background must not give it a later end.
+        The result of the plan is Lost or None. `leaving`: True if the lease is being detached. In
+        this case, no renewal in the background may extend the lease beyond this end.
         """
         wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()

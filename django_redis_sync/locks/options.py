@@ -143,8 +143,8 @@ class Acquirer:
         )
 
     def _asked(self, blocking: bool | None, label: str) -> Asked:
-        """Do the same as `_terms_and_ask`, for one permit and the object's own blocking_timeout,
-        with a cache."""
+        """Return the settings of the lease and the acquire request for one permit, with the
+        object's own blocking_timeout. Both are made once and then kept in `_usual`."""
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:

@@ -211,8 +211,8 @@ def unknown(found: Sequence[Status], using: str | None) -> str:
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Return the names among which to search for names similar to the unknown name `shown`. They
-    are the names used last, and the keys of policies with names similar to `shown`."""
+    """Return the candidates for "Did you mean" after the unknown name `shown`. They are the names
+    used last. If the name of a policy is similar to `shown`, its keys are candidates, too."""
     names = Recent(using=using)[:_MAX_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from ..operators.audit import Action
 from ..operators.formats import duration, moment
 from ..operators.history import Counters, History
-from ..operators.statistics import AGAIN, Statistics
+from ..operators.statistics import REWRITE_AFTER, Statistics
 from .terminal import Column, Output, flexible, number
 
 
@@ -118,7 +118,7 @@ def _quantiles(statistics: Statistics) -> list[str]:
 
 def exactness(statistics: Statistics) -> str:
     """Return a text that says how old the counts are and how large their error is."""
-    text = _("The counts are at most %d s old.") % AGAIN
+    text = _("The counts are at most %d s old.") % REWRITE_AFTER
     if statistics.rejected_off:
         error = _("The number of rejections of a key may be too low by up to %d.")
         text += " " + error % statistics.rejected_off

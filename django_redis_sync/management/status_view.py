@@ -23,8 +23,8 @@ from .arguments import find
 from .history_view import events, exactness
 from .terminal import Cell, Column, Output, flexible, number, printable
 
-#: Max keys that the page of a policy reads if no order is given. If the policy has no statistics,
-#: the page shows the sums over these keys.
+#: Max keys that the page of a policy reads without --sort. If the policy has no statistics, the
+#: permits in use and the waiters are counted over these keys only.
 MAX_SUMMED = 200
 #: Max busy keys for which the page of a policy shows holders and waiters. If more keys are busy,
 #: the page has a table instead, with one line for each of this many busy keys.

@@ -206,7 +206,8 @@ class Change:
         is_same = value == self._overrides.get(entry, "")
         if is_same and not any(one in self._overrides for one in exempt):
             return []
-        # First write the override into the registry, so that lists show every paused name.
+        # First write the override into the registry. If this process dies afterwards, no name has
+        # an override that the lists don't show.
         command(self._alias, "HSET", self._registry, entry, value)
         self._operate(action, [own], value)
         command(self._alias, "HDEL", self._registry, *exempt)

@@ -4,9 +4,10 @@ from one template, or the whole site.
 Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
 
-The numbers of permits in use and of waiters are at most AGAIN seconds old. If a process is killed,
-its permits and waiters count for up to LIFE seconds, and the events that it had not written are
-missing. The counts of a single key may be too low. The maximum of this error is returned with them.
+The numbers of permits in use and of waiters are at most REWRITE_AFTER seconds old. If a process is
+killed, its permits and waiters count for up to LIFE seconds, and the events that it had not written
+are missing. The counts of a single key may be too low. The maximum of this error is returned with
+them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from ..engine.statistics import AGAIN, LIFE, SITE
+from ..engine.statistics import LIFE, REWRITE_AFTER, SITE
 from ..engine.wire import whole
 from ..protocol.keys import group_keys, quote
 from .history import Counters, History, histories_of, history_of
 from .reads import read_each, server_time, where
 from .status import statuses
 
-__all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "statistics_of"]
+__all__ = ["LIFE", "REWRITE_AFTER", "SITE", "Busy", "Quantiles", "Statistics", "statistics_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,8 @@ def acquire(
 ) -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first token, if the caller has made it. `per_token`: a function that returns the
-    plan for one token, by default `_acquire_with`.
+    `token`: the first token, or "" to make it. `per_token`: a function to call instead of
+    `_acquire_with`.
     """
     if ask.learn is not None:
         yield from ask.learn()
@@ -198,8 +198,7 @@ def worded(ask: AcquireRequest) -> AcquireRequest:
 
 
 def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
-    """Return the arguments of the script `acquire` after the token: lease, how, wants, terms, keep,
-    and the last arguments if they differ from their defaults. `how`: see `asking`."""
+    """Return the arguments of `acquire` after the token: lease, how, wants, terms, keep, …"""
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
     shares = bool(ask.share or ask.share_limit)  # a name with shares is never compact
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
@@ -247,7 +246,8 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
-            # `asked` is earlier than the server's `then`, so `began` is not later than the grant.
+            # The client sent its request at `asked`, before the server read its clock (`then`). So
+            # `began`, the local time of the grant, is not too late.
             began = min(answer.received, asked + int(granted) / 1000 - then)
             # A message on a channel claims no lease. So the lease lasts for CLAIM, until a renewal.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))

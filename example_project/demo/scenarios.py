@@ -80,8 +80,8 @@ def play_sale(server: Server, show: Show) -> Verdict:
 
 
 def play_exports(server: Server, show: Show) -> Verdict:
-    """Scenario b: send sixty requests to exports, whose limit is three. Every third request does
-    not wait for a permit."""
+    """Scenario b: send sixty requests to the two export pages, which share a limit of three. Every
+    third request goes to the page that rejects requests instead of letting them wait."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
         PageRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)

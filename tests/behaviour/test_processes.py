@@ -23,7 +23,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
-        ["mine", "True"],  # still held after 4 s: the child renews its lease of 3 s
+        ["mine", "True"],  # after 4 s, because the child renews its own lease of 3 s
         ["parent", "True", "True", "True", "True"],
         ["left", "False", "False"],
     ]

@@ -135,7 +135,8 @@ def test_callback_that_raises_system_exit_stops_no_other_callback(raw, caplog, m
 def beyond(raw: redis.Redis, lease: Lease) -> float:
     """Return by how many seconds the local expiry is later than the expiry on the server. If it is
     earlier, the result is negative."""
-    # Read the clock first, because time that passes between the two reads makes the result smaller.
+    # Read the local clock before `remaining`. If time passes between these two reads, the result is
+    # too small, but never too large.
     view, at, remaining = View(raw, lease.name), time.monotonic(), lease.remaining
     end, now = view.leases.get(lease.token, 0.0), view.now()
     return remaining - (time.monotonic() - at) - max(0.0, (end - now) / 1000)

@@ -69,8 +69,8 @@ def first_in_queue(facts: Facts) -> str | None:
 
 
 def is_alive(facts: Facts, token: str, now: float) -> bool:
-    """Return True if no heartbeat deadline has passed: neither that of the waiter `token` nor, in
-    async code, that of its event loop."""
+    """Return True if the waiter `token` is alive: its heartbeat deadline is still ahead and, in
+    async code, so is that of its event loop."""
     record = facts.records.get(token)
     group = record.channel if record and record.channel != "-" else token
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now

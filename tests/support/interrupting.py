@@ -71,7 +71,7 @@ def interruptions(
 
     `files`: ends of the paths of source files. `where`: a function of a frame and a trace event. An
     event counts if it happens in one of `files`, and `where` returns True. `after`: names of
-    functions. If there are any, events count only from the first frame of one of them.
+    functions. If it is not empty, events count only after one of these functions was called.
     """
     for nth in range(1, 5000):
         place = _interrupted(call, files, where, after, nth)

@@ -132,21 +132,21 @@ def _count_late(alias: str, votes: Votes, future: asyncio.Future[Answer]) -> Non
         votes.answers[alias] = future.result()
 
 
-# Records of the state of each token on the servers
+# What this process remembers of each token
 
-#: If there are more records than this, outdated records are removed.
+#: If this process remembers more tokens than this, it forgets outdated ones.
 MAX_REMEMBERED = 1000
 #: Seconds after which the record of a token without a grant is outdated.
 FORGET = 300.0
 
 
 class Held:
-    """The record of a token.
+    """What this process remembers of a token.
 
     - `wire`: the token that the servers get. `tries`: number of tries of the acquire.
     - `votes`: the votes of the last try.
     - `ended`: the aliases of the servers that have released the lease.
-    - `until`: when the record may be removed.
+    - `until`: when this process may forget the token.
     - `abandoned`: True if the caller no longer waits.
     """
 

@@ -39,7 +39,7 @@ _TRIES: dict[tuple[Any, ...], str] = {
     ("return 1", 1, "key"): "EVAL",
     ("0" * 40, 1, "key"): "EVALSHA",
 }
-#: Commands that create the key. They are not tried if the user may not delete the key.
+#: Commands that create the test key. They are not tried if the user may not delete this key.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
 #: Max random keys that are generated to find a key on a certain node of a Cluster. This is enough
 #: for a node with 20 slots.

@@ -5,16 +5,17 @@
 --     release: release the lease with this fence
 --     undo: remove any lease or waiter of the token
 --     giveup: remove a waiter. If it was granted a lease meanwhile, claim the lease.
---     share: a writer becomes a reader, with the same lease
---     lost: count a lease that was lost
---   tombstone: 1 if an acquire of this token was not answered
+--     share: turn the lease of a writer into one of a reader
+--     lost: only count a lost lease in the statistics. The reply is ok.
+--   keep, mark: as in acquire
+--   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
 --   hold: for how many ms after the grant the permits stay taken, or 0
 --   place: the ID of the job that the holder has finished
 -- Returns one of these texts. Words in capitals are values.
 --   ok [FENCE LEASE]: done. The two values follow if `giveup` found a lease. LEASE: ms left, or inf.
 --   no REASON WAITING MEAN_HOLD LIMIT: the waiter was removed. The values are those of a rejection, see reject.
 --   lost: nothing changed, because the token holds no lease with this fence.
---   gone: the lease or the waiter had ended before.
+--   gone: the token had no lease that has not expired. Any waiter of the token is removed.
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then

@@ -1,5 +1,6 @@
--- Return the reply to an acquire if its token already has a record. If the token belongs to a waiter, return nil and
--- the terms of the waiter (permits, limit, channel, share, label).
+-- Answer a request whose token already has a record. If the token has or had a lease, or has a tombstone, return the
+-- reply. If it belongs to a waiter, put off the waiter's heartbeat deadline, and return nil and the terms of the waiter
+-- (permits, limit, channel, share, label).
 local function answer_known(name, token, record)
   local state, _, fence, _, terms = string.match(record, RECORD)
   if state == 'x' then return 'dead' end

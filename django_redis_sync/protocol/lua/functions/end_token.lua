@@ -1,7 +1,7 @@
--- Remove the lease or the waiter of the caller's token. If the caller asks for a tombstone, write it. If the caller
--- gives `hold`, the permits of a released lease stay taken until `hold` ms after its grant.
--- `state`, `own` (the fence), `terms`: parts of the token's record; nil if it has none. `ends`: the end of the lease.
--- `live`: true if the lease has not expired. The end of such a lease is counted.
+-- Remove the lease or the waiter of the token in ARGV. If ARGV asks for a tombstone, write it. If a release has `hold`,
+-- the permits stay taken until `hold` ms after the grant.
+-- `state`, `own` (the fence), `terms`: parts of the token's record; nil if it has none. `ends`: the time at which the
+-- lease ends. `live`: true if the lease has not expired. The statistics count only a release of a live lease.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then
