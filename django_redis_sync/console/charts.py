@@ -104,8 +104,8 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
 
 
 def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
-    """Yield a column for each step with a value other than 0. `pairs`: for each step, the value at which
-    the column starts, and the value that it adds. `top`: the value at the top of the plot."""
+    """Yield a column for each step with a value other than 0. `pairs`: for each step, the value at
+    which the column starts, and the value that it adds. `top`: the value at the top of the plot."""
     across = WIDTH / max(1, len(pairs))
     for position, (below, value) in enumerate(pairs):
         if value:
