@@ -297,6 +297,17 @@ def run_async() -> Iterator[Callable[..., None]]:
     loop.close()
 
 
+@pytest.fixture(scope="module")
+def fast_collections() -> Iterator[None]:
+    """Exempt the objects of earlier tests from garbage collections, so that each one is fast."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as after the collection of the tests
+
+
 def all_released() -> bool:
     """Return True if each lease that still exists has ended. The process would renew any other."""
     gc.collect()
@@ -305,6 +316,7 @@ def all_released() -> bool:
 
 
 @pytest.mark.promise(6)
+@pytest.mark.usefixtures("fast_collections")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("io", [Sync(), Async()], ids=repr)
 @pytest.mark.parametrize("take", [acquire, enter_block])
@@ -314,8 +326,6 @@ def test_interrupted_acquire_leaves_no_lease_behind(
 ) -> None:
     semaphore, run = KINDS[kind][0](), io.run if repr(io) == "sync" else run_async
     inside, count = list[str](), 0
-    gc.collect()
-    gc.freeze()  # ignore the objects of earlier tests, so that each collection is fast
     attempts = interruptions(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
