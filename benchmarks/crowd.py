@@ -71,7 +71,7 @@ class Failed(Exception):
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
     """Run a contender in new processes that start at the same time."""
-    # Do not count connections that this process has kept from earlier benchmarks.
+    # Connections that were open before, for example of earlier benchmarks, are not counted.
     others = _connections(url)
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()

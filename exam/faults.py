@@ -97,9 +97,8 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside. Give up after LEASE and the time within which the lock
-        claims to grant a free permit. If it claims no time, use IN_VAIN and some seconds
-        instead."""
+        """Wait until the waiters are inside. Give up after LEASE plus the lock's claimed maximum
+        wait for a free permit, plus a margin. If it claims none, IN_VAIN replaces this maximum."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):

@@ -23,7 +23,7 @@ class Visited(Name):
         return self.ask(token or f"{place}-{self.turn}", verb="visit", place=place, nth=nth, **said)
 
     def away(self, *places: str, **said: Any) -> None:
-        """Let each job visit once, with the reply "later"."""
+        """Let each job visit once, and check that the reply is "later"."""
         for place in places:
             assert "later" == self.visit(place, **said)[:5]
 

@@ -25,7 +25,7 @@ from .wire import ROUND, clock, text, whole
 
 #: Seconds after which a name in use is written to the registry again.
 NOTED_EVERY = 60.0
-#: Seconds between two writes of new names.
+#: Min seconds between two writes of new names.
 NOTED_AFTER = 0.3
 #: Days without use after which a name is no longer listed.
 KEPT_DAYS = 1

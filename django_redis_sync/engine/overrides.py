@@ -144,8 +144,8 @@ class OverridePoller:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """For each policy with a changed override, send the override for the keys that this process
-        waits for, so that waiters get free permits."""
+        """Grant free permits to waiters, because overrides have changed. For each key of such a
+        policy for which this process has a waiter, send the server the new overrides."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return

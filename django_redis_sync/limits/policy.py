@@ -55,9 +55,10 @@ class Policy(_Options):  # type: ignore[misc]
     """A limit for requests. At most `limit` requests of the same `name` and key run at the same
     time. Times are in seconds.
 
-    The other attributes are the options of `defaults.Entry`, which explains them. A callable
-    replaces its dotted path, and `methods` are in upper case. `semaphores`: a cache of the policy's
-    semaphores, by key, limit, share, and share_limit.
+    The other attributes are the options that `defaults.Entry` explains, with two differences. For
+    an option that was given as a dotted path, the attribute is the imported callable. `methods` are
+    in upper case. `semaphores`: a cache of the policy's semaphores, by key, limit, share, and
+    share_limit.
     """
 
     __slots__ = ()

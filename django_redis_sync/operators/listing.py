@@ -231,8 +231,8 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """Return a pair (policy, key) for each policy that has one of these keys. Search only the
-    MAX_COMPARED names used last."""
+    """Return the pairs (policy, key) that exist for these keys. Search only the MAX_COMPARED names
+    used last."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
     pairs = [(name, key) for name in names if name in policies for key in keys]

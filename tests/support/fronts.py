@@ -28,8 +28,8 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The name of each script, by SHA and also by source text. A journal changes the source text of a
-#: script, so each of its versions has two entries.
+#: The names of scripts. Each script has two entries: by SHA and by source text. In tests with a
+#: journal, scripts have another source text, with entries of its own.
 _scripts: dict[str, str] = {}
 
 

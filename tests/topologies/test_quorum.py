@@ -80,7 +80,7 @@ def gather(alias: Any) -> Callable[..., Five]:
 
 @pytest.fixture
 def five(running: list[RedisServer], gather: Any) -> Five:
-    """Five servers that tests share, so they must not break them."""
+    """Five running servers that tests share. A test must not break these servers."""
     five = gather(running)
     for server in running:
         with client(server) as mine:

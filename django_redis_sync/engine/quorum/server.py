@@ -252,7 +252,7 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = voting.held_of(self.quorum, token)
-        if held is None or how == "giveup":  # each failed try undoes its own grants
+        if held is None or how == "giveup":  # nothing to undo: each failed try has
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))

@@ -1,10 +1,10 @@
--- Remove the data of the members in `late`, because their deadlines have passed. A member is one of these:
+-- `late`: members of WAITERS with deadlines that have passed. Remove the data of these members:
 -- - a waiter that sent no heartbeat
 -- - a new holder that did not claim its lease
--- - a new holder that has popped its wake-up message, and so has claimed its lease: it loses only the deadline
 -- - a tombstone
 -- - the channel of an event loop that sent no heartbeat
--- `me`: the token of the waiter whose heartbeat runs this script, or nil. `me` keeps its data.
+-- A new holder that has popped its wake-up message has claimed its lease. It loses only its deadline.
+-- `me`: the token of the waiter whose heartbeat runs this script, or nil. It keeps its data.
 local function remove_late(name, late, me)
   for i = 1, #late do
     local t = late[i]
