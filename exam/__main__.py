@@ -207,7 +207,8 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Replace the tables between two comments of a page. The first comment names their groups."""
+    """Write the tables into a page, between two comments. The first comment names the groups of
+    locks, each with a table of its own. `absent`: see `text`."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:

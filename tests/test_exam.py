@@ -143,7 +143,7 @@ def test_exam_is_not_passed_if_its_faults_do_no_harm(
     assert not any(map(main.is_just, seen))
 
 
-def test_each_library_names_its_source_and_version() -> None:
+def test_each_library_in_the_exam_has_a_source_and_a_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
     # The claims of postgres are in its class. locks.ini has only the quotes that prove them.
     postgres = find("postgres")

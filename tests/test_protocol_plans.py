@@ -191,7 +191,7 @@ def test_fast_path_sends_the_first_step_and_reads_its_reply_like_the_plan(
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_of_a_grant_counts_from_its_request(client: Client) -> None:
+def test_client_counts_the_lease_from_the_time_at_which_it_sent_the_request(client: Client) -> None:
     run = client.acquire(99.0)
     assert run.asks(verb="acquire", token="t1", lease="10000", how="wait", permits="1", limit="3")
     assert KEYS.declared == run.step.keys

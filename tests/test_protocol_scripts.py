@@ -598,7 +598,7 @@ def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:
             "weight for if whole",
         ),
         "once, where it is made": (
-            "-- insert functions: weight\nif a then\n  weight(1)\nend\n"
+            "-- insert here the functions: weight\nif a then\n  weight(1)\nend\n"
             "if a then\n  weight(2)\nend\n",
             "weight if if",
         ),

@@ -239,7 +239,7 @@ class HolderIndex:
             answers = server.many([_inspecting(*place) for place in batch])
             for (prefix, quoted), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Failure):
-                    continue  # for example, the key has a foreign value, or a node is down
+                    continue  # keep the entry, for example if the key has a foreign value
                 records = answer.reply[9][2::3]
                 fences = [whole(part) for record in records for part in record.split(" ")[1:2]]
                 since = min(fences, default=0) // 1000

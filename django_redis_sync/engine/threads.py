@@ -184,8 +184,8 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # If a wake-up is already planned for an earlier time, keep that time, even if no work
-            # is due then any more. Otherwise each new short lease would have to wake the thread.
+            # A wake-up may already be planned before `due`, for work that is gone. Keep it. If the
+            # thread slept until `due` instead, each new short lease would have to wake it.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due

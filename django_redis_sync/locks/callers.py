@@ -233,8 +233,9 @@ class Holdings:
         return item
 
     def _forget_unidentified(self) -> None:
-        """If as many blocks ended unidentified as there are entries, all blocks have ended. Then
-        remove the entries."""
+        """Remove all entries of `_blocks` if every block has ended. `_unidentified` counts the
+        blocks with an unknown caller at their end. If it equals the number of entries, all have
+        ended."""
         if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller, items in list(self._blocks.items()):

@@ -47,8 +47,9 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
     an operator paused or resized.
 
     `pattern`: a glob (`*`, `?`, `[seq]`). It must match the whole name or, for a key of a policy,
-    the whole text `policy@key`. There may be hundreds of thousands of names, so lists use `Recent`
-    instead. Raise Unavailable if Redis can't be reached.
+    the whole text `policy@key`. Raise Unavailable if Redis can't be reached.
+
+    There may be hundreds of thousands of names. To read only a part of them, use `Recent`.
     """
     alias, prefix = where(using)
     found: dict[str, None] = {}

@@ -6,7 +6,7 @@ creation costs a tenth of a command. So the composer inserts a function in front
 that calls it. A run that skips the statement doesn't create the function. If several statements of
 a block call a function, a line before them inserts the function for the rest of the block:
 
-    -- insert functions: count, grant
+    -- insert here the functions: count, grant
 
 The composer reads lines, not Lua syntax. `devtools/lua_lint.py` rejects what the composer would
 misread. The rules are:
@@ -33,7 +33,7 @@ from ..values import MOST_PERMITS as MOST_PERMITS
 from .keys import share_of_terms
 
 LUA = Path(__file__).parent / "lua"
-INSERT, _OPENS = "-- insert functions: ", ("then", "do", "else")
+INSERT, _OPENS = "-- insert here the functions: ", ("then", "do", "else")
 
 #: Constants of the scripts, which Python uses too. Times are in milliseconds.
 #:

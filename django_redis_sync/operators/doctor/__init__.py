@@ -39,10 +39,10 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that are checked: those used last. At most as many keys are checked, for all policies
-#: together. At most as many names with an override are checked, too.
+#: Max names that the doctor checks: those used last. It also checks at most as many keys, for all
+#: policies together, and at most as many names with an override.
 MAX_NAMES = 30
-#: Max entries of the index of holders that are checked. They are the names with the oldest holders.
+#: Max names that the doctor checks from the index of holders: those with the oldest holders.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5

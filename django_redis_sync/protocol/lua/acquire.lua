@@ -37,7 +37,7 @@ if packed then
   if reply then return reply end
 end
 local name, record = open(token, keep, us, mark)
--- insert functions: count
+-- insert here the functions: count
 local reply, me, rank = nil, nil, nil -- me: the token, if it belongs to a waiter
 if record then
   reply, terms = answer_known(name, token, record)

@@ -14,7 +14,7 @@ if packed then
   expand(packed)
 end
 local name, record = open(token, keep, us, mark)
--- insert functions: count, grant
+-- insert here the functions: count, grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
   local base = string.sub(LEASES, 1, -7)
   local away, nth, last, ticket, _, _, share, job = string.match(record or '', PLACE)

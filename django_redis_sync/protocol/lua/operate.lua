@@ -19,7 +19,7 @@ if packed and packed ~= '' then
   expand(packed)
 end
 local name = open(token, keep, us, '-')
--- insert functions: count, grant, remove
+-- insert here the functions: count, grant, remove
 if how == 'pause' and value == '' then value = name.at end
 if how == 'pause' or how == 'resize' then -- write at once, because `finish` reads the end of the override
   retry_write('HSET', INFO, how == 'pause' and '#paused' or '#limit', value)

@@ -40,7 +40,7 @@ if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
--- insert functions: count, remove
+-- insert here the functions: count, remove
 local gave_up = how == 'giveup' and state == 'w' -- other outcomes were counted before
 if how == 'share' then -- a lease of the whole name becomes one of one permit
   local permits, others = string.match(terms, '^(%d+)( .*)$')

@@ -27,7 +27,7 @@ if packed and packed ~= '' then
   expand(packed)
 end
 local name, record = open(token, keep, us, mark)
--- insert functions: count
+-- insert here the functions: count
 if record then
   return answer_known(name, token, record)
 end

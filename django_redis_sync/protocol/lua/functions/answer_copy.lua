@@ -1,12 +1,12 @@
--- Return the reply to a copy, or nil if this delivery counts as the job itself. A copy is a delivery of a job that its
--- task queue has delivered before. `known`: the record of the job. `nth`, `token`: of this delivery.
--- - The job runs: the copy has to come again later. But if the lease of the job has expired, its worker died: return
---   nil.
+-- Return the reply to a copy, which is a second delivery of a job by its task queue. Return nil if this delivery is not a
+-- copy, or if it takes the place of a lost delivery. `known`: the record of the job. `nth`, `token`: of this delivery.
+-- - The job runs: tell the copy to come again later. If the lease of the job has expired, the worker died: return nil.
 -- - The job has ended, or an operator cleared it: drop the copy.
 -- - The job is away, and this is its next delivery: return nil.
--- - The job is away, and its last delivery calls again, because the reply was lost: return that reply.
--- - The job is away, and this is a copy of its last delivery: it has to come again later. But if the job is overdue by
---   TURN, its next delivery seems lost: return nil.
+-- - The job is away, and its latest delivery repeats this call with the same token, because the reply was lost: return
+--   that reply again.
+-- - The job is away, and this is a copy of its latest delivery, with another token: tell it to come again later. If the
+--   job is overdue by TURN, its next delivery seems lost: return nil.
 -- - The job is away, and this is a copy of an earlier delivery: drop the copy.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)

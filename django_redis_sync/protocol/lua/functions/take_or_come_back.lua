@@ -17,7 +17,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     redis.call('ZADD', placed, '0', own)
     rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
   end
-  -- insert functions: note_place
+  -- insert here the functions: note_place
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
   local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
   local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of a live waiter that needs more permits than are free
