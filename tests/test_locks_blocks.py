@@ -343,3 +343,20 @@ def test_interrupted_acquire_leaves_no_lease_behind(
             pytest.fail(f"a lease is stored after {where}")
         raw.flushdb()  # an interrupted caller may leave a lease until it expires
     assert count > 10, "too few interruptions"
+
+
+@pytest.mark.promise(6)
+def test_interrupted_release_is_completed_in_the_background(view: Any) -> None:
+    leases = list[Any]()
+
+    def hold() -> None:
+        leases.append(Lock("x", timeout=60).acquire(blocking_timeout=20))
+        leases[-1].release()
+
+    count = 0
+    files = "/locks/lease.py", "/locks/lease_state.py"
+    for place in interruptions(hold, *files, after=("giving_back",)):  # makes the request
+        count += 1
+        print(place)
+        eventually(lambda: view("x").empty)
+    assert count > 10, "too few interruptions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ async def free_elsewhere(io: Any, name: str) -> bool:
         return lease is not None
 
     return await io.result(io.start(other()))
+
+
+@both
+async def test_rlock_acquire_waits_for_the_blocking_timeout_that_it_gets(io, view) -> None:
+    async with io.entered(Lock("waited")):
+        began = time.monotonic()
+        lock = RLock("waited", blocking_timeout=60)
+        assert await io.do(lock, "acquire", blocking_timeout=0.1) is None
+        assert time.monotonic() - began < 30, "it waited for the blocking_timeout of the lock"
 
 
 @both

@@ -189,6 +189,14 @@ def test_lease_is_released_with_the_rollback_of_its_savepoint():
     assert not is_held()
 
 
+@in_transactions
+def test_acquire_all_that_fails_in_a_transaction_releases_its_locks_at_once():
+    several = acquire_all([lock(), Semaphore("taken", 1)], blocking=False)
+    with Semaphore("taken", 1), transaction.atomic():
+        assert several.acquire() is None
+        assert not is_held(), "the lock stays held until the commit"
+
+
 # lock.atomic()
 
 
