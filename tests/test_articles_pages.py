@@ -7,6 +7,7 @@ process with the example site's settings. ROLE is the name of a function, such a
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import sys
@@ -89,16 +90,31 @@ def look(io: Any, prefix: str) -> None:
 
 
 def stand_in_line(io: Any, prefix: str) -> None:
-    """Check that the queue page serves two customers at a time, and shows who waits."""
-    from example_project.shop.tills import AT_THE_TILLS
+    """The queue page serves two customers at once, in the order of arrival."""
+    from django_redis_sync.operators.status import status_of
+    from example_project.shop.tills import AT_THE_TILLS, tills
+
+    def is_turn(number: int) -> bool:
+        """Return True if customer `number` may come. The second customer comes when the first one
+        has been served for 0.3 s, and each further customer when the previous one is in line."""
+        visits = AT_THE_TILLS.visits()
+        if number <= 1:
+            return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])
+        labels = [one.label.get("label") for one in status_of(tills().name).everyone]
+        return f"customer {number - 1}" in [*labels, *(visit.who for visit in visits)]
 
     names = [f"customer {number}" for number in range(8)]
-    crowd: list[Any] = [(lambda: True, {"customer": name, "seconds": "0.6"}) for name in names]
-    crowd.append((lambda: len(AT_THE_TILLS.visits()) > 3, {}))
+    crowd: list[Any] = [
+        (functools.partial(is_turn, number), {"customer": name, "seconds": "0.6"})
+        for number, name in enumerate(names)
+    ]
+    crowd.append((lambda: bool(status_of(tills().name).waiting), {}))
     *responses, page = at_once(io, f"{prefix}queue/", *crowd)
     visits, line = AT_THE_TILLS.visits(), page.content.decode().partition("In line")[2]
     assert [200] * 8 == [response.status_code for response in responses]
-    assert names == sorted(visit.who for visit in visits)
+    served = [visit.who for visit in visits]
+    assert served == [visit.who for visit in sorted(visits, key=lambda visit: visit.arrived)]
+    assert names == sorted(served)
     assert 2 == max(visit.inside for visit in visits)
     assert "customer" in line, "the page named no waiting customer"
     assert "Thank you, customer 7" in responses[-1].content.decode()

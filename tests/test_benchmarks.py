@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,15 @@ def test_first_contender_is_this_library_and_mere_locks_compete_only_at_limit_1(
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)
+
+
+def test_connections_are_counted_without_closing_those_of_contenders(redis_url: str) -> None:
+    shared: Any = contenders.client(redis_url).connection_pool.get_connection()
+
+    def number() -> int:
+        shared.send_command("CLIENT", "ID")
+        return int(shared.read_response())
+
+    before = number()
+    assert crowd._connections(redis_url) >= 1
+    assert before == number()

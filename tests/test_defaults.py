@@ -102,7 +102,7 @@ def test_settings_reject_an_unsuitable_value_of_each_option(option: str, configu
         configure(**keys)
 
 
-@pytest.mark.parametrize("option", NAMED)
+@pytest.mark.parametrize("option", [*NAMED, "limit", "share_limit", "max_waiters"])
 def test_semaphore_reads_each_option_from_its_entry_in_the_settings(option: str, configure) -> None:
     configure(SEMAPHORES={"x": {"limit": 1, option: "soon"}})
     with pytest.raises(ImproperlyConfigured, match=rf"\['SEMAPHORES'\]\['x'\]: {option}\b"):

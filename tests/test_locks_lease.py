@@ -368,8 +368,7 @@ async def test_extension_right_after_a_handoff_adds_to_the_full_lease_duration(
 ) -> None:
     """A handoff grants a lease of some seconds. The new holder renews it to the full duration."""
     first = await io.do(Lock("n"), "acquire")
-    waiting = io.start(io.do(Lock("n", timeout=60), "acquire"))
-    await until(io, lambda: View(raw, "n").waiting)
+    waiting = await queued(io, Lock("n", timeout=60), View(raw, "n"))
     await io.do(first, "release")
     lease = await io.result(waiting)
     await io.do(lease, "extend", 30)

@@ -221,8 +221,9 @@ def test_each_request_is_counted_with_one_outcome(project, rejections):
         assert 503 == project.status("hasty")
     assert ["full", *["timeout"] * 3] == reasons(rejections)
     patient = project.visit("patient")  # waits
-    eventually(lambda: waiting() == 1)
-    time.sleep(2)  # Redis lists the waiter a moment before max_waiting_* counts it
+    # Redis lists the waiter a moment before max_waiting_* counts it.
+    counted = [slots.full for slots in (semaphore.threads, semaphore.tasks)]
+    eventually(lambda: waiting() == 1 and any(full(RequestFactory().get("/")) for full in counted))
     assert 503 == project.status("patient")  # may not wait
     assert [200, 200] == [first.end(), patient.end()]
     found = outcomes()

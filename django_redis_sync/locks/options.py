@@ -317,7 +317,7 @@ class Acquirer:
         """
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
-        named = self._options(conf.current())
+        named = conf.current().named(self.name)
         ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
         got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
         count = renewer(terms.alias).housekeeper.count

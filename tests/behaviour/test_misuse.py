@@ -103,15 +103,6 @@ async def test_invalid_argument_of_acquire_raises_an_error(io, nothing_sent, opt
         await io.do(Semaphore("x", 5), "acquire", **options)
 
 
-@pytest.mark.parametrize("option", ["limit", "timeout", "share_limit", "max_waiters"])
-@both
-async def test_invalid_option_in_semaphores_raises_an_error(io, settings, nothing_sent, option):
-    entry = {"limit": 3, option: "many"}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
-    with pytest.raises(ImproperlyConfigured, match=option):
-        await io.do(Semaphore("x"), "acquire")
-
-
 @both
 async def test_forged_handle_cannot_be_adopted(io, clean_redis) -> None:
     lease = await io.do(Lock("forged"), "acquire")
