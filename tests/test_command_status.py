@@ -143,7 +143,7 @@ def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
         raw.hset(info, lease.token, b"g" + held[1:])  # g: handed off, and not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
-    assert "\n* This holder waited, and got its permit" in page
+    assert "\n* Handed over: the holder waited, and got its permit" in page
     left = [row["LEASE LEFT"] for row in rows(page) if row.get("HOLDER") == lease.token[:8]]
     assert "*" == left[0][-1]
     waiting.result(30).release()

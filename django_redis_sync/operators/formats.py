@@ -50,8 +50,8 @@ def duration(seconds: float) -> str:
 def handed_over() -> str:
     """Return the text that explains the holder state "handed" to operators."""
     return _(
-        "This holder waited, and got its permit a moment ago. If its process is dead, the next "
-        "waiter gets the permit within %d s."
+        "Handed over: the holder waited, and got its permit a moment ago. If its process is dead, "
+        "the next waiter gets the permit within %d s."
     ) % (CONSTANTS["FIRST"] // 1000)
 
 
