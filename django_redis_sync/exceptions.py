@@ -9,6 +9,8 @@ SyncError is the base class of all. Each class also has a second base class::
     WrongKind       TypeError                           a read/write lock used as a plain lock
     ForeignValue    redis.exceptions.ResponseError      another program's value in one of the keys
 
+`NotSent` is raised by a project's `JobQueue`, and `TransactionRace` is a warning.
+
 Wrong settings raise django.core.exceptions.ImproperlyConfigured. Wrong arguments raise ValueError
 or TypeError before anything is sent to Redis.
 """
@@ -75,3 +77,12 @@ class WrongKind(SyncError, TypeError):
 
 class ForeignValue(SyncError, ResponseError):
     """A key of the name holds a value of another program. The value was not changed."""
+
+
+class NotSent(Exception):
+    """Raised by `JobQueue.again` if the task queue did not accept the job."""
+
+
+class TransactionRace(RuntimeWarning):
+    """The warning that a permit is released before a COMMIT. Until the COMMIT, the next holder may
+    read the old data."""

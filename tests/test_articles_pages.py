@@ -91,7 +91,6 @@ def look(io: Any, prefix: str) -> None:
 
 def stand_in_line(io: Any, prefix: str) -> None:
     """The queue page serves two customers at once, in the order of arrival."""
-    from django_redis_sync.operators.status import status_of
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def is_turn(number: int) -> bool:
@@ -100,7 +99,7 @@ def stand_in_line(io: Any, prefix: str) -> None:
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])
-        labels = [one.label.get("label") for one in status_of(tills().name).everyone]
+        labels = [one.label.get("label") for one in tills().status().everyone]
         return f"customer {number - 1}" in [*labels, *(visit.who for visit in visits)]
 
     names = [f"customer {number}" for number in range(8)]
@@ -108,7 +107,7 @@ def stand_in_line(io: Any, prefix: str) -> None:
         (functools.partial(is_turn, number), {"customer": name, "seconds": "0.6"})
         for number, name in enumerate(names)
     ]
-    crowd.append((lambda: bool(status_of(tills().name).waiting), {}))
+    crowd.append((lambda: bool(tills().status().waiting), {}))
     *responses, page = at_once(io, f"{prefix}queue/", *crowd)
     visits, line = AT_THE_TILLS.visits(), page.content.decode().partition("In line")[2]
     assert [200] * 8 == [response.status_code for response in responses]

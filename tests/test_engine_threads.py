@@ -21,7 +21,6 @@ import redis
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import threads
-from django_redis_sync.engine.threads import Worker, run_callbacks
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support import worker_processes
@@ -43,7 +42,7 @@ class Desk:
         self.todo, self.done = deque[Any](), list[Any]()
         self.by: list[threading.Thread] = []
         self.at_once = self.most = 0
-        self.worker = Worker(name, self.turn, lambda: -math.inf if self.todo else math.inf)
+        self.worker = threads.Worker(name, self.turn, lambda: -math.inf if self.todo else math.inf)
 
     def turn(self) -> float:
         self.at_once += 1
@@ -99,7 +98,7 @@ def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
             turns.append(len(desk.by) - before)
         return -math.inf if desk.todo else math.inf
 
-    desk.worker = Worker("redis-sync-test", desk.turn, earliest)
+    desk.worker = threads.Worker("redis-sync-test", desk.turn, earliest)
     desk.put("first")
     assert ends.wait(20), "the idle thread did not end"
     desk.put("second")
@@ -110,7 +109,7 @@ def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
 def test_worker_thread_wakes_up_in_time_for_earlier_work() -> None:
     desk, began = Desk(), time.monotonic()
     due = [math.inf]
-    desk.worker = Worker("redis-sync-test", lambda: desk.turn() and due[0], lambda: due[0])
+    desk.worker = threads.Worker("redis-sync-test", lambda: desk.turn() and due[0], lambda: due[0])
     for seconds in (60.0, 0.3):
         due[0] = threads.clock() + seconds
         desk.worker.expect(due[0])
@@ -147,7 +146,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
             desks[-1].put(mine)
         else:
             desk = desks[-1]
-            run_callbacks(lambda: desk.done.append(mine))
+            threads.run_callbacks(lambda: desk.done.append(mine))
 
     for _ in interruptions(lambda: put("mine"), "engine/threads.py", where=at_any_step):
         # After each interruption, the worker still does the work that another caller submits.
@@ -164,7 +163,7 @@ def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
 
     def submit(whose: str) -> None:
         desk.put(whose)
-        run_callbacks(lambda: ran.append(whose))
+        threads.run_callbacks(lambda: ran.append(whose))
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.endswith("engine/threads.py"):
@@ -202,10 +201,10 @@ def test_slow_callbacks_run_on_a_limited_number_of_threads() -> None:
 
     go, ran = threading.Event(), list[int]()
     for _ in range(100):
-        run_callbacks(lambda: go.wait(20))
+        threads.run_callbacks(lambda: go.wait(20))
     assert 2 <= running() <= 12
     go.set()
-    run_callbacks(lambda: ran.append(1))
+    threads.run_callbacks(lambda: ran.append(1))
     eventually(lambda: ran)
 
 
@@ -216,7 +215,7 @@ def test_callback_runs_later_when_its_thread_could_not_start(
     ran: list[int] = []
     with Lock("x", timeout=3, renew=True):  # the renewal thread starts the callback thread later
         with NoThreads(monkeypatch):
-            run_callbacks(lambda: ran.append(1))
+            threads.run_callbacks(lambda: ran.append(1))
         assert not ran
         eventually(lambda: ran)
     what = "a thread for callbacks could not start: can't start new thread"
@@ -242,7 +241,7 @@ def child_returns_true(body: Callable[[], bool]) -> bool:
 def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
     def runs_a_callback() -> bool:
         ran = threading.Event()
-        run_callbacks(ran.set)
+        threads.run_callbacks(ran.set)
         return ran.wait(20)
 
     assert runs_a_callback()  # an idle thread remains, which a child does not inherit

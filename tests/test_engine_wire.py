@@ -13,7 +13,6 @@ from redis import exceptions as errors
 
 from django_redis_sync import Semaphore
 from django_redis_sync.engine import wire
-from django_redis_sync.engine.wire import configuration_error
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ from django_redis_sync.engine.wire import configuration_error
     ],
 )
 def test_configuration_error_names_the_wrong_setting(error: Any, text: str) -> None:
-    found = configuration_error(error)
+    found = wire.configuration_error(error)
     assert text in found if text else found == ""
 
 
@@ -39,7 +38,7 @@ def test_configuration_error_is_found_among_chained_exceptions() -> None:
     outer = errors.ConnectionError("while connecting")
     outer.__cause__ = errors.ConnectionError("handshake")
     outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
-    assert "password" in configuration_error(outer)
+    assert "password" in wire.configuration_error(outer)
 
 
 def test_labels_are_shortened_when_written_and_when_read(raw: redis.Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ import pytest
 import redis
 
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.engine.pools import CheckedOut
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import OTHER, act, as_json, failed, locks, status_of
@@ -99,21 +99,22 @@ def test_actions_take_effect_only_on_their_alias(
 
 @contextlib.contextmanager
 def cut_connections() -> Iterator[list[bool]]:
-    """Cut every second connection that this thread checks out, as a restart of the server does.
-    Yield a list with an item for each checkout: True if the connection was cut."""
+    """Cut the connection before every second request of this thread, as a restart of the server
+    does. Yield a list with an item for each request: True if its connection was cut."""
     cut: list[bool] = []
-    me, enter = threading.get_ident(), CheckedOut.__enter__
+    me, send = threading.get_ident(), redis.Connection.send_packed_command
 
-    def entered(self: Any) -> Any:
-        enter(self)
-        if threading.get_ident() == me:
+    def sent(self: Any, command: Any, *args: Any, **kwargs: Any) -> None:
+        # The commands of a new connection are part of the request that follows.
+        is_request = not re.search(rb"HELLO|AUTH|CLIENT|SELECT", b"".join(command))
+        if threading.get_ident() == me and is_request:
             cut.append(not (cut and cut[-1]))
             if cut[-1]:
-                self.connection.connect()  # only a connected socket can be cut
-                self.connection._sock.shutdown(socket.SHUT_RDWR)
-        return self
+                self.connect()  # only a connected socket can be cut
+                self._sock.shutdown(socket.SHUT_RDWR)
+        send(self, command, *args, **kwargs)
 
-    with mock.patch.object(CheckedOut, "__enter__", entered):
+    with mock.patch.object(redis.Connection, "send_packed_command", sent):
         yield cut
 
 

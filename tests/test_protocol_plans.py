@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.protocol import plans, scripts, steps
+from django_redis_sync.protocol import plans, reasons, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
-from django_redis_sync.protocol.reasons import REASONS
 from django_redis_sync.protocol.steps import (
     Answer,
     Failure,
@@ -323,7 +322,7 @@ def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, rep
         assert "full" == run.result.reason
 
 
-@pytest.mark.parametrize("word", [*REASONS, "asleep {now}"])
+@pytest.mark.parametrize("word", [*reasons.REASONS, "asleep {now}"])
 def test_rejection_has_a_sentence_for_known_and_unknown_reasons(word: str) -> None:
     rejection = Rejection(word, detail="3")
     assert word == rejection.why.word

@@ -21,7 +21,7 @@ from django_redis_sync import (
     semaphore_required,
     synchronized,
 )
-from django_redis_sync.locks.transactions import TransactionRace
+from django_redis_sync.exceptions import TransactionRace
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View, sent
 from tests.request_site.project import SYNC

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..exceptions import NotSent
 from ..logs import logger
 from ..protocol.reasons import FULL, REASONS
-from .jobs import RETRIES, JobQueue, NotSent
+from .jobs import RETRIES, JobQueue
 
 try:
     from celery import current_app, current_task

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from .. import conf
+from ..exceptions import NotSent
 from ..logs import logger
 from ..protocol.reasons import Rejection
 from ..protocol.visits import Dropped, Job, Later
@@ -29,10 +30,6 @@ _MOST, _SHOWN = 180, 8
 #: The first and the longest delay, in seconds, before a job without a place in the queue is sent
 #: again. Each delay is twice the delay before, and then shortened at random.
 _BACKOFF = 0.5, 60.0
-
-
-class NotSent(Exception):
-    """Raised by `JobQueue.again` if the queue did not take the job."""
 
 
 class JobQueue(NamedTuple):

@@ -17,15 +17,11 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.signals import connection_created
 
 from ..engine.threads import run_callbacks
+from ..exceptions import TransactionRace
 from ..logs import logger
 from .callers import running_loop
 from .lease import Lease
 from .lease_state import LeaseSettings
-
-
-class TransactionRace(RuntimeWarning):
-    """The warning that a permit is released before a COMMIT. Until the COMMIT, the next holder may
-    read the old data."""
 
 
 @contextmanager

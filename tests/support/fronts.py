@@ -250,7 +250,7 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def fronts(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Front]]]:
     """Return a function that makes fronts, each with its own database and cache alias."""
-    from django_redis_sync.engine.renewal import renewer
+    from django_redis_sync.engine import renewal
 
     made: list[Front] = []
     with redis.Redis(HOST, _server().port or 0) as client:
@@ -267,7 +267,7 @@ def fronts(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Front]
 
     yield make
     for front in made:
-        renewer(front.alias).clear()
+        renewal.renewer(front.alias).clear()
         front.down()
         front.raw.close()
 
