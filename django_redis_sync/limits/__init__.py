@@ -3,17 +3,17 @@
 The steps of a request, with their modules:
 
 1. The decorator and the mixin of `decorator` wrap a view, and `..middleware` serves the whole
-   project. All three ask `policy` which limits apply. It finds the entry of ENDPOINTS whose name or
-   pattern matches the view, and combines the options from the decorator or mixin, ENDPOINTS,
-   SEMAPHORES, and REQUESTS into a frozen `Policy`.
+   project. All three ask `policy` which limits apply. For each limit, `policy` combines the options
+   from the decorator or mixin, ENDPOINTS, SEMAPHORES, and REQUESTS into a frozen `Policy`. The
+   entry of ENDPOINTS is the one whose name or pattern matches the view.
 2. `admission` acquires a permit of each policy, in a fixed order. If a policy has no free permit,
-   it releases the permits that it has acquired. `identity` makes the key and the share, from the
-   user, the address, or a project's callable. `semaphore` sends the acquire requests to Redis, and
-   bounds how many requests of a process wait.
+   `admission` releases the permits that it has acquired. `identity` finds the key and the share of
+   the request, such as the user or the address. `semaphore` sends the acquire requests to Redis,
+   and bounds how many requests of a process wait.
 3. `breaker` detects that Redis is down. Until Redis is back, the option `on_outage` decides: admit
    all requests, admit none, or let `local` limit the requests of this process.
-4. For a rejected request, `rejection` makes the response. It is JSON, a page, or in the form of the
-   view's framework.
+4. For a rejected request, `rejection` makes the response: JSON, a page, or the error response of
+   the view's framework.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.
 
 `routes` finds the name, the class, and the limits of a view without calling it, and lists the views

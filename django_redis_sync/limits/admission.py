@@ -40,12 +40,12 @@ class RejectedRequest(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the response. It is the first of these that applies:
+        """The HTTP status of the response. The first rule that applies decides:
 
-        - 503 if other holders or waiters are not the cause, for example during an outage.
+        - 503 if the cause is not other holders or waiters but, for example, an outage.
         - The policy's option `status`, if it is set.
-        - 429 if the policy has a key, or if the share of the request is full.
-        - 503.
+        - 429 if the policy has a key, or if all permits of the request's share are in use.
+        - 503 in all other cases.
         """
         if not self.rejection.why.crowded:
             return 503
@@ -56,14 +56,15 @@ class RejectedRequest(NamedTuple):
 def admit(
     policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
 ) -> Hold | RejectedRequest:
-    """Acquire a permit of each policy that applies to the request, and return the permits in a
-    Hold. If a policy rejects the request, release the permits and return a RejectedRequest. If the
-    settings disable limits, return an empty Hold.
+    """Acquire a permit of each policy that applies to the request, and return a Hold with the
+    permits. If a policy rejects the request, release the permits and return a RejectedRequest. If
+    the settings disable limits, return an empty Hold.
 
-    All requests acquire permits in the same order. The wait for a permit takes at most the
-    `blocking_timeout` of its policy. All waits of a request together take at most the longest of
-    these timeouts. `seen`: the request object that the view gets, if it is not `request`.
-    `preflight`: True if a framework answers the request without the view's code.
+    All requests acquire permits in the same order. A wait for a permit takes at most the
+    `blocking_timeout` of its policy. All waits of a request together take at most the longest
+    `blocking_timeout` of its policies. `seen`: the request object that the view gets; by default
+    `request`. `preflight`: True for an OPTIONS request that a framework answers without the view's
+    code.
     """
     admission = _Admission(request, seen, threads)
     if not conf.current().enabled:
@@ -82,8 +83,8 @@ async def aadmit(
 
 
 class _Admission:
-    """Acquires the permits that a request takes together: those of the middleware, of a mixin, or
-    of decorators that directly wrap each other."""
+    """Acquires a permit of each of several policies, or of none of them. The policies are those of
+    the middleware, of a mixin, or of decorators that directly wrap each other."""
 
     __slots__ = ("hold", "request", "seen", "slots", "state")
 
@@ -107,7 +108,7 @@ class _Admission:
                             limit = semaphore.limit or 0
                             return RejectedRequest(semaphore.policy, limit, rejection)
         except GeneratorExit:
-            hold.release_later()  # a closed generator can't yield the release as a step
+            hold.release_later()  # during close(), a generator can't yield a step
             raise
         except BaseException:
             yield Either(hold.release, hold.arelease)
@@ -136,8 +137,8 @@ class _Admission:
         return semaphores
 
     def _semaphore_for(self, policy: Policy) -> Plan:
-        """Return the semaphore that a policy uses for this request. The policy's key, share,
-        limit, or share_limit depends on the request."""
+        """Return the semaphore of a policy for this request. Called only if the policy's key,
+        share, limit, or share_limit depends on the request."""
         key = share = None
         if policy.key is not None:
             key = yield from identity.key_of(policy, self.request, self.seen)
@@ -163,8 +164,8 @@ class _Admission:
 
     def _permit(self, semaphore: RequestSemaphore) -> Plan:
         """Request a permit. If the request is admitted, add the permit to the hold and return None.
-        If it is rejected, return the Rejection. In shadow mode, a request that would be rejected
-        gets both: add the permit to the hold, and return the Rejection."""
+        If the request is rejected, return the Rejection. In shadow mode, do both for a request that
+        would be rejected: add the permit, and return the Rejection."""
         redis = breaker(semaphore.id.using)
         generation = redis.allow()
         try:
@@ -176,16 +177,17 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            # The garbage collector may close this plan on a thread that has locked the local
-            # limiter. Don't call `left` here: it could wait for that lock forever.
+            # Don't call `left` here: it waits for the local limiter's lock. The garbage collector
+            # may close this plan on the thread that has the lock, and `left` would wait forever.
             raise
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
     def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> Plan:
-        """Carry out `_permit` with Redis. Send only one acquire request, because Redis counts the
-        outcome of each one. Raise Unavailable if Redis doesn't answer."""
+        """Admit or reject the request with Redis, and return what `_permit` returns. Send only one
+        acquire request, because Redis counts each request in the statistics. Raise Unavailable if
+        Redis doesn't answer."""
         policy, hold = semaphore.policy, self.hold
         # Requests that were admitted locally may still run. Redis does not count them, so the local
         # limiter decides first.
@@ -197,8 +199,8 @@ class _Admission:
         if policy.blocking_timeout and policy.enforce:
             seconds = self._seconds_left(policy)
             if seconds > 0 and not self.slots.full(self.request):
-                # A wait begins after Redis has answered. The wait reports the answer to the breaker
-                # when it begins, so that the breaker can close before the wait ends.
+                # A wait begins only after Redis has answered. So the Wait reports this answer to
+                # the breaker at once. Otherwise, the breaker could close only after the wait.
                 succeeded = partial(redis.succeeded, generation)
                 take.wait = Wait(self.request, self.slots, seconds, succeeded)
         try:
@@ -221,7 +223,8 @@ class _Admission:
         return got
 
     def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> Plan:
-        """Carry out `_permit` while Redis is down, as the option `on_outage` says."""
+        """Admit or reject the request while Redis is down, as the option `on_outage` says. Return
+        what `_permit` returns."""
         policy = semaphore.policy
         if policy.on_outage == "open" or not policy.enforce:
             local_limiter.enter(semaphore.id, self.hold, semaphore.share)
@@ -265,9 +268,9 @@ class _Admission:
 class Take:
     """The step that requests a permit from Redis. Its result is a lease or a Rejection.
 
-    `wait`: the Wait with which the request may wait for the permit. None: it must not wait. `got`:
-    a copy of the result. If the plan is interrupted before it receives the result, it finds the
-    lease here and releases it.
+    `wait`: the Wait of the request, or None if the request must not wait for a permit. `got`: a
+    copy of the result. If an error stops the plan before it receives the result, the plan releases
+    the lease in `got`.
     """
 
     wait: Wait | None = None

@@ -27,18 +27,18 @@ REMINDER_INTERVAL = 300.0
 class Breaker:
     """The circuit breaker of a cache alias.
 
-    While the breaker is closed, every request may contact Redis. While it is open, a thread probes
-    Redis every `PROBE_INTERVAL` seconds, and requests must not contact Redis. But after each
-    answered probe, one request may: the trial. If Redis answers the trial, the breaker closes.
-    Otherwise the next answered probe permits another trial.
+    While the breaker is closed, every request may contact Redis. While it is open, requests must
+    not contact Redis, and a thread probes Redis every `PROBE_INTERVAL` seconds. Only one request
+    after each answered probe may contact Redis: the trial. If Redis answers the trial, the breaker
+    closes. Otherwise the next answered probe permits another trial.
     """
 
-    # Invariant: the generation grows by 1 when the breaker opens or closes, and is odd while the
-    # breaker is open. A request reports its outcome with the generation in which it began. So if a
-    # request began before an outage, its late answer does not end the outage.
+    # Invariant: `generation` grows by 1 when the breaker opens or closes. It is odd while the
+    # breaker is open. A request reports its outcome with the generation in which the request began.
+    # So a late answer to a request from before an outage does not end the outage.
 
     def __init__(self, alias: str) -> None:
-        self.alias, self.pid = alias, os.getpid()  # `made_once` reads `pid`
+        self.alias, self.pid = alias, os.getpid()  # `made_once` checks `pid` after a fork
         self.generation = 0
         self._lock = threading.Lock()
         self._probe_answered = False
@@ -51,10 +51,10 @@ class Breaker:
         return self.generation % 2 == 1
 
     def allow(self) -> int | None:
-        """Return the generation with which a request must report its outcome.
+        """Return the present generation. The request must pass it to `succeeded()` or `failed()`.
 
-        Return None if the request must not contact Redis. While the breaker is open, only the trial
-        after an answered probe gets a generation.
+        Return None if the request must not contact Redis. While the breaker is open, only one
+        request after each answered probe gets a generation.
         """
         generation = self.generation
         if generation % 2 == 0:
@@ -65,8 +65,9 @@ class Breaker:
             return self.generation if trial or not self.down else None
 
     def succeeded(self, generation: int) -> None:
-        """Record that Redis answered a request. If the request is the trial of the present outage,
-        close the breaker. `generation`: what `allow()` returned for the request."""
+        """Record that Redis answered a request. If the breaker allowed the request as a trial in
+        the present outage, close the breaker. `generation`: what `allow()` returned for the
+        request."""
         if generation % 2 == 0:
             return
         with self._lock:
@@ -79,8 +80,8 @@ class Breaker:
 
     def failed(self, generation: int, error: BaseException) -> None:
         """Record that Redis did not answer a request, because of `error`. If the breaker is closed,
-        open it. `generation`: what `allow()` returned for the request. If the generation has
-        changed since, do nothing."""
+        open it. `generation`: what `allow()` returned for the request. If the breaker has opened or
+        closed since that call, do nothing."""
         with self._lock:
             if generation != self.generation:
                 return
@@ -138,7 +139,7 @@ class Breaker:
                 server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
             except Failure as failure:
                 self._log(failure.cause, changed=False)
-            except Exception:  # for example, the settings have changed
+            except Exception:  # for example, after a change of the settings
                 logger.exception("probing the Redis of cache %r failed", self.alias)
             else:
                 with self._lock:

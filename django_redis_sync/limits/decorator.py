@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ..defaults import Limit, PolicyOptions
 
 Function = TypeVar("Function", bound=View)
-#: The options of decorators that directly wrap each other, as in `routes.Stack.declared`. The
-#: outermost decorator comes first.
+#: The options of decorators that directly wrap each other: one Declared for each decorator, the
+#: outermost decorator first.
 Marks = tuple[Declared, ...]
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
@@ -57,15 +57,15 @@ def semaphore_required(
 def semaphore_required(
     name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
-    """Let at most `limit` requests of a view run at the same time. Further ones wait or are
+    """Let at most `limit` requests of a view run at the same time. Further requests wait or are
     rejected.
 
     Use it on sync and async views, and on methods of class-based views, directly or with
     method_decorator. Decorators that directly wrap each other acquire their permits together.
     Without `name`, the semaphore is named after the view. Without `limit`, the setting REDIS_SYNC
-    gives the limit. The options are those of `defaults.PolicyOptions`.
+    gives the limit. `options`: see `defaults.PolicyOptions`.
 
-    Raise TypeError or ValueError for wrong options. At the first call, raise TypeError if the
+    Raise TypeError or ValueError for wrong options. A call of the view raises TypeError if the
     function gets no request, and ImproperlyConfigured if no limit is set.
     """
     if wrong := unknown(options, ENTRY):
@@ -139,7 +139,7 @@ def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, k
 
 def respond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
     """Acquire the permits, call the sync view, and return its response. If the request is rejected,
-    return the response of `answer()` instead."""
+    return the response of `answer()` without a call of the view."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = admit(policies, request, seen, is_preflight(request, view, args))
     if isinstance(hold, RejectedRequest):
@@ -192,14 +192,14 @@ async def arespond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: b
 class SemaphoreRequiredMixin:
     """Let at most `semaphore_limit` requests of a class-based view run at the same time.
 
-    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. If its value is a
-    function, the function is called with the request only, without `self`. To decide per request,
-    override `get_semaphore_<option>(self)`. Without a name, the semaphore is named after the class.
-    List the mixin before View and after LoginRequiredMixin, so that a request without a login takes
-    no permit.
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. A function in such an
+    attribute is called with the request only, without `self`. To compute an option for each
+    request, override `get_semaphore_<option>(self)`. Without a name, the semaphore is named after
+    the class. List the mixin before View and after LoginRequiredMixin, so that a request without a
+    login takes no permit.
 
-    Django REST framework authenticates the user inside the view. If the policy depends on the user,
-    decorate the handler, such as `get`, instead of using the mixin.
+    Django REST framework authenticates the user only after the mixin has acquired the permits. So
+    if the policy depends on the user, don't use the mixin. Decorate the handler, such as `get`.
     """
 
     semaphore_name: str | None = None
@@ -220,8 +220,8 @@ class SemaphoreRequiredMixin:
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """Return the view function. Its attribute MARK has the limit, for the middleware and the
-        checks."""
+        """Return the view function. Its attribute MARK has the options of the class. The middleware
+        and the checks read this attribute."""
         view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
         setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
         return view  # type: ignore[no-any-return]
@@ -235,8 +235,8 @@ class SemaphoreRequiredMixin:
 
 
 def declared_by(view: Any) -> Declared:
-    """Return the options of a view instance with the mixin, for the request that the instance
-    handles."""
+    """Return the mixin's options for a request. `view`: the view instance that handles the
+    request."""
     given, of_request = [], False
     for option in ENTRY:
         value = getattr(view, f"get_semaphore_{option}")()
@@ -248,8 +248,8 @@ def declared_by(view: Any) -> Declared:
 
 
 def _may_reference_request(view: Any, option: str, value: Any) -> bool:
-    """Return True if `value`, given for `option`, is a callable that may refer to the view, and
-    thereby to the view's request. Examples are a closure and a bound method."""
+    """Return True if `value` is a callable that may refer to the view and thereby to its request,
+    such as a closure or a bound method. `option`: the option with this value."""
     if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
         return False
     parts = ("__closure__", "__defaults__", "__kwdefaults__")
@@ -294,7 +294,8 @@ def _getter(option: str) -> Callable[[Any], Any]:
     attribute = f"semaphore_{option}"
 
     def get(self: Any) -> Any:
-        # Read without binding: a function in the class is a callable option, not a method.
+        # Read a function in the class without binding it to `self`: the function is the option's
+        # value.
         return self.__dict__.get(attribute, getattr(type(self), attribute))
 
     get.__name__ = f"get_{attribute}"

@@ -1,7 +1,9 @@
-"""The key and the share of a request. Addresses and free-form values become digests.
+"""Find the key and the share of a request. Both are values for which the request counts, such as a
+user or an address. Addresses and free-form values are replaced by digests.
 
-A callable of the project may return the key or the share, and may query the database. So each call
-is a step of a plan. `run` runs the plan in sync code, and `arun` in async code.
+A callable of the project that returns a key or a share may query the database. So the code is
+written as plans: generators that yield each call as a step. `run` carries out the steps in sync
+code, and `arun` in async code.
 """
 
 from __future__ import annotations
@@ -68,10 +70,9 @@ def possible_keys(text: str) -> list[str]:
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
-    """Return the client's address, or "" if it is unknown. `trusted_proxies`: the number of the
-    project's proxies. With proxies, the address is the one that the outermost proxy wrote to
-    X-Forwarded-For. Without proxies, or if that address is missing or invalid, it is
-    REMOTE_ADDR."""
+    """Return the client's address, or "" if it is unknown. `trusted_proxies`: the number of proxies
+    in front of the server. If it is 0, return REMOTE_ADDR. Otherwise return the address that the
+    outermost proxy wrote to X-Forwarded-For, or REMOTE_ADDR if that is missing or invalid."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
         # Each proxy appends one address at the right end. A client may have forged the other
@@ -90,9 +91,9 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
-    """Return the part of an address that identifies a client. For IPv4, it is the whole address.
-    For IPv6, it is the address of the network, which has a prefix of `ipv6_prefix` bits. If `text`
-    is not an address, return it unchanged."""
+    """Return the part of an address that identifies a client. For IPv4, this is the whole address.
+    For IPv6, it is the address of the network with a prefix of `ipv6_prefix` bits. If `text` is not
+    an address, return it unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -143,9 +144,9 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # If the plan raised this error, the plan has ended, and throw() raises the error again.
-        # Otherwise the error interrupted this function between two steps. Then throw() raises the
-        # error inside the plan, and returns the plan's next step, which releases the permits.
+        # Either the plan raised this error. Then the plan has ended, and throw() raises the error
+        # again. Or the error interrupted this function between two steps. Then throw() raises the
+        # error inside the plan, and the plan yields its last step, which releases the permits.
         plan.throw(error).do()
         raise
 
@@ -201,15 +202,15 @@ class Either(NamedTuple):
 
 
 def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the key of a request for a keyed policy. For an anonymous user, return the key of the
-    client's address. `seen`: the request object that the view gets."""
+    """Return the key of a request for a keyed policy. If the policy's key is "user" and the user is
+    anonymous, return the key of the client's address. `seen`: the view's request object."""
     found = yield from _value_of(policy.key, of_value, policy, request, seen)
     return _client(policy, request) if found is None else found
 
 
 def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the share of a request. Return None if the user is anonymous, or if the policy's
-    callable returns None. These requests belong to the common share."""
+    """Return the share of a request. Return None, the common share, if the policy's share is "user"
+    and the user is anonymous, or if the policy's callable returns None."""
     return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
 
 
@@ -221,9 +222,8 @@ def _value_of(
     seen: Any,
 ) -> Plan:
     """Return the key or the share of a request. `option`: "user", "ip", or a callable of the
-    project. `checked`: a function that checks what the callable returns, and makes the key or share
-    from it. Return None if `checked` returns None, or if `option` is "user" and the user is
-    anonymous."""
+    project. `checked`: a function that makes the key or the share from what the callable returns.
+    Return None if `checked` returns None, or if `option` is "user" and the user is anonymous."""
     if callable(option):
         return checked((yield Call(option, seen)))
     if option == "user":
@@ -250,7 +250,8 @@ def _user(request: Any) -> Any:
 
 
 async def _auser(request: Any) -> Any:
-    # A request of Django REST framework has the framework's user, but its auser() is Django's.
+    # Call auser() only on Django's own requests. On a request of Django REST framework, auser()
+    # returns the user of Django instead of the framework's user.
     if isinstance(request, HttpRequest) and hasattr(request, "auser"):
         return (await request.auser()).pk
     return await sync_to_async(_user)(request)

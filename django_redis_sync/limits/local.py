@@ -1,8 +1,7 @@
 """The local limiter: it limits the requests of this process while Redis is down.
 
-If an exception from a signal handler interrupts a thread, a request may end without a report to the
-limiter. So the limiter has only weak references to requests. A request that no longer exists uses
-no permit.
+The limiter has only weak references to requests. So a request that no longer exists uses no permit,
+even if its end was not reported. An exception from a signal handler can prevent that report.
 """
 
 from __future__ import annotations
@@ -23,24 +22,23 @@ from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
 
-#: The requests that have permits: {reference: {semaphore: share}}. `reference` is a weak reference
-#: to the request's `Hold`. The request has a permit from each `semaphore`. `share` is the request's
-#: share, or None.
+#: The permits of requests: {reference: {semaphore: share}}. `reference`: a weak reference to the
+#: request's `Hold`. `semaphore`: a semaphore from which the request has a permit. `share`: the
+#: request's share, or None.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
 
 
 class LocalLimiter:
-    """The requests of this process that have a permit, and those that wait for one while Redis is
-    down.
+    """The requests of this process that have a permit, and those that wait while Redis is down.
 
     Requests that Redis admitted count, too. So when an outage begins or ends, the limit applies to
-    the requests that Redis admitted and the requests that this limiter admitted together.
+    both together: the requests that Redis admitted, and those that this limiter admitted.
 
     Most methods have an argument `hold`. It is an object that identifies a request, and exists
     until the request has ended.
     """
 
-    # An exception from a signal handler can't leave this lock locked: CPython runs no signal
+    # After an exception from a signal handler, `_lock` can't stay locked: CPython runs no signal
     # handler between the acquire of a `with` and its block, or between the block and the release.
     # `admitted` and `enter` don't need the lock.
     def __init__(self) -> None:
@@ -61,7 +59,7 @@ class LocalLimiter:
             _remove(self._local, semaphore, hold)
 
     def enter(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
-        """Admit a request locally, even above the limit."""
+        """Admit a request locally, without a check of the limit."""
         self._local.setdefault(ref(hold, self._local.pop), {})[semaphore] = share
 
     def try_enter(self, newcomer: LocalWait, max_waiters: int) -> LocalWait | bool:
@@ -73,9 +71,9 @@ class LocalLimiter:
         """
         semaphore = newcomer.semaphore
         with self._lock:
-            # Create the queue before counting requests, because `left` looks for the queue without
-            # the lock. If a request ends after the count, `left` then finds the queue, waits for
-            # the lock, and admits the newcomer.
+            # Create the queue before the requests are counted. If a request ends after the count,
+            # `left` finds the queue, waits for the lock, and admits the newcomer. Without a queue,
+            # `left` would do nothing.
             self._queues.setdefault(semaphore, [])
             waiters = self._waiters(semaphore)
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer
@@ -98,7 +96,7 @@ class LocalLimiter:
         return False
 
     def left(self, semaphore: SemaphoreId, hold: Any) -> None:
-        """Stop counting a request that has ended or no longer waits. Admit waiters in its place."""
+        """Stop counting a request that has ended or no longer waits. Then admit waiters."""
         _remove(self._by_redis, semaphore, hold)
         if self._local:
             _remove(self._local, semaphore, hold)
@@ -144,8 +142,8 @@ class LocalLimiter:
     def _next(self, semaphore: SemaphoreId, waiters: list[LocalWait]) -> LocalWait | None:
         """Return the waiter to admit next, or None if none can be admitted.
 
-        Shares take turns. Within a share, the earliest waiter comes first. A share that has reached
-        its limit is skipped.
+        The waiters of different shares are admitted alternately. Within a share, the earliest
+        waiter comes first. A share that has reached its limit is skipped.
         """
         inside = self._shares(semaphore)
         for waiter in sorted(waiters, key=lambda waiter: waiter.turn):
@@ -154,7 +152,7 @@ class LocalLimiter:
         return None
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:
-        """Admit a waiter, and move its share to the end of the order of turns."""
+        """Admit a waiter, and let the rest of its share come after all other shares."""
         self.enter(admitted.semaphore, admitted.hold, admitted.share)
         turn = next(self._turns)
         for waiter in waiters:
@@ -173,10 +171,10 @@ def _remove(inside: _Inside, semaphore: SemaphoreId, hold: Any) -> None:
 
 @dataclass(eq=False)
 class LocalWait:
-    """A request that waits in a local queue. `turn`: the position of the request's share in the
-    order of turns; the lowest is next. All waiters of a share have the same `turn`."""
+    """A request that waits in a local queue. `turn`: the rank of the request's share. The share
+    with the lowest rank is next. All waiters of a share have the same `turn`."""
 
-    # `left` admits a waiter under the limiter's lock, and then rings the waiter's bell.
+    # `LocalLimiter.left` first admits a waiter, and then rings its `_bell`, which ends the wait.
     semaphore: SemaphoreId
     hold: Any
     limit: int
@@ -187,8 +185,7 @@ class LocalWait:
     _wake_task: Callable[[], None] | None = None
 
     def wake(self) -> None:
-        """Wake the thread or task that waits. If it has not begun to wait, its wait will end at
-        once."""
+        """End the wait. If `wait()` is called only later, it returns at once."""
         self._bell.ring()
         if self._wake_task is not None:
             self._wake_task()
@@ -203,7 +200,7 @@ class LocalWait:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         self._wake_task = partial(_wake, loop, woken)
-        if not self._bell.wait(0):  # if the bell has rung, the request is admitted
+        if not self._bell.wait(0):  # the request is not admitted yet
             await asyncio.wait([woken], timeout=seconds)
 
 

@@ -55,10 +55,10 @@ class Policy(_Options):  # type: ignore[misc]
     """A limit for requests. At most `limit` requests of the same `name` and key run at the same
     time. Times are in seconds.
 
-    The other attributes are the options that `defaults.Entry` explains, with two differences. For
-    an option that was given as a dotted path, the attribute is the imported callable. `methods` are
-    in upper case. `semaphores`: a cache of the policy's semaphores, by key, limit, share, and
-    share_limit.
+    `semaphores`: a cache of the policy's semaphores, by key, limit, share, and share_limit. The
+    other attributes are the options that `defaults.Entry` explains, with two differences. For an
+    option that was given as a dotted path, the attribute is the imported callable. `methods` are in
+    upper case.
     """
 
     __slots__ = ()
@@ -90,7 +90,8 @@ class SemaphoreId(NamedTuple):
 
 
 def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """Return the policy of a name. If several `layers` give an option, the first of them applies.
+    """Return the policy of a name. `layers`: dicts of options. If several layers give an option,
+    the first of them applies. If no layer gives the option, the settings apply.
 
     Raise TypeError or ValueError if a value is invalid, and ImproperlyConfigured if neither
     `layers` nor the settings give a limit.
@@ -197,15 +198,15 @@ class Declared:
         self.options = {option: checked(option, value) for option, value in options.items()}
 
     def declared(self) -> Declared | None:
-        """Return this object, because its options don't depend on the request."""
+        """Return the options that are known without a request: this object."""
         return self
 
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
-        """Return this object, because its options are the same for all requests."""
+        """Return the options for a request: this object."""
         return self
 
 
-#: Max cached policies of a view. The methods of a mixin may make any number of names.
+#: Max cached policies of a view. A view with the mixin may use a new name for each request.
 _MOST_DECLARED = 1000
 
 
@@ -221,8 +222,8 @@ class Endpoint:
         """Return the policy of a decorator or mixin on this view.
 
         The name of the policy is the first of these that exists: the name in `declared`, the name
-        of the view's entry in ENDPOINTS, `fallback`. If the entry has this name, too, the policy
-        also gets the entry's options, where `declared` gives none. Raise ImproperlyConfigured for a
+        of the view's entry in ENDPOINTS, `fallback`. If the entry has the same name as the policy,
+        the options of the entry apply where `declared` gives none. Raise ImproperlyConfigured for a
         wrong option, or if no limit is set.
         """
         found = self._declared.get((declared, fallback))

@@ -31,14 +31,14 @@ from .policy import Policy
 
 #: Seconds for Retry-After: the min, the max, and the value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
-#: Retry-After is increased at random, by up to this part of its value, so that clients don't all
-#: retry at the same time.
+#: Max fraction by which Retry-After is increased at random, so that clients don't all retry at the
+#: same time.
 JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the seconds for the header Retry-After. They estimate how long all waiters, and then
-    this request, take to finish. If this can't be estimated, or without `rejected`, they are about
+    """Return the seconds for the header Retry-After: about the time in which all waiters, and then
+    this request, will finish. If this time is unknown, or without `rejected`, return about
     DEFAULT_SECONDS."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
@@ -183,7 +183,7 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
     context = {"message": info.message, "status": info.status, "retry_after": info.retry_after}
     try:
         return loader.render_to_string(names, context, request)
-    except TemplateDoesNotExist:  # no engine looks for templates in this app
+    except TemplateDoesNotExist:  # no template engine searches this app
         return info.message
 
 
@@ -201,14 +201,14 @@ def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespons
     handler and renderers make the response."""
     exceptions: Any = import_module("rest_framework.exceptions")
     error = exceptions.APIException(info.message, code=info.reason)
-    error.status_code, error.wait = info.status, info.retry_after  # `wait` sets Retry-After
+    error.status_code, error.wait = info.status, info.retry_after  # DRF sends `wait` as Retry-After
     if hasattr(seen, "parser_context"):  # the request was rejected inside the view
         # Let the view make the response from the error. If this code raised the error, Django would
         # log the response as a server error.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match
     made = match.func.cls(**getattr(match.func, "initkwargs", {}))
-    made.action_map = getattr(match.func, "actions", None) or {}  # of a view set
+    made.action_map = getattr(match.func, "actions", None) or {}  # only view sets have `actions`
     made.args, made.kwargs = match.args, match.kwargs
     made.format_kwarg = made.get_format_suffix(**match.kwargs)
     made.headers = made.default_response_headers

@@ -3,18 +3,18 @@
 The view's response decides when the permits are released:
 
 - A complete response: at once.
-- A stream: after its last byte.
+- A streaming response: after its last byte.
 - A response that Django still has to render: after the rendering.
 
-A stream or a response to render may be discarded earlier, because a template or a middleware raises
+Django may discard the last two kinds of response earlier, because a template or a middleware raises
 an exception, or because the client leaves. So the end of the request also releases the permits. The
 request has ended when one of these things happens:
 
-- Django calls `request.close()`, because it closes the response that it sent. That may be another
-  response than the view's.
-- Django sends the signal `request_finished`. Under ASGI, if the client left before there was a
-  response, Django only sends the signal. It does so in the thread that runs the request's sync
-  code, so the signal comes after that code.
+- Django closes the response that it sent, which also calls `request.close()`. That response may be
+  another than the view's.
+- Django sends the signal `request_finished`. Under ASGI, if the client leaves before there is a
+  response, Django does not call `request.close()`. Django sends the signal in the thread that runs
+  the request's sync code, after that code.
 - The context in which Django handles the request is deleted. The context exists as long as a task
   or a thread runs code of the request. If a server cancels the request, Django 6.1 neither calls
   `request.close()` nor sends the signal.
@@ -47,11 +47,11 @@ from .breaker import Breaker
 from .local import local_limiter
 from .policy import Policy, SemaphoreId
 
-#: The attribute of a request that has the request's State.
+#: Name of the attribute in which a request has its State.
 _STATE = "_redis_sync"
 
-#: A stream is ended before max_hold has passed, so that it has stopped when the next request is
-#: admitted. It is ended early by LEAD seconds, or by the part MAX_PART of max_hold if that is less.
+#: Time from the end of a stream to the end of max_hold: LEAD seconds, or the fraction MAX_PART of
+#: max_hold if that is shorter. So the stream has stopped when the next request is admitted.
 LEAD, MAX_PART = 0.5, 0.1
 
 
@@ -83,8 +83,8 @@ def state_of(request: HttpRequest) -> State:
 
 
 class RequestLease(Lease):
-    """The lease of a request to the URL path `path`. If the response is a stream, the lease ends
-    the stream shortly before `max_hold` has passed. The lease's log lines name the path."""
+    """The lease of a request. If the response is a stream, the lease ends the stream shortly before
+    `max_hold` has passed. `path`: the URL path of the request, for log lines."""
 
     # Defaults as class attributes, because most leases set only `path`.
     path = ""
@@ -134,11 +134,11 @@ class Permit(NamedTuple):
     redis: Breaker
 
     def failed(self, generation: int, error: Exception) -> None:
-        """Log the error of a release. If Redis could not be reached, report that to the breaker.
-        `generation`: the breaker's generation before the release."""
+        """Log an error that a release raised. If Redis could not be reached, also report the error
+        to the breaker. `generation`: the breaker's generation before the release."""
         name = self.semaphore.name
         if isinstance(error, LeaseLost):
-            logger.debug("nothing to release: %s", error)  # the lease logged its loss
+            logger.debug("nothing to release: %s", error)  # the loss is already logged
         elif isinstance(error, Unavailable):
             self.redis.failed(generation, error)  # logs one error per outage
             logger.debug("%r will be released when Redis is available: %s", name, error)
@@ -149,7 +149,7 @@ class Permit(NamedTuple):
 class Hold:
     """The permits that a decorator, the mixin, or the middleware took for a request."""
 
-    # Invariant: only the thread that pops a permit releases it. list.pop is atomic.
+    # Invariant: the thread that removes a permit from `_permits` releases it. list.pop is atomic.
     __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "held")
 
     def __init__(self, held: set[SemaphoreId]) -> None:
@@ -191,11 +191,11 @@ class Hold:
             run_callbacks(self.release)
 
     def goes_with(self, request: HttpRequest, response: Any) -> bool:
-        """If `response` is a stream or not rendered yet, arrange that its end releases the permits,
-        and return True.
+        """If `response` is a stream or not rendered yet, arrange that the permits are released at
+        the end of the response, and return True.
 
-        Return False if the caller has to release the permits now, because the response is complete
-        or the request has ended.
+        Return False if the response is complete or the request has ended. Then the caller has to
+        release the permits.
         """
         streaming = getattr(response, "streaming", False)
         if not self or not (streaming or not getattr(response, "is_rendered", True)):
@@ -216,7 +216,7 @@ class Hold:
         """End the stream of this hold as if its client had left. Return False if it has no stream
         to end.
 
-        Any thread may call this. The call never waits, because the lease expires soon.
+        Any thread may call this. The call never waits, because the lease is about to expire.
         """
         self._ended, hang_up = True, self._hang_up
         return hang_up is not None and hang_up()
@@ -225,8 +225,8 @@ class Hold:
         """Wrap the iterator of a stream, so that `hang_up` can end the stream. Otherwise a client
         that reads slowly could make the stream last forever.
 
-        If the iterator raises an exception, the wrapper releases the permits, because Django
-        doesn't close such a response under ASGI.
+        If the iterator raises an exception, the wrapper releases the permits. Under ASGI, Django
+        doesn't close the response after such an exception.
         """
         # Don't set streaming_content: the response and the iterator would form a reference cycle,
         # which only the garbage collector frees.
@@ -235,8 +235,8 @@ class Hold:
             return
         asgi = isinstance(request, ASGIRequest)
         connection = request.META.get("gunicorn.socket")
-        # A WSGI server may send a file without this iterator. Then `hang_up` needs the connection
-        # to end the stream.
+        # A WSGI server may send a file itself, without this iterator. Then `hang_up` can end the
+        # stream only through the connection.
         if connection is not None or asgi or not hasattr(response, "file_to_stream"):
             self._hang_up = partial(_shut, connection)
         response._iterator = self._watched(response._iterator, asgi)
@@ -252,8 +252,8 @@ class Hold:
             self.release()
             raise
         finally:
-            # Under ASGI, Django reads all parts before it sends the first one. So from now on,
-            # `hang_up` can't end the stream.
+            # Under ASGI, Django reads a sync iterator to its end before it sends the first part. So
+            # when the iterator has ended, `hang_up` can't end the stream any more.
             if asgi:
                 self._hang_up = None
 
@@ -269,11 +269,11 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Remove the next permit with a lease that the caller has to release, and return the
-        permit. Return None if there is none.
+        """Remove permits until the caller has to release one of them, and return this permit.
+        Return None if no permit is left.
 
-        Also remove the permits that come before it, because they have no lease or their Redis is
-        down. If their Redis is down, release their leases in the background.
+        The caller need not release a permit without a lease. If Redis is down for a permit, release
+        its lease in the background.
         """
         # Don't end the stream from now on: its connection may already serve another request.
         self._hang_up = None
@@ -281,7 +281,7 @@ class Hold:
             try:
                 permit = self._permits.pop()
             except IndexError:
-                break  # another thread popped the last one
+                break  # another thread removed the last permit
             self.held.discard(permit.semaphore)
             local_limiter.left(permit.semaphore, self)
             if permit.lease is not None and not permit.redis.down:
@@ -336,8 +336,8 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
 def _close(
     reference: weakref.ref[HttpRequest], known: Callable[[], None] | None, hold: Hold
 ) -> None:
-    """Close the request as `request.close()` does, and release the permits. `known`: the `close`
-    that was set on the request before, or None."""
+    """Do what `request.close()` did before, and also release the permits. `known`: an earlier
+    replacement of `request.close`, or None."""
     request = reference()
     if known is not None:
         known()
@@ -346,7 +346,7 @@ def _close(
     hold.release()
 
 
-# Connected at import, because Django may cache the receivers before the view returns.
+# Connect at import: Django may look up the receivers before a view ends, and call them later.
 @receiver(request_finished)
 def _finished(**_: Any) -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)

@@ -1,4 +1,4 @@
-"""The class, the name, and the limits of a view, found without calling the view.
+"""Find the class, the name, and the limits of a view without calling the view.
 
 `routes` returns the views of the URLconf, for the system checks and for `testing`.
 """
@@ -19,13 +19,13 @@ from .policy import Declared, Endpoint, Policy, endpoints
 
 View = Callable[..., Any]
 
-#: A view's attribute that has the options of the view's own decorators and mixin.
+#: Name of the attribute in which a view has the options of its own decorators and mixin.
 MARK = "_redis_sync_policies"
-#: A view's attribute that has the Stack of the view.
+#: Name of the attribute in which a view has its Stack.
 STACK = "_redis_sync_stack"
-#: An attribute of the mixin's `dispatch`. It is a function that returns the options of an instance.
+#: Name of an attribute of the mixin's `dispatch`: a function that gives a view instance's options.
 MIXIN = "_redis_sync_declared_by"
-#: Packages whose `options` and `dispatch` methods run no code of the project.
+#: Packages with `options` and `dispatch` methods that answer OPTIONS without the project's code.
 _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
@@ -42,8 +42,8 @@ class Stack(NamedTuple):
 def stack_of(view: Any) -> Stack | None:
     """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
     stack: Stack | None = getattr(view, STACK, None)
-    # Another decorator may have made `view`. Then functools.wraps copied the attribute from another
-    # view, and the Stack does not begin at `view`.
+    # If another decorator made `view`, functools.wraps may have copied the attribute from the
+    # wrapped view. Then the Stack does not begin at `view`.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
 
 
@@ -95,8 +95,8 @@ def owner_of(view: Any) -> Any:
 
 
 def name_of(view: View, args: Any) -> str:
-    """Return the default name of a view's semaphore. It is the name of the view's class, or the
-    name of the view if it has no class."""
+    """Return the default name of a view's semaphore: the dotted name of a class, method, or
+    function."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
     owner = instance_of(view, args)
@@ -107,8 +107,8 @@ def name_of(view: View, args: Any) -> str:
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
     """Return the default name of a semaphore for a method of a class-based view."""
-    # Django REST framework makes a class of a function, and sets its __name__ but not its
-    # __qualname__.
+    # For a function, Django REST framework makes a class with the function's __name__, but not with
+    # its __qualname__.
     own = owner.__qualname__.endswith(owner.__name__)
     name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
     return name if method == "dispatch" else f"{name}.{method}"
@@ -130,12 +130,12 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for an HTTP method, in groups, the outermost group first.
+    """Return the limits of a view for an HTTP method, in groups, the outermost group first. A
+    request takes the permits of a group together.
 
-    A group is a list of limits. A request takes the permits of a group together. Decorators that
-    directly wrap each other are a group. A mixin belongs to the group of the decorators that
-    directly wrap it. Without them, it is a group of its own. Each limit is a pair, as `marks_of`
-    yields it.
+    Decorators that directly wrap each other are a group. A mixin belongs to the group of the
+    decorators that directly wrap it. Without them, it is a group of its own. Each limit is a pair:
+    the options of the decorator or mixin, and the default name of the semaphore.
     """
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
@@ -169,7 +169,7 @@ def instance_of(view: View, args: Any) -> Any:
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
-        # At each call, method_decorator makes a new partial of the bound method, and wraps it.
+        # At each call, method_decorator wraps a new partial of the bound method. Unwrap both.
         inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
         if inner is None:
             return None
@@ -198,7 +198,7 @@ def routes() -> list[Route]:
 
 
 def policies_of(route: Route) -> Iterator[Policy]:
-    """Yield the limits of a view that don't depend on the request. Omit limits with mistakes."""
+    """Yield the valid limits of a view that don't depend on the request."""
     endpoint = _endpoint_of(route)
     if endpoint is None:
         return
@@ -208,13 +208,13 @@ def policies_of(route: Route) -> Iterator[Policy]:
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
-    """Return the ways of a request through a view. The way depends on the HTTP method. Equal ways
-    are returned once.
+    """Return the admissions of a request through a view: a list for each HTTP method, but equal
+    lists only once.
 
-    A way is a list of admissions. An admission is a list of policies. A request takes the permits
-    of an admission together. The first admission is that of the middleware, if ENDPOINTS limits the
-    view. The others are the groups of `places_of`, in their order. `atomic`: True if
-    ATOMIC_REQUESTS wraps the view. Then the middleware takes all permits in one admission.
+    An admission is a list of policies. A request takes their permits together. If ENDPOINTS limits
+    the view, the middleware makes the first admission. The decorators and mixins make the others,
+    the outermost first. `atomic`: True if ATOMIC_REQUESTS wraps the view. Then the middleware takes
+    all permits in one admission.
     """
     endpoint = _endpoint_of(route)
     if endpoint is None:
@@ -244,15 +244,15 @@ def _declared(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> list[Poli
 
 
 def errors_of(route: Route) -> list[Exception]:
-    """Return the mistakes in the decorators and mixins of a view."""
+    """Return the exceptions for wrong options of a view's decorators and mixins."""
     endpoint = _endpoint_of(route)
     found = [] if endpoint is None else _parsed(endpoint, marks_of(route.view))
     return [one for one in found if isinstance(one, Exception)]
 
 
 def _parsed(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> Iterator[Policy | Exception]:
-    """Yield the Policy of each limit that doesn't depend on the request. If its options are wrong,
-    yield the exception instead."""
+    """Yield the Policy of each limit that doesn't depend on the request. If a limit has wrong
+    options, yield the exception instead."""
     for mark, fallback in marks:
         try:
             declared = mark.declared()

@@ -35,9 +35,9 @@ from .response import RequestLease, state_of
 ATTEMPT = 0.5
 #: Max cached semaphores of a policy. A keyed policy has one per key.
 _MAX_SEMAPHORES = 250
-#: Wait slots if the server has a thread for each request, as for sync views under ASGI.
+#: Number of wait slots if each request has a thread of its own, as sync views have under ASGI.
 _OWN_THREADS = 20
-#: Wait slots if the server has a fixed number of threads.
+#: Number of wait slots if the server has a fixed number of threads.
 _SHARED_THREADS = 2
 
 #: The options of a policy that are passed to its semaphore unchanged.
@@ -49,7 +49,7 @@ Given = tuple[str | None, int, str | None, int | None]
 
 
 class CountedKeys:
-    """Keys of policies. In the current hour, this process writes statistics for these keys.
+    """The keys of policies for which this process writes statistics in the current hour.
 
     The number of these keys is limited, because clients can make any number of keys. The statistics
     of a key take about 300 bytes in Redis."""
@@ -82,9 +82,9 @@ class RequestSemaphore(Semaphore):
     def __init__(self, policy: Policy, given: Given) -> None:
         key, limit, share, share_limit = given
         if share is None and policy.share is not None:
-            # The policy has shares, but this request belongs to the common share. In Redis, a
-            # request takes turns only if it has a share or a share_limit. If it has neither, give
-            # it a share_limit without effect.
+            # This request belongs to the common share of a policy with shares. In Redis, a request
+            # uses shares only if it has a share or a share_limit. If it has neither, give it a
+            # share_limit without effect.
             share_limit = share_limit or MOST_PERMITS
         using = policy.using or conf.current().cache
         options = {option: getattr(policy, option) for option in _PASSED_ON}
@@ -115,8 +115,8 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # The budget allows one attempt. If Redis doesn't answer it, the option on_outage applies at
-        # once.
+        # `budget`: max seconds for all attempts. Allow only one attempt, so that the option
+        # on_outage applies at once if Redis doesn't answer.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -151,11 +151,11 @@ class WaitSlots:
     """The wait slots of this process, for threads or for tasks."""
 
     def __init__(self, option: str) -> None:
-        #: The name of the option that sets the number of slots. A Rejection for lack of a slot has
-        #: this name as its reason.
+        #: The name of the option that sets the number of slots. If no slot is free, this name is
+        #: the reason of the Rejection.
         self.reason = option
-        # An exception from a signal handler may end a wait without a call of `leave`. The
-        # references are weak, so that the slot is free again when the Wait no longer exists.
+        # The Waits that have a slot. If an exception from a signal handler ends a wait without a
+        # call of `leave`, the weak reference frees the slot as soon as the Wait is deleted.
         self._taken = weakref.WeakSet[Any]()
         if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
             os.register_at_fork(after_in_child=self._taken.clear)
