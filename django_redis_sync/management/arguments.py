@@ -26,7 +26,7 @@ exit codes:
   2  wrong usage; doctor: Redis can't be reached
   3  the name is unknown, and nothing was done (`pause` and `resize`: see --create)
   `run`: the exit code of the command; 128 + n if signal n ended it; 69 Redis can't be reached;
-  75 not acquired in time; 76 the lease was lost and the command was ended; 126, 127 the command
+  75 no permit was acquired; 76 the lease was lost and the command was ended; 126, 127 the command
   can't be run
 """
 #: The exit code for an unknown name.
@@ -98,10 +98,10 @@ def add_actions(parser: CommandParser) -> None:
     top: dict[str, Any] = {"type": _limit, "default": MAX_SHOWN, "metavar": "N"}
 
     status = add("status", "Show holders and waiters, and since when.")
-    status.add_argument("name", nargs="?", help="one name; without it, a line for each")
-    text = "the largest first; default: trouble first, as on the admin page"
+    status.add_argument("name", nargs="?", help="one name; if omitted, a list of all names")
+    text = "the order, with the largest numbers first; default: trouble first, as on the admin page"
     status.add_argument("--sort", choices=ORDERS, metavar="|".join(ORDERS), help=text)
-    status.add_argument("--top", help=f"max names, or keys of a policy ({MAX_SHOWN})", **top)
+    status.add_argument("--top", help=f"max number of names or keys to show ({MAX_SHOWN})", **top)
     text = "repeat after this many seconds (1), until Ctrl-C"
     status.add_argument("--watch", nargs="?", const=1.0, help=text, **seconds)
 
@@ -117,38 +117,38 @@ def add_actions(parser: CommandParser) -> None:
     text = "end the pause after this time: 90s, 10m, 12h or 2d"
     pause.add_argument("--for", dest="seconds", help=text, **span)
     resume = add("resume", "Undo pause; waiters are admitted at once.", every)
-    text = "Set a limit that replaces that of the code, until --reset. Don't raise that of a lock."
+    text = "Replace the callers' limit until --reset. Don't raise the limit of a lock."
     resize = add("resize", text, every)
     resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
-    resize.add_argument("--reset", help="use the limit of the code again", **flag)
+    resize.add_argument("--reset", help="use the callers' limit again", **flag)
     for each in (pause, resize):
         each.add_argument("--create", help="do it even if the name is unknown", **flag)
 
     text = "Show the events of a name, and whether its limit was too small."
     history = add("history", text, "a name; for a policy, all of its keys together")
-    text = "how far back, such as 90m, 12h or 1d (24h; no further than STATS_HOURS)"
+    text = "show events of the last TIME, such as 90m, 12h or 1d (24h; at most STATS_HOURS)"
     history.add_argument("--since", default=86_400.0, help=text, **span)
     log = add("log", "Show the actions of operators, with their reasons.")
-    log.add_argument("name", nargs="?", help="one name; without it, all of them")
+    log.add_argument("name", nargs="?", help="one name; if omitted, all names")
     log.add_argument("--top", help=f"the newest N ({MAX_SHOWN})", **top)
 
     add("doctor", "Check whether this Redis is fit for locks, and show remedies.")
     usage = "manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] [--min-hold SECONDS]"
     text = "Run a command while holding a permit, like flock(1) for several hosts."
-    run = add("run", text, "the name to take a permit of", usage=f"{usage} -- COMMAND ...")
-    text = "permits of the name; default: that of SEMAPHORES, or 1"
+    run = add("run", text, "the name of the lock or semaphore", usage=f"{usage} -- COMMAND ...")
+    text = "number of permits of the name; default: the limit in SEMAPHORES, or 1"
     run.add_argument("--limit", type=_limit, metavar="N", help=text)
-    text = "max time to wait for a permit; 0: don't wait; default: no limit"
+    text = "max time to wait for a permit; 0: don't wait; default: no limit, or 0 with --skip"
     run.add_argument("--wait", help=text, **seconds)
     text = "if no permit is available (at once, or after --wait), exit with 0 quietly"
     run.add_argument("--skip", help=text, **flag)
-    text = "keep the permit for this time even if the command ends earlier: once per period"
+    text = "keep the permit at least this long, so that the command runs once per period"
     run.add_argument("--min-hold", help=text, **seconds)
 
     for each in (status, clear, pause, resume, resize, history, log):
-        each.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
+        each.add_argument("--key", help="a key of the policy, such as a user's pk or an IP address")
     for each in (clear, pause, resume, resize):
-        each.add_argument("--reason", default="", help="why, for the record: see locks log")
+        each.add_argument("--reason", default="", help="the reason, which locks log shows")
     for each in (status, history, log):
         each.add_argument("--format", choices=("table", "json"), default="table")
 
@@ -156,7 +156,8 @@ def add_actions(parser: CommandParser) -> None:
 # Names
 
 
-#: Max names among which similar names are searched. They are the names used last.
+#: Max names that are compared with an unknown name, to suggest similar ones. They are the names
+#: used last.
 _MAX_COMPARED = 1000
 
 
@@ -211,8 +212,8 @@ def unknown(found: Sequence[Status], using: str | None) -> str:
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Return the candidates for "Did you mean" after the unknown name `shown`. They are the names
-    used last. If the name of a policy is similar to `shown`, its keys are candidates, too."""
+    """Return the names that "Did you mean …?" may suggest for the unknown name `shown`. They are
+    the names used last. If the name of a policy is similar to `shown`, its keys are included."""
     names = Recent(using=using)[:_MAX_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)

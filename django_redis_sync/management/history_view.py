@@ -40,10 +40,10 @@ def events(
     statistics: Statistics | None = None,
     limit: int | None = None,
 ) -> list[str]:
-    """Return lines with the counts of a history. They include a suggested limit if the history has
-    one. `of`: a text about what was counted. `statistics`: the statistics of a policy, to add the
-    durations of waits and holds; None for a single name. `limit`: the current limit, or None if it
-    is unknown."""
+    """Return lines with the counts of a history, and with its suggested limit if it has one. `of`:
+    a text that says what was counted, for the first line. `statistics`: the statistics of a policy,
+    to add the durations of waits and holds; None for a single name. `limit`: the current limit, or
+    None if it is unknown."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if c == Counters():
@@ -68,7 +68,7 @@ def events(
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,
-        _("%d jobs were not delivered again in time"): c.job_place_expired,
+        _("%d jobs were not delivered again before the deadline"): c.job_place_expired,
     }
     bad = [text % count for text, count in trouble.items() if count]
     lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")
@@ -104,7 +104,8 @@ def _mean_wait(counters: Counters) -> str:
 
 
 def _quantiles(statistics: Statistics) -> list[str]:
-    """Return upper bounds of the median and the 95th percentile of waits and holds."""
+    """Return texts with the median and the 95th percentile of waits and of holds. These numbers are
+    upper bounds."""
     texts = {
         _("half waited less than %(p50)s, 95 %% less than %(p95)s"): statistics.waited,
         _("half held less than %(p50)s, 95 %% less than %(p95)s"): statistics.held,

@@ -51,9 +51,9 @@ exec "$@"
 
 def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
     """Acquire a permit, run the command, and release the permit. Return the exit code of the
-    command, or one of the codes above. With --skip, return 0 if no permit is available. `given`:
-    the arguments of `locks run`. Raise Unavailable if Redis can't be reached before the command
-    starts."""
+    command, or one of the exit codes of this module. With --skip, return 0 if no permit is
+    available. `given`: the arguments of `locks run`. Raise Unavailable if Redis can't be reached
+    before the command starts."""
     job = _Job(command, stderr)
     # Check before the acquire that the command exists. With --min-hold, a permit that was acquired
     # for a missing command would stay in use.
@@ -91,7 +91,7 @@ class _Job:
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        #: The signals that arrived while the command was starting. None before that.
+        #: The signals that arrived while the command was starting. None if the start has not begun.
         self._early: list[int] | None = None
 
     @contextlib.contextmanager
@@ -165,8 +165,8 @@ class _Job:
             os.killpg(self._child.pid, number)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
-        """Send SIGTERM to the command's process group. Once the command has ended, or if it still
-        runs some seconds later, send SIGKILL to the group."""
+        """Send SIGTERM to the command's process group. When the command has ended, or after ten
+        seconds, send SIGKILL to the group."""
         self._send(signal.SIGTERM)
         self._send(signal.SIGCONT)
         _has_ended(child, PATIENCE)

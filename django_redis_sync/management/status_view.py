@@ -24,10 +24,10 @@ from .history_view import events, exactness
 from .terminal import Cell, Column, Output, flexible, number, printable
 
 #: Max keys that the page of a policy reads without --sort. If the policy has no statistics, the
-#: permits in use and the waiters are counted over these keys only.
+#: page counts permits in use and waiters of these keys only.
 MAX_SUMMED = 200
 #: Max busy keys for which the page of a policy shows holders and waiters. If more keys are busy,
-#: the page has a table instead, with one line for each of this many busy keys.
+#: the page shows a table instead, with one line for each of MAX_DETAILED busy keys.
 MAX_DETAILED = 20
 
 
@@ -36,10 +36,10 @@ MAX_DETAILED = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The data of a page or a list. `groups`: the names that were read. `unread`: the names that
-    could not be read. `past`: the history of the last hour, by name. `selection`: the list from
-    which the names were chosen; None for a single name. `ordered`: True if --sort was given for the
-    keys of a policy."""
+    """The data of a page or a list. `groups`: the names and policies that were read. `unread`: the
+    names that could not be read. `past`: the history of the last hour, by name. `selection`: the
+    sorted list from which the names were read; None for a single name. `ordered`: True for the page
+    of a policy with --sort."""
 
     groups: Sequence[Group]
     unread: Sequence[Unread]
@@ -49,7 +49,8 @@ class Seen:
 
 
 def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
-    """Read the list, or a single name. Raise Unavailable if Redis can't be reached."""
+    """Read the list of names, or the single name `name`. `order`: the value of --sort, or "".
+    `top`: the value of --top. Raise Unavailable if Redis can't be reached."""
     if name is None:
         selection = Selection(order, using=using)
         return Seen(*selection.read(0, top), selection.past, selection)
@@ -63,8 +64,7 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     """Read a policy and its keys. With an `order`, read the first `top` keys in that order. Without
-    an order, read all keys. If there are more than MAX_SUMMED keys, read only that many, the
-    busiest ones."""
+    an order, read all keys, or the MAX_SUMMED busiest keys if there are more."""
     own = status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
@@ -92,7 +92,7 @@ def overview(seen: Seen, out: Output) -> list[str]:
 
 
 def _columns(past: Past, out: Output) -> list[Column]:
-    """Return the columns of a table of groups."""
+    """Return the columns of a table with one row for each Group."""
 
     def bad(group: Group) -> str | Cell:
         figure = rejected(group, past)
@@ -119,8 +119,8 @@ def _since(at: datetime, one: Status) -> str:
 
 
 def _least(group: Group, figure: int) -> str:
-    """Return `figure`, a sum over the keys of a group, as text. If the sum covers only some of the
-    keys, mark it as a lower bound with "≥"."""
+    """Return the number `figure` as text. It is a sum over the keys of a group. If only some of the
+    keys were read, put "≥" before the number."""
     return str(figure) if group.whole else f"≥{figure}"
 
 
@@ -154,7 +154,7 @@ def page(seen: Seen, out: Output) -> list[str]:
     if group.statistics is not None:
         lines += out.wrap(exactness(group.statistics))
     if seen.ordered or len(busy) > MAX_DETAILED:
-        # A table with one line for each key, without its holders.
+        # With --sort, or if many keys are busy, show one line for each key, without its holders.
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]
         keys = [Group.alone(status) for status in listed]
         return [*lines, "", *out.table(_columns(seen.past, out), keys)]
@@ -268,8 +268,9 @@ def _who(status: Status, one: Holder | Waiter) -> str:
 
 
 def _state(status: Status, one: Holder | Waiter) -> str:
-    """Return a text if the state of a holder or waiter is unusual: retained by min_hold, without
-    heartbeats, or away. Otherwise return ""."""
+    """Return a text if the state of a holder or waiter is unusual, else "". Unusual states: a
+    permit that min_hold retains, a waiter without heartbeats, a job that its task queue will
+    deliver again."""
     if isinstance(one, Holder):
         return _("(released, retained by min_hold)") if one.state == "kept" else ""
     if one.next_try is None:
@@ -328,8 +329,8 @@ def _members(one: Status) -> list[str]:
 
 def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str]:
     """Return lines about the overrides of a name, and about callers with different limits.
-    `policy`: if the name is a key, the status of its policy. An override that the policy has too is
-    omitted."""
+    `policy`: if the name is a key, the status of its policy. Overrides that also apply to the
+    policy are omitted."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
         facts = {"for": _since(one.paused_since, one), "name": _words(one), "until": ""}

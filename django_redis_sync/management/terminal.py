@@ -21,7 +21,7 @@ GAP = "  "
 #: width of the terminal.
 NARROWEST = 8
 
-# The alternate screen, without a cursor, and with long lines cut at the right.
+# Enter and leave the alternate screen. It has no cursor, and cuts long lines at the right.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -87,8 +87,8 @@ class Output:
     style: Style
 
     def wrap(self, text: str) -> list[str]:
-        """Return `text` as lines. Break it between words only; a longer word is a line of its own.
-        Without a width, return one line."""
+        """Return `text` as lines. Break it between words only; a word that is too long for a line
+        is a line of its own. Without a width, return one line."""
         if self.width is None:
             return [text] if text else []
         lines = [""]
@@ -105,11 +105,11 @@ class Output:
         return [self.style.WARNING(line) for line in self.wrap(printable(text))]
 
     def cell(self, text: object, trouble: object = True) -> Cell:
-        """Return a cell. If `trouble` is true, it has the color of a warning."""
+        """Return a cell with `text`. If `trouble` is true, the text has the color of a warning."""
         return Cell(str(text), self.style.WARNING if trouble else None)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
-        """Return aligned lines under a heading."""
+        """Return the lines of a table: a heading, and one line for each row."""
         shown, widths = [], []
         for column in columns:
             cells = [_cell(column.cell(row)) for row in rows]

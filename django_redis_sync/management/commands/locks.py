@@ -289,8 +289,7 @@ class Command(BaseCommand):
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
     """Return all holders, each with the status of its name. If `holder` is given, return only the
-    holder or waiter whose token begins with this text. Raise CommandError if several tokens begin
-    with it."""
+    holder or waiter whose token begins with `holder`. Raise CommandError if several tokens do."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]
