@@ -100,7 +100,7 @@ def test_clear_fails_while_a_majority_may_hold(
 
     monkeypatch.setattr("builtins.input", stop_a_majority)
     _, error = failed("clear", "ledger")
-    assert "qb, qc did not answer: a majority of the quorum may still have it" in error
+    assert "qb, qc did not answer, so a majority may still have the lease" in error
     assert [] == as_json("log", "ledger")
 
 

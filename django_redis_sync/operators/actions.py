@@ -1,10 +1,10 @@
 """The actions of operators on a name: clear, pause, resume, resize, reset. They apply to all
-processes. Each action that changes something is recorded (see `audit`). `by`: the operator; by
-default the user of the process. `reason`: a text by the operator.
+processes. An action that changes something is recorded (see `audit`). For this record, `by` is the
+operator, by default the user of the process, and `reason` is a text by the operator.
 
-Without a key, `pause` and `resize` override a policy. The override is stored once and applies to
-all keys of the policy. This process applies it at once, and other processes within a second (see
-engine/overrides.py). `resume` and `reset` of a single key exempt that key from the override.
+Without a key, `pause` and `resize` apply to all keys of a policy. Such an override is stored once,
+for the policy. It applies at once in this process, and within a second in other processes (see
+engine/overrides.py). `resume` and `reset` of a single key exempt the key from the override.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
         failures = {m: a for m, a in zip(members, answers, strict=True) if isinstance(a, Failure)}
         failure = next(iter(failures.values()))
         if len(members) > 1:
-            words = (
-                f"{', '.join(failures)} did not answer: a majority of the quorum may still have it"
-            )
+            words = f"{', '.join(failures)} did not answer, so a majority may still have the lease"
             failure = Failure(ConnectionError(words), clock(), "unanswered")
         ended.append(failed(failure, step))
     return ended
@@ -122,8 +120,8 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
 class Change:
     """A change to the overrides of a name, or of the key `key` of a policy.
 
-    Each method returns the names that were changed, as operators see them, or [] if nothing
-    changed. Each method raises Unavailable if Redis can't be reached.
+    Each method returns the display names of what was changed, or [] if nothing changed. Each method
+    raises Unavailable if Redis can't be reached.
     """
 
     def __init__(
@@ -169,8 +167,8 @@ class Change:
         """Undo `resize()`, so that the callers' limit applies again."""
         return self._undo("reset", "l")
 
-    # Private methods. An argument `field` is the prefix of an override in the registry: "p" for a
-    # pause, "l" for a limit.
+    # Private methods. `field`: "p" for a pause, "l" for a limit. An override in the registry begins
+    # with this letter.
 
     @cached_property
     def _alias(self) -> str:
@@ -190,8 +188,8 @@ class Change:
         return marks_key(conf.current().prefix(self._alias))
 
     def _names(self, field: str) -> list[Keys]:
-        """Return the name. For a policy, also return those of its keys that have an override or an
-        exemption of their own."""
+        """Return the name. For a policy, also return each key that has an override or an exemption
+        of its own."""
         own = self._own
         entries = (entry.partition(":") for entry in self._overrides if self._key is None)
         fields, start = (field, f"x{field}"), f"{own.quoted}@"
@@ -199,15 +197,15 @@ class Change:
         return [own, *(keys_for(*split(q), self._alias) for q in sorted(found))]
 
     def _make(self, action: str, field: str, value: str, **details: int | None) -> list[str]:
-        """Set the override of the name, and remove the exemptions of its keys. Return the changed
+        """Set the override of the name, and end the exemptions of its keys. Return the changed
         names."""
         own, entry = self._own, f"{field}:{self._own.quoted}"
         exempt = [f"x{field}:{one.quoted}" for one in self._names(field)]
         is_same = value == self._overrides.get(entry, "")
         if is_same and not any(one in self._overrides for one in exempt):
             return []
-        # First write the override into the registry. If this process dies afterwards, no name has
-        # an override that the lists don't show.
+        # First write the override into the registry, which the lists read. So if this process dies
+        # meanwhile, no name has an override that the lists don't show.
         command(self._alias, "HSET", self._registry, entry, value)
         self._operate(action, [own], value)
         command(self._alias, "HDEL", self._registry, *exempt)

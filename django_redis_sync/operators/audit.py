@@ -25,7 +25,7 @@ from .reads import server_time, where
 
 #: Max recorded actions, of all names together. Older actions are removed.
 MAX_KEPT = 1000
-#: Days for which the log is stored after the last action.
+#: Days after the last action until Redis deletes the log.
 KEPT_DAYS = 365
 #: Max characters of a reason and of an operator's name.
 MAX_TEXT = 200
@@ -38,7 +38,7 @@ class Action(Named):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
     `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
     pause, or None. `ids`: the ids of the cleared holders and waiters, at most MAX_IDS. `amount`:
-    the number of cleared holders and waiters if it is above MAX_IDS, else 0."""
+    the number of cleared holders and waiters, or 0 if `ids` has all of them."""
 
     at: datetime
     what: str

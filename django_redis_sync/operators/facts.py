@@ -18,8 +18,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
-#: To find the heaviest shares, a script reads at most about this many entries: holders, waiters,
-#: and shares together. A share is heavy if it has many permits and waiters.
+#: Approximate max number of holders, waiters, and shares that a script reads to find the heaviest
+#: shares: those with the most permits and waiters.
 MAX_RECORDS = 10_000
 # The last whole second of the year 9999, in ms. Python has no later datetime.
 _LAST_MS = 253_402_300_799_000
@@ -32,8 +32,8 @@ class Holder:
     - `id`: the beginning of the holder's token. `since`: time of the grant.
     - `ends_in`: seconds until the lease expires, or inf if the lease is permanent.
     - `permits`: the number of permits, or 0 if the holder has the whole name, as a writer does.
-    - `state`: "held". Or "handed" if a handoff granted the permit and the holder has not answered
-      yet. Or "kept" if the holder released the permit and `min_hold` retains it.
+    - `state`: "held", "handed", or "kept". "handed": the holder waited, was granted the permit, and
+      has not answered yet. "kept": the holder released the permit, but `min_hold` retains it.
     - `label`: host, process, and other texts about the holder.
     - `share`: "" if the holder gave no share.
     """
@@ -58,10 +58,10 @@ class Holder:
 class Waiter:
     """A waiter, or a job that its task queue will deliver again.
 
-    `position`: the rank in the queue, from 1. `since`: when the waiter first asked. `alive`: True
-    if the last heartbeat was in time, or if the job is not overdue. `next_try`: when the job is due
-    to be delivered again; None for a waiter. `sendings`: how many times the job was delivered so
-    far, without copies; 0 for a waiter.
+    `position`: the rank in the queue, from 1. `since`: when the waiter first asked. `alive`: False
+    if the last heartbeat, or the next delivery of a job, is overdue. `next_try`: when a job will be
+    delivered again; None for a waiter. `sendings`: the number of deliveries of a job so far,
+    without copies; 0 for a waiter.
     """
 
     id: str
@@ -159,8 +159,7 @@ class Status(Named):
 
     @property
     def used(self) -> bool:
-        """True if the name has a fence, which means that it was granted before, or has a holder, a
-        waiter, or an override."""
+        """True if the name was granted before, or has a holder, a waiter, or an override."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property
@@ -193,7 +192,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         state, own_fence, _, permits, _, share, label = _record(text, share_limits)
         ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
         # A fence is the time of the grant in µs. If the server's clock was set back, a fence may be
-        # ahead of the clock. Then show `now`.
+        # ahead of the clock. Then show the grant as if it was made now.
         since = datetime_of(own_fence / 1000 if 0 < own_fence / 1000 < now + 1 else now)
         word = {"g": "handed", "k": "kept"}.get(state, "held")
         holders.append(

@@ -16,8 +16,7 @@ from ..protocol.scripts import CONSTANTS
 from .facts import Named, Status
 from .reads import read_each, server_time, where
 
-#: Redis has counters per minute for the last FINE minutes, and per STEP minutes for the time
-#: before.
+#: Redis has counters per minute for the last FINE minutes. Older counters are per STEP minutes.
 FINE, STEP = CONSTANTS["FINE"], CONSTANTS["QUARTER"]
 
 
@@ -31,10 +30,10 @@ class Counters:
     """The numbers of events in a period, and the seconds waited and held.
 
     `granted`: grants without a wait. `waited`: grants after a wait. `reclaimed`: leases that
-    expired. `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
-    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: copies of jobs,
-    which were dropped. `job_place_expired`: jobs that lost their place because their task queue did
-    not deliver them again in time. `peak`: the highest number of permits in use at a time.
+    expired. `share_rejected`: rejections because of `share_limit`, also in shadow mode.
+    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: dropped copies of
+    jobs. `job_place_expired`: jobs that lost their queue position because they were not delivered
+    again before the deadline. `peak`: the highest number of permits in use at a time.
     """
 
     granted: int = _count("g")
@@ -55,14 +54,14 @@ class Counters:
 
     @property
     def rejected_or_timed_out(self) -> int:
-        """The number of acquires that got no permit, either without a wait or after one."""
+        """The number of acquires without a permit: rejected at once, or timed out after a wait."""
         return self.rejected + self.timed_out
 
 
 _LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
-# The counters of every period without events. Most periods have none, so `add` saves time by
-# skipping this object.
+# The counters of a period without events. Most periods have none, so `add` skips this object to
+# save time.
 _NOTHING = Counters()
 
 
@@ -99,12 +98,13 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """Return the history with peaks that also count the leases that were granted before a row.
+    """Return the history with higher peaks, which also count the leases that were granted before
+    the period of a row. Redis stores a peak only for minutes with a grant.
 
-    Redis stores a peak only for minutes with a grant. `holders`: for each current lease, the time
-    of its grant and its number of permits. For leases that have ended, only the counts of grants
-    and releases are known. So each of them counts as one permit. If a lease expired or was cleared,
-    it counts only in the minute of its grant. So a peak may be too low, but is never too high.
+    `holders`: for each current lease, the time of its grant and its number of permits. For ended
+    leases, only the numbers of grants and releases are known, so each of them counts as one permit.
+    A lease that expired or was cleared counts only in the minute of its grant. So a peak may be too
+    low, but is never too high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:
@@ -113,17 +113,17 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
     held = [0, *accumulate(permits for _, permits in living)]
     # For each row: the number of current leases that were granted before its start.
     before = [bisect_left(since, start) for start, _ in found.rows]
-    # For each row: at most how many leases were held at the start of the row and have ended since
-    # then.
+    # For each row: the max number of leases that were held at the start of the row and have ended
+    # since then.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # From the last row to the first: `ended` is the number of leases that have ended by now and
-    # were held at the start of the row. If more of them were released than granted after that
-    # start, the surplus was held at the start.
+    # From the last row to the first: `ended` is the number of leases that were held at the start of
+    # the row, and have ended by now. It is the `ended` of the next row, plus the releases in this
+    # row, minus the grants in this row of leases that have ended by now.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -150,19 +150,19 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return the limit that would have been large enough, and True if this limit is an estimate,
-    which may be too low. `rows`: the counters of each period. `step`: minutes of a period.
+    """Return two values: the limit that would have been large enough, or None, and True if the
+    limit is an estimate, which may be too low. `rows`: the counters of each period. `step`: minutes
+    of a period.
 
     - If only shadow mode counted rejections, every request was admitted. The limit is then the
       highest use, which is not an estimate.
     - If requests waited or were rejected, the limit kept the use low. The estimate is then the
-      largest of three numbers. One is the highest use. Another is the highest use in a row with a
-      wait or a rejection, plus one permit. The third follows from Little's law: the acquires per
-      second of the busiest row, times the mean seconds of a hold, plus one standard deviation of a
-      Poisson process for bursts.
-    - Return None as the limit if less than 1% of the acquires waited or were rejected, or if no
-      lease was released. Also return None if the name never had two holders, because it is probably
-      a lock.
+      largest of three numbers. The first is the highest use. The second is one more than the
+      highest use in a row with a wait or a rejection. The third is by Little's law: the acquires
+      per second of the busiest row, times the mean seconds of a hold, plus one standard deviation
+      of a Poisson process.
+    - The limit is None if less than 1% of the acquires waited or were rejected, or if no lease was
+      released. It is also None if the name never had two holders, as is usual for a lock.
 
     Rejections because of `share_limit` don't count, because a larger limit would not avoid them.
     """
@@ -222,9 +222,9 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
-    """Return the counters of a period. `are_pairs`: True if the period is a minute. Then a count
-    and its milliseconds are stored in one number. For other periods, the milliseconds are in
-    separate fields."""
+    """Return the counters of a period. `are_pairs`: True if the period is a minute. Then one number
+    stores a count and its milliseconds. For other periods, the milliseconds are in separate
+    fields."""
     found: dict[str, Any] = {name: values.get(letter, 0) for letter, name in _LETTERS.items()}
     for letter, name in _SECONDS.items():
         ms = values.get(f"{letter}:ms", 0)
@@ -237,10 +237,10 @@ def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return a history for each status. Each peak also counts leases that were granted before its
-    row: see `carried`."""
+    """Return a history for each status. The peaks also count leases that were granted before the
+    period of a row: see `carried`."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
-    # A lease that is retained by min_hold counts as released.
+    # Omit leases that min_hold retains, because the counters count them as released.
     return [
         carried(history, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
         for history, s in zip(found, statuses, strict=True)

@@ -1,9 +1,10 @@
 """Sorted lists of names, or of a policy's keys, read page by page.
 
 An entry is a name, a policy, or a key of a policy. To sort by name or to search, a list reads all
-entries of the registry, in chunks. Then it reads the state of the entries on the page, and of no
-others. To sort by a figure, a list compares at most MAX_COMPARED entries: the busiest ones by the
-statistics, then those used last. `Selection.compared` is the number of entries that were compared.
+entries of the registry, in chunks. Then it reads only the state of the entries on the page. To sort
+by a figure, such as the number of waiters, a list compares at most MAX_COMPARED entries: the
+busiest ones by the statistics, then those used last. `Selection.compared` is the number of entries
+that were compared.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from .status import idle, readable
 
 #: Max entries that are compared to sort by a figure, such as the number of waiters.
 MAX_COMPARED = 100
-#: Max entries that are searched for waiters, rejections, lost leases, and long holds.
+#: Max entries that are searched to find trouble: waiters, rejections, lost leases, and long holds.
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: If a list has more entries than this, the entries without trouble are sorted by last use instead
-#: of by name.
+#: Max entries of a list that sorts its entries without trouble by name. In a longer list, they are
+#: sorted by last use.
 MAX_BY_NAME = 1000
 
 
@@ -53,12 +54,13 @@ MAX_BY_NAME = 1000
 class Group:
     """A policy with its keys, or a single name.
 
-    `own`: the status of the name without a key, or None if it was never used without one.
-    `children`: the status of some keys. `keys`: the number of known keys. `statistics`: the sums
-    over all keys, some seconds old, or None.
-    `in_use` and `waiting`: the counts in `statistics`, or the sums over `own` and `children` if
-    they are larger. `limit`: the largest limit of a single key. `in_use` may be above `limit`,
-    because `in_use` counts all keys.
+    - `own`: the status of the name without a key, or None if it was never used without one.
+    - `children`: the status of some keys. `keys`: the number of known keys.
+    - `statistics`: the sums over all keys, some seconds old, or None.
+    - `in_use` and `waiting`: the larger of two numbers: the count in `statistics`, and the sum over
+      `own` and `children`.
+    - `limit`: the largest limit of a single key. `in_use` counts all keys, so it may be above
+      `limit`.
     """
 
     name: str
@@ -102,8 +104,8 @@ class Group:
 
     @property
     def paused(self) -> bool:
-        """True if the plain name is paused, which pauses all keys, or if all `children` are
-        paused."""
+        """True if the name without a key is paused, which pauses all keys. If `own` is None, True
+        if all `children` are paused."""
         return self.own.paused if self.own is not None else all(s.paused for s in self.children)
 
 
@@ -141,7 +143,7 @@ def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
         own = next((one for one in found if one.name == name and one.key is None), None)
         if name in bare:
             own = idle(name, using or conf.current().cache)
-        # The plain name of a policy is shown only if it was used or has an override.
+        # Omit a policy's own name if it was never used without a key and has no override.
         if own is not None and not own.used and name in counts and (children or name not in bare):
             own = None
         if own is not None or children:
@@ -231,8 +233,8 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """Return the pairs (policy, key) that exist for these keys. Search only the MAX_COMPARED names
-    used last."""
+    """Return each pair (policy, key) that exists for one of `keys`. Search only the MAX_COMPARED
+    names used last."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
     pairs = [(name, key) for name in names if name in policies for key in keys]
@@ -244,9 +246,9 @@ class Selection:
     """A sorted list of the names, or of the keys of `policy`.
 
     `query`: list only entries that contain this text, and the entries in `alike`. `order`: "name",
-    "recent" or a figure of FIGURES, with a prefix "-" to reverse the order. Any other value means
-    "trouble". `limit`: max entries that are compared by a figure. The constructor and `read` raise
-    Unavailable if Redis can't be reached."""
+    "recent", or a figure of FIGURES, with a prefix "-" to reverse the order. Any other value means
+    "trouble": entries with trouble first. `limit`: max entries that are compared by a figure. The
+    constructor and `read` raise Unavailable if Redis can't be reached."""
 
     def __init__(
         self,
@@ -275,13 +277,13 @@ class Selection:
         self._first, self._units, self.found = list[str](), units, len(units)
         self.past: dict[Pair, History] = {}
         is_partial = self._figure is not None and self.found > limit
-        #: True if the order is that of the index of holders, which is up to INDEX_AGE seconds old.
+        #: True if the index of holders gave the order. The index is up to INDEX_AGE seconds old.
         self.indexed = is_partial and field == "oldest"
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
         self.compared = limit if is_partial and not self.indexed else None
-        #: The groups that were read to sort by a figure, in that order. A page is a slice of them.
-        #: None if the list is not sorted by a figure, or if the order came from the cache.
+        #: The groups that were read to sort by a figure, in the order of the list. None if the list
+        #: is not sorted by a figure, or if the order came from the cache.
         self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -293,13 +295,13 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """The number of rows on all pages. In a list by last use, an entry with trouble counts
-        twice: it appears at the top and at its own position."""
+        """The number of rows on all pages. In a list by last use, an entry with trouble has two
+        rows: one at the top, and one at its own position."""
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> Groups:
         """Return two lists: a group for each entry from `start` to `stop`, and the names that could
-        not be read. Store the histories in `past`."""
+        not be read. Store the histories of these entries in `past`."""
         if self._read is not None:
             groups, unread = self._read[0][start:stop], self._read[1]
         else:
@@ -322,7 +324,7 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
-            # Take the busiest entries and those with the most rejections in turn.
+            # Take alternately one of the busiest entries and one of those with the most rejections.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
             heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
@@ -361,7 +363,8 @@ class Selection:
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
-        # Compare powers of two, so that the order of a page does not change at each refresh.
+        # Compare powers of two instead of exact counts, so that the order doesn't change at each
+        # refresh.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries

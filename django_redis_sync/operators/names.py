@@ -26,7 +26,7 @@ from .reads import failed, read, read_each, where
 CHUNK = 1000
 #: Max names that are read from the index of holders.
 MAX_HELD = 1000
-#: Max names of locks on a quorum that are read. They are the names used last.
+#: Max names of locks on a quorum that are read: those used last.
 _MAX_QUORUMS = 1000
 
 #: A name and None, or a policy and one of its keys.
@@ -64,9 +64,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return which of `names` are in the registry, as two sets. The first has the names used
-    without a key. The second has the names used with keys, which are policies. A name can be in
-    both sets."""
+    """Return two sets with those of `names` that are in the registry: the names used without a key,
+    and the names used with keys, which are policies. A name can be in both sets."""
     alias, prefix = where(using)
     members = [*map(quote, names), *(f"{quote(name)}@" for name in names)]
     scores = read(alias, "ZMSCORE", names_key(prefix), *members) if members else []
@@ -79,8 +78,8 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
     """Return the names with the oldest holders, the oldest first. The value of a name is the time
-    of its oldest grant, in server ms. At most MAX_HELD names of the index of holders are read (see
-    `engine/names.py`). The index may contain names that are no longer held."""
+    of its oldest grant, in server ms. At most MAX_HELD names are read, from the index of holders
+    (see `engine/names.py`). The index may contain names that are no longer held."""
     alias, prefix = where(using)
     reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
     since = {quoted: int(score) for quoted, score in pairs_of(reply)}
@@ -214,9 +213,9 @@ def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = No
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
-    """Return True if the name is configured. Also return True if the name or one of its keys was
-    used within the last day or has an override. With `key`, check only if this key was used or has
-    an override."""
+    """Without `key`, return True if the name is configured, or if the name or one of its keys was
+    used within the last day or has an override. With `key`, return True if this key was used within
+    the last day or has an override."""
     if is_listed([(name, key)], using=using)[0]:
         return True
     overridden = marked(using=using)
@@ -251,7 +250,7 @@ def quorums(using: str | None = None) -> dict[str, Quorum]:
             if set(aliases) <= set(settings.CACHES):
                 found.setdefault(unquote(quoted), quorum_of(aliases))
         except (ValueError, TypeError, AttributeError, ImproperlyConfigured):
-            continue  # skip a foreign value, or aliases of another project
+            continue  # another program or project wrote this entry
     return found
 
 
@@ -270,7 +269,7 @@ def configured() -> dict[str, int | None]:
     config = conf.current()
     found = {name: _limit(entry) for name, entry in config.semaphores.items()}
     for endpoint, entry in config.endpoints.items():
-        # The name of a policy in ENDPOINTS is its "name", else the pattern of the endpoint.
+        # A policy's name is the item "name" of its entry in ENDPOINTS, else the entry's pattern.
         name = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
         if isinstance(name, str):
             found[name] = _limit(entry) or found.get(name)

@@ -22,7 +22,7 @@ from ..protocol.steps import Failure, Run
 _BATCH = 500
 #: Seconds for which a reply is cached.
 _LIFE = 30.0
-#: Max cached replies. If there are more, the next block begins with an empty cache.
+#: Max cached replies. If there are more, the next block of `remembered` starts with an empty cache.
 _MAX_REPLIES = 5000
 
 Value = TypeVar("Value")
@@ -47,7 +47,7 @@ def remembered(*, live: bool = False) -> Iterator[None]:
 
 def read_each(alias: str, several: Sequence[tuple[Any, ...]], *, fresh: bool = False) -> list[Any]:
     """Return the replies of several reading commands, in one round trip per _BATCH of them. With
-    `fresh`, the cache is not used. Raise Unavailable if Redis can't be reached."""
+    `fresh`, don't use the cache. Raise Unavailable if Redis can't be reached."""
     memory, now = _memory.get(), clock()
     if memory is None or fresh:
         memory = {}
@@ -66,8 +66,7 @@ def read(alias: str, *words: Any) -> Any:
 
 
 def cached(place: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-    """Return the result of `make`. In a block of `remembered()`, cache the result under the key
-    `place`, as replies are cached."""
+    """Return the result of `make()`. In a `remembered()` block, cache it under the key `place`."""
     memory = _memory.get()
     if memory is None:
         return make()
@@ -82,8 +81,8 @@ def _is_cached(memory: Replies, place: tuple[Any, ...], now: float) -> bool:
 
 
 def where(using: str | None) -> tuple[str, str]:
-    """Return the cache alias `using`, or by default that of REDIS_SYNC, and the prefix of the
-    library's keys in this cache."""
+    """Return two values: the cache alias, and the prefix of the library's keys in this cache. The
+    alias is `using`, or by default that of REDIS_SYNC."""
     config = conf.current()
     alias = using or config.cache
     return alias, config.prefix(alias)

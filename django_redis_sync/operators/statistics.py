@@ -4,10 +4,10 @@ from one template, or the whole site.
 Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
 
-The numbers of permits in use and of waiters are at most REWRITE_AFTER seconds old. If a process is
-killed, its permits and waiters count for up to LIFE seconds, and the events that it had not written
-are missing. The counts of a single key may be too low. The maximum of this error is returned with
-them.
+The numbers of permits in use and of waiters are at most REWRITE_AFTER seconds old. After a process
+is killed, its permits and waiters still count for up to LIFE seconds. The events that it had not
+written are missing. The counts of a single key may be too low, because a process writes only some
+of its keys. For rejections, `rejected_off` is the max error.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Statistics:
       `processes`: the number of these processes.
     - `history`: the counters of the last minutes. Each `peak` is the highest use of a single key.
     - `busiest`: the keys, sorted by permits in use, then by waiters, the largest number first.
-    - `rejected`: the keys with rejections in the last one to two hours, those with the most first.
-      The count of a key may be too low by up to `rejected_off`. A key that is missing has at most
+    - `rejected`: the keys with rejections in the last one to two hours, the most rejections first.
+      The count of a key may be too low by up to `rejected_off`. A missing key has at most
       `rejected_off` rejections.
     - `waited` and `held`: how long waits and holds lasted.
     """
@@ -99,15 +99,14 @@ def statistics_of(
 def counted(
     names: Sequence[str], *, minutes: int = 60, using: str | None = None, sketch: bool = True
 ) -> dict[str, Statistics]:
-    """Return the statistics of those policies in `names` that have any, by name."""
+    """Return the statistics of the policies in `names`, by name. Omit names without statistics."""
     found = statistics_of(names, minutes=minutes, using=using, sketch=sketch) if names else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
 
 def past_of(name: str, key: str | None, *, minutes: int, using: str | None = None) -> History:
-    """Return the history of the name, or with `key`, of this key of the policy `name`. Without
-    `key`, the history of a policy is the sum over all its keys, but each peak is the highest use of
-    a single key.
+    """Return the history of a name, or of the key `key` of a policy. Without `key`, a policy's
+    history is the sum over all its keys, but each peak is the highest use of a single key.
 
     Raise Unavailable if Redis can't be reached.
     """
@@ -148,9 +147,9 @@ def _statistics(name: str, now: float, minutes: int, *hashes: Mapping[str, str])
 def _gauges(
     gauges: Mapping[str, str], now: float
 ) -> tuple[list[int], tuple[Counter[str], Counter[str]], int]:
-    """Return three values: the numbers of permits in use and of waiters, the same two numbers by
-    key, and the number of live processes. `gauges`: the hash with the gauge of each process. `now`:
-    server time in ms."""
+    """Return three values: the total permits in use and waiters, the same two numbers for each key,
+    and the number of live processes. `gauges`: a hash with the gauge that each process wrote.
+    `now`: server time in ms."""
     total, by_key, living = [0, 0], (Counter[str](), Counter[str]()), 0
     for text in gauges.values():
         deadline, _, entry = text.partition(" ")
@@ -160,7 +159,7 @@ def _gauges(
             *sums, named = json.loads(entry)
             own = [(int(sums[i]), {str(k): int(n[i]) for k, n in named.items()}) for i in (0, 1)]
         except (ValueError, TypeError, AttributeError, IndexError):
-            continue  # skip a foreign value
+            continue  # another program wrote this value
         living += 1
         for i, (count, keys) in enumerate(own):
             total[i] += count
@@ -169,7 +168,7 @@ def _gauges(
 
 
 def _rejected(sketch: Mapping[str, str]) -> tuple[Counter[str], int]:
-    """Return the rejections of each key, and how many more rejections each key may have had."""
+    """Return two values: the rejections of each key, and how many more each key may have had."""
     found, off = Counter[str](), 0
     for label, value in sketch.items():
         kind, rest = _label(label)

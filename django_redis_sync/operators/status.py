@@ -33,9 +33,9 @@ _BATCH = 500
 
 
 def idle(name: str, alias: str) -> Status:
-    """Return the status of a plain name that was never used, without reading Redis. Its overrides
-    are those that this process read last."""
-    keys = keys_for(name, "-", alias)  # an arbitrary key, for the policy's overrides
+    """Return the status of a plain name that was never used, without reading Redis. The overrides
+    are those that this process has read last."""
+    keys = keys_for(name, "-", alias)  # a key's status includes the policy's overrides
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
@@ -63,7 +63,7 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
 
 def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
-        with contextlib.suppress(Failure):  # after a failure, keep the overrides known so far
+        with contextlib.suppress(Failure):  # if the read fails, use the overrides known so far
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
     return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
 
@@ -113,11 +113,11 @@ def _read(names: Iterable[Pair], using: str | None, rows: int) -> Iterator[Statu
 
 
 def _quorum_status(name: str, quorum: Quorum, rows: int) -> Status:
-    """Combine the status of a name on each server of a quorum into one. Raise the first error if
-    fewer than a majority answered.
+    """Read the status of a name on each server of a quorum, and combine them into one. Raise the
+    first error if fewer than a majority answered.
 
-    A token is shown as a holder if a majority of the servers may have it. A server that did not
-    answer counts as if it had the token, so that a lock is shown as free only if that is certain.
+    A token is shown as a holder if a majority of the servers may have it. A server without an
+    answer may have every token. So a lock is shown as free only if that is certain.
     """
     keys = keys_for(name, None, quorum)
     views = {alias: view for alias in quorum.aliases for view in _views([keys], alias, rows)}
@@ -163,7 +163,7 @@ def _holders(found: Iterable[Holder], quorum: Quorum, silent: int) -> tuple[Hold
 
 
 def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | Unread]:
-    """Yield for each name its status on the server of `alias`, or an Unread."""
+    """Yield each name's Status on the server of `alias`, or an Unread if the read fails."""
     if not wanted:
         return
     server, limits = server_of(alias), configured()

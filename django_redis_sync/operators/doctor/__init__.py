@@ -39,10 +39,10 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that the doctor checks: those used last. It also checks at most as many keys, for all
-#: policies together, and at most as many names with an override.
+#: Max names that the doctor checks: those used last. The same max applies to names with an
+#: override, and to the keys of all policies together.
 MAX_NAMES = 30
-#: Max names that the doctor checks from the index of holders: those with the oldest holders.
+#: Max further names that the doctor checks: those with the oldest holders.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
@@ -81,9 +81,9 @@ def _checked(
     subject: Subject,
     goes_on: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings of each check. If a check fails because the server replies with an error,
-    yield a finding about the error. If the server denies all access or does not reply, raise
-    Failure or Unavailable. `goes_on`: True to yield a finding in these cases too."""
+    """Run the checks, and yield their findings. If the server answers a check with an error, yield
+    a finding about the error. If the server denies all access or does not answer, raise Failure or
+    Unavailable. With `goes_on`, yield a finding in that case, too."""
     for id, check in checks.items():
         try:
             yield from check(subject)
@@ -187,7 +187,7 @@ def _host(name: str | None) -> str | None:
 
 
 def _foreign(server: Server, prefix: str) -> bool:
-    """Return True if any of a few random keys has another prefix."""
+    """Return True if at least one of five random keys has another prefix."""
     keys = [allowed(server, "RANDOMKEY") for _i in range(5)]
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
 
@@ -252,10 +252,10 @@ def _about(
     id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
     remedy: str,
 ) -> Finding:  # fmt: skip
-    """Return a finding about names. If there are names in `odd`, it is a warning with the title,
-    the detail (%s: the names), and the remedy. Otherwise it has the title `fine`. Then its level is
-    "ok", or "part" if not all names were checked. `seen`: the number of names that were checked,
-    and the number of all names."""
+    """Return a finding about names. `odd`: the names with a problem. If there are any, the finding
+    is a warning with the title, the detail (%s: the names), and the remedy. Otherwise the finding
+    has the title `fine`, and the level "ok", or "part" if not all names were checked. `seen`: the
+    numbers of checked names and of all names."""
     if odd:
         return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:
@@ -279,7 +279,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     yield Finding.of("uwsgi", level, title, _("Leases are renewed on a thread."), remedy)
 
 
-#: The checks that run once. If a check fails, its key is the id of the finding.
+#: The checks that run once, by id. If a check can't be completed, the finding has this id.
 OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,

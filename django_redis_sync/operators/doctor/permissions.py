@@ -1,5 +1,5 @@
-"""The permissions that a Redis user needs. The Lua sources show which commands need permission. The
-doctor tries these commands on a key of its own, so that they do no harm."""
+"""Find the permissions that a Redis user needs, and those that it lacks. The Lua sources show which
+commands are needed. The doctor tries the commands on a key of its own, so that they do no harm."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SENT = (
     "BLPOP EVAL EVALSHA HGETALL HMGET INFO PEXPIRE PING SELECT SUBSCRIBE TIME UNSUBSCRIBE ZADD "
     "ZCARD ZMSCORE ZRANGE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE"
 )
-#: For each tuple of arguments: the commands to try with them. "key" and "channel" are replaced by a
-#: key and a channel of the doctor. A command counts as permitted if it succeeds, or if its error is
-#: only about an argument or the type of the key.
+#: The commands to try, by their arguments. "key" and "channel" are replaced by a key and a channel
+#: of the doctor. A command counts as permitted if it succeeds, or if its error is only about an
+#: argument or the type of the key.
 _TRIES: dict[tuple[Any, ...], str] = {
     (): "PING TIME",
     ("key",): "DEL EXISTS HGETALL PERSIST ZCARD",
@@ -41,8 +41,8 @@ _TRIES: dict[tuple[Any, ...], str] = {
 }
 #: Commands that create the test key. They are not tried if the user may not delete this key.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
-#: Max random keys that are generated to find a key on a certain node of a Cluster. This is enough
-#: for a node with 20 slots.
+#: Max random keys that are tried to find a key on a certain node of a Cluster. This is enough for a
+#: node with 20 slots or more.
 _MAX_TRIES = 5000
 
 
@@ -62,8 +62,8 @@ def rules(prefix: str) -> str:
     """Return the ACL rules that the library needs and no others, as arguments of ACL SETUSER.
     `prefix`: the prefix of the library's keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Before Redis 7, a new user has access to all channels, and adding a channel is then an error.
-    # So begin with resetchannels.
+    # Before Redis 7, a new user may use all channels. A rule for a channel is then an error, unless
+    # resetchannels comes first.
     return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 
@@ -112,7 +112,8 @@ def _denial(server: Server, *words: Any) -> str:
     except Failure as failure:
         if failure.why != "final":
             raise
-        # A renamed or disabled command is unknown. Other errors are about the arguments.
+        # If the command is unknown, it was renamed or disabled. Any other error is about the
+        # arguments, so the command is permitted.
         text = str(failure.cause)
         if isinstance(failure.cause, NoPermissionError) or "unknown command" in text:
             return text or "no permission"

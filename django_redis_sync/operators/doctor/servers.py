@@ -23,8 +23,8 @@ OLDEST_VERSION = (6, 2)
 MAX_OFFSET = 1.0
 #: Seconds of a round trip above which the finding is a warning (SLOW) or an error (TOO_SLOW).
 SLOW, TOO_SLOW = 0.01, 0.1
-#: If the server's option `timeout` is above 0 and below this many seconds, the finding is a
-#: warning.
+#: Min seconds for the server's option `timeout`, which closes idle connections. A lower value is a
+#: warning, but 0 turns the option off.
 SHORT_TIMEOUT = 300
 _PINGS = 5
 #: Fraction of maxmemory above which the memory counts as nearly full.
@@ -177,8 +177,8 @@ def _parsed(reply: Any) -> dict[str, str]:
 
 
 def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Finding]:
-    """Yield the findings about a server. `info`: the fields of its reply to INFO. `option(name)`:
-    returns the value of an option of its configuration, or None."""
+    """Yield the findings about a server. `info`: the fields of the server's reply to INFO.
+    `option(name)`: returns the value of an option of the server's configuration, or None."""
     yield _version(info)
     if info.get("role") == "slave":
         detail = _("A replica does not accept writes, so no permits can be granted.")
@@ -247,8 +247,8 @@ def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Findi
 
 
 def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the finding about a Cluster. `state`: the fields of its reply to CLUSTER INFO. If
-    `state` is empty, yield nothing."""
+    """Yield the finding about a Cluster. `state`: the fields of the Cluster's reply to CLUSTER
+    INFO. If `state` is empty, yield nothing."""
     if not state:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))
@@ -262,7 +262,7 @@ def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding.of("cluster", level, title, detail, remedy)
 
 
-#: The checks of each node. If a check fails, its key is the id of the finding.
+#: The checks of each node, by id. If a check can't be completed, the finding has this id.
 CHECKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "latency": _latency,
     "clock": _clock,
