@@ -1,4 +1,4 @@
-"""The admin's actions, and how its pages explain that Redis is down or that a setting is wrong."""
+"""Operators' actions in the admin, and the admin's pages if Redis is down or a setting is wrong."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def manager() -> Client:
 
 @pytest.fixture
 def lease() -> Lease:
-    """A permanent lease of one permit of `exports`, whose limit is 2."""
+    """Return a permanent lease of one permit of `exports`. The limit of `exports` is 2."""
     return Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
 
 
 def act(client: Client, action: str, **fields: object) -> str:
-    """Send the form of an action on `exports`. Return the last message that the admin shows."""
+    """Submit the form of an action on `exports`. Return the last message that the admin shows."""
     response = client.post(f"{LIST}exports/act/{action}/", fields)
     assert (302, f"{LIST}exports/change/") == (response.status_code, response.get("Location"))
     return [str(message) for message in get_messages(response.wsgi_request)][-1]
@@ -73,7 +73,7 @@ def test_get_request_carries_out_no_action(manager: Client, lease: Lease, action
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: str) -> None:
+def test_action_without_csrf_token_or_permission_is_forbidden(lease: Lease, action: str) -> None:
     address, fields = f"{LIST}exports/act/{action}/", {"fence": lease.fence, "limit": 5}
     without_token = client_of("manage_locks", enforce_csrf_checks=True)
     for client in (without_token, client_of("view_locks")):
@@ -96,7 +96,7 @@ def test_action_page_is_not_found_for_an_unknown_action_or_name(
 def test_action_form_keeps_its_input_when_the_user_logs_in_again(
     lease: Lease, in_session: bool
 ) -> None:
-    """The user's session ends after the form was shown and before it is sent."""
+    """The session ends while the user fills in the form. `in_session`: use CSRF_USE_SESSIONS."""
     with override_settings(CSRF_USE_SESSIONS=in_session):
         manager = client_of("manage_locks", enforce_csrf_checks=True)
         form = get(manager, "exports/act/resize/").html.partition("sync-confirm")[2]
@@ -136,7 +136,7 @@ def test_release_ends_only_the_lease_that_its_form_names(manager: Client, lease:
 
 
 @pytest.mark.parametrize("action", ["release", "clear"])
-def test_release_with_an_old_or_invalid_fence_releases_no_holder(
+def test_release_with_an_old_or_invalid_fence_ends_no_lease(
     manager: Client, lease: Lease, action: str
 ) -> None:
     lease.release()
@@ -232,7 +232,7 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
     assert f'href="{LIST}exports/change/"' in manager.get("/admin/").content.decode()
 
 
-def test_log_cuts_a_long_name_to_the_length_of_its_column(manager: Client) -> None:
+def test_admin_log_truncates_names_to_200_characters(manager: Client) -> None:
     name, key = "x" * 150, "y" * 150
     with Semaphore(name, 1, key=key):
         manager.post(f"{LIST}{name}@{key}/act/pause/")
@@ -323,7 +323,7 @@ def test_pages_explain_wrong_settings_without_the_redis_password(
 def test_admin_explains_a_misspelled_setting_when_the_middleware_is_installed(
     manager: Client, settings: Any, asgi: bool
 ) -> None:
-    """The admin's pages about locks explain the mistake. Pages outside of the admin fail."""
+    """In the admin, the pages about locks explain the mistake. Pages outside the admin fail."""
     limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]

@@ -43,8 +43,8 @@ pytestmark = [
 #: The statistics store a count and a sum of milliseconds as one number: count * PAIR + sum.
 PAIR = 2**40
 EVIL = "<img src=x onerror=alert(1)>"
-#: Some text differs between runs, machines, or versions. This dict maps a pattern of such text to
-#: the word that replaces the text in a snapshot.
+#: Patterns of text that differs between runs, machines, or versions. Each pattern maps to a word
+#: that replaces such text in a snapshot.
 CHANGING = {
     r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
     r"\b[0-9a-f]{8}\b": "ID",
@@ -71,10 +71,10 @@ def held() -> Iterator[Held]:
         yield lambda *args, **options: stack.enter_context(Semaphore(*args, **options))
 
 
-def one_minute_left() -> None:
+def stay_in_one_minute() -> None:
     """Wait for the next minute if less than 15 s of the current minute are left.
 
-    Charts have a step per minute, and a test must not span two steps."""
+    Charts count events per minute. A test must end in the minute in which it began."""
     while time.time() % 60 > 45:
         time.sleep(0.1)
 
@@ -89,7 +89,7 @@ def lines_of(page: Page) -> list[str]:
 
 def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keeper: None) -> None:  # noqa: F811
     """Among other things, the pages show a permanent holder, a waiter, a policy, and overrides."""
-    one_minute_left()
+    stay_in_one_minute()
     waiting = threading.Thread(target=lambda: Semaphore("exports", 2, label="<b>").acquire())
     waiting.name = "waiter"
     held("exports", 2, timeout=math.inf, label="nightly")
@@ -130,7 +130,7 @@ def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
     )
 
 
-def test_admin_index_links_only_the_list_and_only_for_users_who_may_view_it(
+def test_admin_index_has_only_a_view_link_and_only_for_permitted_users(
     viewer: Client,
 ) -> None:
     index = viewer.get("/admin/").content.decode()
@@ -144,7 +144,7 @@ def test_admin_index_links_only_the_list_and_only_for_users_who_may_view_it(
 # The list
 
 
-def test_list_reports_unreadable_names_and_shows_the_rest(
+def test_list_of_names_reports_unreadable_names_and_shows_the_others(
     raw: redis.Redis, viewer: Client, held: Held, settings: Any
 ) -> None:
     held("good", 3)
@@ -157,8 +157,8 @@ def test_list_reports_unreadable_names_and_shows_the_rest(
         assert "another program's value" in page.text and ["row-good"] == [*page.cells]
 
 
-#: For each query string: the names that the list must show, in order, and the direction that the
-#: heading of the sorted column must have in `aria-sort`.
+#: For each query string: the names that the list must show, in this order, and the values of
+#: `aria-sort` in the headings of the columns.
 SORTED = {
     "?o=use": ("beta gamma alpha", ["desc"]),
     "?o=-use": ("alpha gamma beta", ["asc"]),
@@ -171,7 +171,7 @@ SORTED = {
 }
 
 
-def test_list_can_be_searched_and_sorted(viewer: Client, held: Held) -> None:
+def test_list_of_names_can_be_searched_and_sorted(viewer: Client, held: Held) -> None:
     for name, limit in {"list-alpha": 4, "list-beta": 1, "list-gamma": 2}.items():
         held(name, limit)
     get_list(viewer, "row-list-alpha", "row-list-beta", "row-list-gamma")
@@ -211,7 +211,7 @@ def test_search_finds_the_keys_of_a_user_or_address_in_all_policies(
     assert "keys" not in get(viewer, "found-c/change/?q=4711").parts
 
 
-def test_policy_page_lists_its_keys_and_a_key_links_to_its_policy(
+def test_policy_page_lists_the_keys_and_each_key_page_links_to_the_policy(
     viewer: Client, held: Held
 ) -> None:
     for key in "12":
@@ -230,7 +230,7 @@ def test_configured_name_has_a_page_before_it_is_used(viewer: Client) -> None:
         assert "0 of 2 in use" in get(viewer, "unused/change/").text
 
 
-def test_list_shows_and_caches_the_findings_about_the_redis_server(
+def test_list_of_names_shows_and_caches_findings_about_the_redis_server(
     viewer: Client, raw: redis.Redis
 ) -> None:
     problems, passed, fine = get(viewer).html.partition("checks passed")
@@ -281,7 +281,7 @@ def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None)
 def test_pages_of_an_unknown_name_are_not_found(viewer: Client, unknown: str) -> None:
     for part in ("change", "live", "data"):
         assert 404 == viewer.get(f"{LIST}{unknown}/{part}/").status_code
-    if unknown not in ("unused", "%252F"):  # an invalid name has no history
+    if unknown not in ("unused", "%252F"):  # these two are valid names
         response = viewer.get(f"{LIST}{unknown}/history/")
         assert (302, "/admin/") == (response.status_code, response["Location"]), (
             "the redirect differs from that of other models"
@@ -290,8 +290,8 @@ def test_pages_of_an_unknown_name_are_not_found(viewer: Client, unknown: str) ->
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Return a function whose arguments are fields of a status of `exports`. The function returns
-    the page of `exports` with this status."""
+    """Return a function that returns the page of `exports`. The arguments of the function replace
+    fields of the status that the page shows."""
     manager = client_of("manage_locks")
 
     def show(**state: Any) -> Page:
@@ -373,7 +373,7 @@ def test_numbers_in_charts_links_and_forms_are_not_localized(held: Held) -> None
         ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_bar_has_the_width_of_the_use_and_looks_full_only_if_callers_wait(
+def test_usage_bar_shows_the_percentage_and_looks_full_only_if_callers_wait(
     shown: Shown, bar: str, state: dict[str, Any]
 ) -> None:
     found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
@@ -384,11 +384,11 @@ def test_bar_has_the_width_of_the_use_and_looks_full_only_if_callers_wait(
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
     """Return a function that replaces the statistics counters of `exports`.
 
-    For example, its argument `{5: {"g": 3}}` stands for 3 grants (event g) five minutes ago."""
+    For example, the argument `{5: {"g": 3}}` means: five minutes ago, 3 grants (event g)."""
 
     def write(minutes: dict[int, dict[str, int]]) -> None:
         Semaphore("exports", 4).acquire().release()
-        one_minute_left()
+        stay_in_one_minute()
         key, now = f"{settings.PREFIX}:{{exports}}:stats", int(raw.time()[0]) // 60
         fields = {
             f"{now - ago}:{what}": n for ago, each in minutes.items() for what, n in each.items()
@@ -424,7 +424,7 @@ def test_chart_shows_use_waits_and_rejections_of_each_minute(
     assert points.startswith("0,22 2,22 ") and points.endswith(" 115.9,17 118,2 120,22")
 
 
-def test_long_chart_has_at_most_60_steps(viewer: Client, used: Callable[..., None]) -> None:
+def test_chart_of_a_day_has_at_most_60_intervals(viewer: Client, used: Callable[..., None]) -> None:
     used({**{ago: {"n": 1} for ago in range(0, 1440, 15)}, 300: {"p": 5, "n": 1}})
     page = get(viewer, "exports/change/?history=all")
     assert 48 == page.html.count('<rect class="sync-reject"')
@@ -437,7 +437,7 @@ def test_long_chart_has_at_most_60_steps(viewer: Client, used: Callable[..., Non
 @pytest.mark.parametrize(
     ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
 )
-def test_name_page_links_to_history_of_more_than_an_hour(
+def test_name_page_links_to_the_whole_history_if_longer_than_an_hour(
     viewer: Client, settings: Any, hours: int, key: str | None, link: bool
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}

@@ -1,4 +1,4 @@
-"""The app in a project: the admin's model has no table, and the translations are up to date."""
+"""A project needs no migrations for the app's admin. The app's translations are up to date."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_project_with_or_without_the_admin_needs_no_migrations(tmp_path: Path) -
     environment = {**os.environ, "PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "host"}
 
     def manage(*words: str, more: str = "") -> str:
-        """Run a management command of a project with `more` settings, and return its output."""
+        """Run a management command, and return its output. `more`: lines of the settings file."""
         text = SETTINGS.format(database=str(tmp_path / "db.sqlite3"), more=more)
         (tmp_path / "host.py").write_text(text)
         done = worker_processes.run("-W", "error", "-m", "django", *words, env=environment)
@@ -47,7 +47,9 @@ def test_project_with_or_without_the_admin_needs_no_migrations(tmp_path: Path) -
 
 
 @pytest.mark.django_db
-def test_model_sends_no_queries_and_has_two_permissions(django_assert_num_queries: object) -> None:
+def test_admin_model_sends_no_queries_and_has_two_permissions(
+    django_assert_num_queries: object,
+) -> None:
     with django_assert_num_queries(0):  # type: ignore[operator]
         assert [] == list(Name.objects.all()) == list(Name._base_manager.filter(id="x"))
     own = Permission.objects.filter(content_type__app_label="django_redis_sync")

@@ -32,8 +32,8 @@ def test_each_row_of_the_table_in_the_docs_names_a_test_of_this_file() -> None:
 
 
 def test_key_stays_locked_when_a_client_dies_between_setnx_and_expire(raw) -> None:
-    """The articles call EXPIRE only `if not ttl`. For a key without an expiry, TTL returns -1, so
-    the condition is false."""
+    """The articles repair a key without an expiry `if not ttl`. But the TTL of such a key is -1,
+    and `not -1` is False."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -66,8 +66,8 @@ def test_release_without_a_check_of_the_owner_frees_another_clients_lock(raw) ->
 
 
 def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
-    # A client owns the lock if its INCR returns 1. Failed attempts also increment the counter. It
-    # is 2 after three INCR and one DECR, so no later INCR returns 1.
+    # A client owns the lock if its INCR returns 1. Failed attempts also increment the counter.
+    # After three INCR and one DECR, the counter is 2, so no later INCR returns 1.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
     raw.decr(KEY)  # the holder releases
     assert [False] * 3 == [raw.incr(KEY) == 1 for _ in range(3)]
@@ -90,7 +90,7 @@ def zset_acquire(raw, key: str, limit: int, timeout: float, now: float, by_end=F
     permits are taken.
 
     `timeout`: lease duration in seconds. `now`: the time of the caller's clock. The score of the
-    new member is `now`. With `by_end`, it is the end of the lease, `now + timeout`."""
+    new member is `now` or, with `by_end`, the end of the lease, `now + timeout`."""
     me = uuid.uuid4().hex
     with raw.pipeline() as pipe:
         pipe.zremrangebyscore(key, "-inf", now if by_end else now - timeout)
@@ -121,13 +121,13 @@ def test_sorted_set_exceeds_its_limit_when_clocks_or_timeouts_differ(raw) -> Non
 
 
 def test_renewal_with_zadd_restores_a_removed_holder_or_misses_the_removal(raw) -> None:
-    """The code of an article renews with ZADD. If the holder was removed, ZADD adds it again, and
-    returns 1. The client then has to remove it, but may crash before."""
+    """An article renews with ZADD. If the holder was removed, ZADD adds the holder again, and
+    returns 1. The client must then remove the holder, but it may crash before that."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
     assert 1 == raw.zadd(KEY, {holder: 1012.0})  # the removed holder is a member again
     assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}
-    # With XX, ZADD adds no member, and returns 0 for holders and for removed holders. With XX and
-    # CH, it returns 1 for a holder whose score changes.
+    # ZADD XX adds no member, but returns 0 for holders and for removed holders. ZADD XX CH returns
+    # 1 for a holder if its score changes, and 0 for a removed holder.
     names, changed = (holder, "dead"), {"xx": True, "ch": True}
     assert [0, 0] == [raw.zadd(KEY, {one: 1013.0}, xx=True) for one in names]
     assert [1, 0] == [raw.zadd(KEY, {one: 1014.0}, **changed) for one in names]
@@ -153,7 +153,7 @@ def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(raw) -> None:
         raw.incr(KEY)
 
 
-def test_counter_and_one_key_per_permit_have_the_faults_that_the_page_lists(raw) -> None:
+def test_counter_leaks_permits_and_one_key_per_permit_needs_many_tries(raw) -> None:
     """A counter without an expiry keeps the permit of a crashed holder. If the counter expires, all
     permits become free at once. With a key per permit, a caller may have to try all keys."""
     assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # the holder released twice
@@ -167,9 +167,9 @@ def test_counter_and_one_key_per_permit_have_the_faults_that_the_page_lists(raw)
     assert [None] * 9 + [True] == tries
 
 
-def test_semaphore_limits_every_acquire_and_rlock_only_other_threads() -> None:
-    """A thread can acquire an RLock that it holds. It can't acquire a semaphore more often than the
-    limit of the semaphore allows, here twice."""
+def test_thread_can_reacquire_its_rlock_but_not_a_full_semaphore() -> None:
+    """A thread can acquire an RLock that it holds already. But a thread can't acquire a semaphore
+    more often than the limit allows, here twice."""
 
     def granted(*locks: Any) -> list[bool]:
         return [lock.acquire(blocking=False) is not None for lock in locks]

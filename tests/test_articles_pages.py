@@ -1,7 +1,7 @@
-"""The example site's pages with one visitor, and with many visitors at once.
+"""Visit the example site's pages as one visitor, and as many visitors at once.
 
-`python -m tests.test_articles_pages PREFIX ROLE` visits the pages with Django's test client, in a
-process with the example site's settings. ROLE is the name of a function, such as `look`.
+`python -m tests.test_articles_pages PREFIX ROLE` calls the function ROLE, such as `look`, in a
+process with the example site's settings. PREFIX begins the pages' paths: "/" or "/async/".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_pages_work_for_one_visitor_and_for_many(
 def visit(redis_url: str, folder: Path, prefix: str, role: str, **environment: str) -> None:
     """Run the function `role` in a process with the example site's settings.
 
-    Raise AssertionError with the error output of the process if it fails."""
+    If the process fails, raise AssertionError with the error output of the process."""
     site = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DEMO_DIR": str(folder)}
     env = {**os.environ, **site, "REDIS_URL": redis_url, **environment}
     done = worker_processes.run("-m", __name__, prefix, role, env=env, timeout=100)
@@ -47,8 +47,8 @@ def visit(redis_url: str, folder: Path, prefix: str, role: str, **environment: s
 
 
 async def get(io: Any, page: str, method: str = "get", **data: str) -> Any:
-    """Return the response to a request. If `io` is Sync, send it with the sync test client of
-    Django, and if `io` is Async, with the async test client."""
+    """Send a request with Django's test client, and return the response. If `io` is Async, use the
+    async test client."""
     from django.test import AsyncClient, Client
 
     response = getattr((Client if repr(io) == "sync" else AsyncClient)(), method)(page, data)
@@ -62,8 +62,8 @@ async def parts(response: Any) -> list[bytes]:
 def at_once(io: Any, page: str, *requests: tuple[Callable[[], bool], dict[str, str]]) -> list[Any]:
     """Send requests to a page concurrently, and return the responses in the order of `requests`.
 
-    A request is (is_time, data). It is sent when `is_time()` returns True. It is a POST request if
-    `data` has items, and a GET request otherwise."""
+    A request is a tuple (is_time, data). It is sent as soon as `is_time()` returns True. If
+    `data` has items, the request is a POST, else a GET."""
 
     async def visit(is_time: Callable[[], bool], data: dict[str, str]) -> Any:
         await until(io, is_time)
@@ -90,12 +90,12 @@ def look(io: Any, prefix: str) -> None:
 
 
 def stand_in_line(io: Any, prefix: str) -> None:
-    """The queue page serves two customers at once, in the order of arrival."""
+    """Check that the queue page serves two customers at a time, in the order of arrival."""
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def is_turn(number: int) -> bool:
-        """Return True if customer `number` may come. The second customer comes when the first one
-        has been served for 0.3 s, and each further customer when the previous one is in line."""
+        """Return True if customer `number` may arrive. Customer 1 arrives when customer 0 has been
+        served for 0.3 s. Each later customer arrives after the previous customer."""
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])
@@ -120,7 +120,7 @@ def stand_in_line(io: Any, prefix: str) -> None:
 
 
 def read_prices(io: Any, prefix: str) -> None:
-    """Check that the price list has no incomplete change, and that readers read concurrently."""
+    """Check that readers see no incomplete change of the price list, and read concurrently."""
     from example_project.shop import prices
 
     look, alook, reading, most = prices._look, prices._alook, list[int](), [0]

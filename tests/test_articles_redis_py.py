@@ -1,7 +1,7 @@
 """Migrate code from `cache.lock(...)` to `Lock(...)`.
 
 The first part runs the same code with both locks. The second part asserts differences that
-docs/migrating.md lists. tests/behaviour proves what the page says of `Lock`.
+docs/migrating.md lists. tests/behaviour proves the statements of that page about `Lock`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def redis_py(name: str, **options: Any) -> Any:
 
 
 def with_both_libraries(test: Any) -> Any:
-    """Run a test with redis-py's lock, and with `Lock` in sync and async code."""
+    """Parametrize a test with redis-py's lock, `Lock` in sync code, and `Lock` in async code."""
 
     @functools.wraps(test)
     def run(io: Any, make: Any, **fixtures: Any) -> None:
@@ -111,7 +111,7 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
         with pytest.raises(LockError, match="no timeout"):
             getattr(old, method)(*args)
         assert await io.do(lease, method, *args) is True
-    # The first argument is `blocking`, as in `threading`. In redis-py, the first is `sleep`.
+    # The first argument of `acquire` is `blocking`, as in `threading`. In redis-py, it is `sleep`.
     assert await io.do(Lock("name"), "acquire", False) is None
     # redis-py fails at once if `sleep` is longer than `blocking_timeout`.
     assert not cache.lock("name", sleep=10, blocking_timeout=5).acquire()
@@ -120,7 +120,7 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
 
 
 @both
-async def test_with_block_may_release_its_lock_and_raises_its_own_exception(io) -> None:
+async def test_with_block_may_release_its_lock_and_raises_the_error_of_its_body(io) -> None:
     old, lock = cache.lock("redis_py", timeout=10), Lock("library")
     with pytest.raises(LockError, match="already unlocked"), old:
         old.release()

@@ -42,7 +42,7 @@ def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
-def test_benchmark_of_instructions_gives_a_script_all_required_arguments(verb: str) -> None:
+def test_instruction_benchmark_passes_all_required_arguments_of_a_script(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
@@ -64,7 +64,7 @@ def test_redis_commands_of_a_with_block_are_counted_by_name(redis_url: str) -> N
         pass
     with counted(redis_url) as counts, lock:
         pass
-    assert counts["EVALSHA"] in (2, 3), counts  # the housekeeping thread may send one
+    assert counts["EVALSHA"] in (2, 3), counts  # the housekeeping thread may send a third
 
 
 @pytest.mark.parametrize(("least", "found", "reached"), [(True, 4.0, 2.0), (False, 4.0, 0.5)])
@@ -92,18 +92,18 @@ def test_report_takes_the_median_of_ratios() -> None:
     assert {"ours": 1.0, "base": 1.0} == found
 
 
-def test_crowd_counts_simultaneous_holders() -> None:
+def test_crowd_benchmark_counts_simultaneous_holders() -> None:
     assert 2 == crowd._most_inside([(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)])
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_first_contender_is_this_library_and_mere_locks_compete_only_at_limit_1(limit: int) -> None:
+def test_benchmark_starts_with_this_library_and_omits_locks_above_limit_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)
 
 
-def test_connections_are_counted_without_closing_those_of_contenders(redis_url: str) -> None:
+def test_counting_connections_closes_no_connection_of_a_contender(redis_url: str) -> None:
     shared: Any = contenders.client(redis_url).connection_pool.get_connection()
 
     def number() -> int:

@@ -1,4 +1,4 @@
-"""The sdist, the wheel, and the types in the wheel.
+"""The contents of the sdist and of the wheel, and the types in the wheel.
 
 tests/test_tutorial.py installs a wheel, and runs a site with it.
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
 FOLDERS = (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs")
-#: SOURCE_DATE_EPOCH of the builds.
+#: The value of SOURCE_DATE_EPOCH for the builds.
 EPOCH = "1700000000"
 #: Some of the files that the sdist must contain.
 IN_SDIST = "setup.cfg pyproject.toml LICENSE CHANGELOG.md SECURITY.md Makefile noxfile.py"
@@ -44,7 +44,7 @@ def build(source: Path, dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build an sdist and a wheel of a copy of the checkout. Return the two files by suffix."""
+    """Build an sdist and a wheel of a copy of the checkout. Return {".gz": path, ".whl": path}."""
     source = tmp_path_factory.mktemp("packaging") / "source"
     source.mkdir()
     for path in ROOT.iterdir():
@@ -63,8 +63,8 @@ def wheel(built: dict[str, Path]) -> Path:
 
 
 def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_path: Path) -> None:
-    """The second build runs later. It uses the unpacked sdist, whose files have other times and
-    modes."""
+    """The second build runs later, on the unpacked sdist. The test changes the times and modes of
+    the unpacked files."""
     run(sys.executable, "-m", "tarfile", "-e", built[".gz"], tmp_path, cwd=tmp_path)
     (source,) = tmp_path.iterdir()
     for path in source.rglob("*"):
@@ -76,7 +76,7 @@ def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_pat
 
 
 def files(package: Path) -> set[str]:
-    """Return the files that belong in the wheel. Sources of translations (.po) don't."""
+    """Return the files that the wheel must contain, thus no sources of translations (.po)."""
     return {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")
@@ -119,20 +119,20 @@ def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:
 
 @pytest.fixture(scope="module")
 def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The folder of a project that installed the wheel, and the Python of its environment."""
+    """Install the wheel in a new environment. Return a project folder and the new Python."""
     folder = tmp_path_factory.mktemp("typed")
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     (target,) = environment.glob("lib/python*/site-packages")
     zipfile.ZipFile(wheel).extractall(target)
-    # Add the installed dependencies of the wheel, without the checkout.
+    # Add the dependencies of the wheel, which are installed here, but not the checkout.
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     shutil.copytree(ROOT / "tests" / "typed_use", folder / "typed_use", ignore=IGNORED)
     return folder, environment / "bin" / "python"
 
 
 def wrong_lines() -> list[int]:
-    """Return the numbers of the lines of refused.py in which a type checker must find errors."""
+    """Return the numbers of the lines in refused.py that a type checker must reject."""
     lines = (ROOT / "tests/typed_use/refused.py").read_text(encoding="utf-8").splitlines()
     return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
 
@@ -140,7 +140,7 @@ def wrong_lines() -> list[int]:
 def test_mypy_strict_accepts_right_uses_and_rejects_wrong_options(
     typed_project: tuple[Path, Path],
 ) -> None:
-    """In typed_use, mypy reports exactly the lines that are marked in refused.py."""
+    """In the folder typed_use, mypy reports the marked lines of refused.py, and no other line."""
     pytest.importorskip("mypy_django_plugin")
     folder, python = typed_project
     words = ("mypy", "--config-file", "typed_use/mypy.ini", "--python-executable", python)

@@ -56,13 +56,13 @@ def limited(name: str = "here", number: Any = 3, view: Any = view, **options):
 
 
 def both(first: str, second: str):
-    """Return a view with two limits and a decorator of Django between them."""
+    """Return a view with two limits. Between the limits, it has a decorator of Django."""
     return limited(first, view=never_cache(limited(second)))
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return the view of a class that has `bases` and `attributes`. If SemaphoreRequiredMixin is
-    not one of `bases`, add it after them. `limit`: the limit that `as_view()` gets."""
+    """Return the view of a class with `bases` and `attributes`. If SemaphoreRequiredMixin is not in
+    `bases`, add it at their end. `limit`: the `semaphore_limit` that `as_view()` gets."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
@@ -94,12 +94,12 @@ AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 class Case(NamedTuple):
     """A project, and the messages that the checks must report for it.
 
-    `says`: parts that are divided by `|`. The first part has the ids of the expected messages. Each
-    other part is a text that the messages must contain or, if it begins with `!`, must not."""
+    `says`: the ids of the expected messages, and texts that the messages must contain, with `|`
+    before each text. If a text begins with `!`, no message may contain the rest."""
 
     says: str = ""
     views: Any = ()
-    sync: dict[str, Any] = {}  # keys of REDIS_SYNC; without REQUESTS, one proxy is trusted
+    sync: dict[str, Any] = {}  # REDIS_SYNC; by default, REQUESTS trusts one proxy
     middleware: Any = (AUTHENTICATION, OURS)
     atomic: bool = False
     caches: dict[str, Any] = {}
@@ -252,7 +252,7 @@ CORRECT = [
     Case("", **with_cache(x=LARGE)),
     Case(
         "", [limited(number=int, key=lambda r, *more: "x", when=bool)]
-    ),  # the signature of int is unknown
+    ),  # the checks can't read the signature of int
     Case("", [limited(number=lambda r: 3, when=lambda r: True, response=lambda r, why: None)]),
     Case("", [limited(share=lambda r: "x", share_limit=lambda r: 2)]),
     Case("", [limited(share="user", share_limit=3), limited(share="user", view=arespond_ok)]),

@@ -63,7 +63,7 @@ def taken(name: str) -> bool:
 
 
 def pids(folder: Path, *names: str) -> list[int]:
-    """Return the process ids that the command wrote into these files. Wait for the files."""
+    """Wait until the command has written process ids to these files. Return the ids."""
     files = [folder / name for name in names]
     eventually(lambda: all(file.exists() and file.read_text().strip() for file in files))
     return [int(file.read_text()) for file in files]
@@ -163,7 +163,8 @@ def test_run_forwards_signals_to_the_command(run: Run, number: signal.Signals) -
 def test_ctrl_z_does_not_suspend_the_process_that_renews_the_lease(run: Run) -> None:
     process = run("job", "--", "sh", "-c", "echo up; read line; exit 3")
     assert process.line() == "up\n"
-    # This process group is orphaned, so the kernel ignores SIGTSTP unless the process catches it.
+    # SIGTSTP suspends no process here, because the process group is orphaned. So check that
+    # `locks run` catches the signal.
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     assert int(caught.split()[1], 16) >> (signal.SIGTSTP - 1) & 1
@@ -208,7 +209,7 @@ wait
 def test_process_group_of_the_command_ends_when_the_permit_ends(
     run: Run, tmp_path: Path, how: str
 ) -> None:
-    """A process that left the group by `setsid` survives."""
+    """A child that left the process group with `setsid` survives. `how`: how the permit ends."""
     process = run("job", "--", "sh", "-c", FAMILY)
     own, child, apart = pids(tmp_path, "own", "child", "apart")
     if how == "killed":

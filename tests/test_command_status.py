@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def busy(raw: redis.Redis) -> Iterator[None]:
-    """Hold permits of ten names. Some are full, permanent, or exclusive, or have odd characters."""
+    """Hold permits of ten names. Some are full or have odd characters, and one never expires."""
     label = "reports.views.export_everything_for_the_accountants_of_all_countries"
     held = [Semaphore("exports", 2, label=label), Semaphore("exports", 2, label=label)]
     held += [Semaphore("api", 5, key=key) for key in ("1", "42", "ann b")]
@@ -98,7 +98,7 @@ def test_status_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
     row = next(row for row in rows(page) if row["HOLDER"] == lease.id)
     assert f"{os.uname().nodename}:{os.getpid()}" == row["WHERE"]
     assert "1" == row["PERMITS"] and row["HELD FOR"] and row["LEASE LEFT"]
-    # If the output does not go to a terminal, it is neither shortened nor colored.
+    # Output that does not go to a terminal is neither shortened nor colored.
     assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
     assert lease.token not in page and "…" not in page and "\x1b" not in page
     assert "Last 60 min: granted 2, at most 2 in use." in page
@@ -140,7 +140,7 @@ def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
 
         eventually(is_silent)
         held = raw.hget(info, lease.token)
-        raw.hset(info, lease.token, b"g" + held[1:])  # g: handed off, and not claimed yet
+        raw.hset(info, lease.token, b"g" + held[1:])  # state g: handed off, but not claimed yet
         page = locks("status", "a")
         raw.hset(info, lease.token, held)
     assert "\n* Handed over: the holder waited, and got its permit" in page
@@ -239,7 +239,7 @@ def test_known_name_without_holders_is_shown_as_free(raw: redis.Redis, settings:
     assert 2 == status_of("named", "7").limit
     with Semaphore("named", 9):
         assert 9 == status_of("named").limit
-    # If many names are in use, the registry of names drops old ones. Their counters remain.
+    # If many names are in use, the registry of names drops old names, but their counters remain.
     raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:[il]*"))
     assert locks("status", "counted").startswith("counted: free")
 
@@ -292,7 +292,7 @@ def test_control_characters_are_shown_as_escapes(
         assert r"\x1b[31mred\u202e\nnew line" in page and "\u202e" not in page
     with Lock("clears the screen", label="\x1b[2J"):
         assert "  \\x1b[2J" in locks("status", "clears the screen")
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # lacks Chinese characters
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # has no Chinese characters
     assert r"\u62a5\u8868" in on_terminal("status")
 
 
@@ -322,10 +322,10 @@ def test_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """Return a list to which a test adds functions.
+    """Return an empty list, to which a test adds functions.
 
-    Between two frames, `--watch 0.1` calls and removes the first function. If the list is empty,
-    the process gets SIGINT, as by Ctrl-C."""
+    After each frame that `--watch 0.1` prints, the first function of the list is removed and
+    called. If the list is empty, the process gets SIGINT, as if a user had pressed Ctrl-C."""
     calls: list[Callable[[], object]] = []
     sleep = time.sleep
 
@@ -339,13 +339,13 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 
 def frames_of(*words: str, **options: Any) -> list[list[str]]:
-    """Return the lines of each frame of `--watch` on a terminal, without escape codes."""
+    """Run `locks status --watch` on a terminal. Return each frame as lines without escape codes."""
     shown = on_terminal("status", *words, "--watch", "0", **options)
     head, *frames = shown.split("\x1b[H")
     assert "\x1b[?1049h\x1b[?25l\x1b[?7l" == head, "the alternate screen cuts long lines"
     assert shown.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
-    # No frame clears the whole screen. Each frame overwrites the lines of the last one, and clears
-    # what is below once.
+    # No frame clears the whole screen. Each frame overwrites the previous frame, and then clears
+    # the lines below it.
     assert "\x1b[2J" not in shown and all(1 == frame.count("\x1b[J") for frame in frames)
     return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\n") for frame in frames]
 

@@ -1,4 +1,4 @@
-"""The arguments of `manage.py locks`: help, and errors of wrong usage."""
+"""The help texts of `manage.py locks`, and the errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         "resize e many --create", "run e --limit 0", "run e --wait -1", "run e --wait nan",
         "run e --min-hold 1e9", "pause e --for 0 --create", "pause e --for ten --create",
         "pause e --for 1.5h --create", "history e --since -1h", "clear", "pause", "stat", "",
-        # Valid arguments in a wrong combination have the exit code 2.
+        # These commands combine valid arguments wrongly. Their exit code is 2.
         "status --key 7", "resize e --create", "resize e 3 --reset", "run e",
     ],
 )  # fmt: skip

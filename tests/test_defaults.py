@@ -1,4 +1,4 @@
-"""The tables of options in `defaults.py` apply to settings, decorators, mixins, and semaphores."""
+"""Settings, decorators, mixins, and semaphores follow the tables of options in `defaults.py`."""
 
 import math
 
@@ -15,8 +15,8 @@ TABLES = {"SETTINGS": SETTINGS, "REQUESTS": REQUESTS, "ENTRY": ENTRY}
 TABLES |= {"NAMED": NAMED, "SEMAPHORE": SEMAPHORE}
 INF = math.inf
 
-#: A row has some options as "TABLE.option", values that they accept, and values that they reject.
-#: An accepted value is a key of the dict, and what is stored for it is the value of the dict.
+#: Each row has some options as "TABLE.option", a dict, and a list. The dict maps accepted values to
+#: stored values. The list has rejected values.
 VALUES = [
     ("NAMED.max_hold NAMED.min_hold", {1: 1.0, 0.1: 0.1}, [0, -1, 1e9, INF, math.nan, True, "1"]),
     ("SETTINGS.timeout NAMED.timeout", {5: 5.0, INF: INF}, [0, -1, True, "5"]),
@@ -109,7 +109,7 @@ def test_semaphore_reads_each_option_from_its_entry_in_the_settings(option: str,
         Semaphore("x").acquire()
 
 
-#: Options of Semaphore whose values are checked. The others are flags, callbacks, or ignored.
+#: Options of Semaphore whose values are checked. Others are flags, callbacks, or ignored.
 CHECKED = SEMAPHORE.keys() - {
     *("blocking", "renew", "fair", "on_lost", "thread_local", "raise_on_release_error", "sleep"),
 }

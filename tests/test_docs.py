@@ -1,9 +1,9 @@
 """The Python blocks in docs/ and in the README run, and their shell commands and links are valid.
 
 The blocks of a page run in order and share a namespace. A hidden block (`<!-- python`) prepares
-the next block or checks the previous block. A block after `<!-- needs: module -->` runs only in a
-second run of the page, and this run is skipped if the module isn't installed. Blocks may `await`.
-If a block assigns `REDIS_SYNC`, the following blocks use this setting.
+the next block or checks the previous block. If a block follows `<!-- needs: module -->`, and the
+module is installed, the page runs a second time, with this block. Blocks may `await`. If a block
+assigns `REDIS_SYNC`, the following blocks use this setting.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def check_pre_commit(words: list[str]) -> None:
     assert ["install"] == words and (ROOT / ".pre-commit-config.yaml").is_file()
 
 
-#: Functions that check a shell command, by the beginning of the command.
+#: For each beginning of a shell command, the function that checks the rest of the command.
 CHECKS = {
     "make ": check_make,
     "python manage.py ": check_manage,

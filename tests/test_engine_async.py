@@ -32,8 +32,8 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def connected(front: Front) -> str:
-    """Use a lock once, so that the loop connects, loads the scripts, and subscribes. Return the
-    cache alias of `front`."""
+    """Use a lock once, so that the event loop connects, loads the scripts, and subscribes. Return
+    the cache alias of `front`, a proxy of Redis."""
     async with Lock("warm", using=front.alias) as lease:
         await lease.arenew()
     front.received.clear()
@@ -41,7 +41,7 @@ async def connected(front: Front) -> str:
 
 
 async def waiting(front: Front, *names: str) -> list[asyncio.Task[Any]]:
-    """Start an acquire for each name. When all of them wait in the queues, return their tasks."""
+    """For each name, start a task that acquires it. Return the tasks when all wait in queues."""
     tasks = [asyncio.create_task(Lock(one, using=front.alias).aacquire()) for one in names]
     await until(Async(), lambda: all(front.view(one).waiting == names.count(one) for one in names))
     return tasks
@@ -72,7 +72,7 @@ async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) 
     ids=str,
 )
 @on_loop
-async def test_error_reply_in_a_batch_fails_at_most_its_own_call(
+async def test_error_reply_in_a_batch_affects_no_other_call(
     front: Front, reply: Any, error: Any
 ) -> None:
     alias, replies = await connected(front), [reply]
@@ -181,12 +181,12 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(connected(front), loop).result(MAX_WAIT)
-    # Without the alias in CACHES, no thread connects to the front again.
+    # Remove the alias of `front` from CACHES, so that no thread connects to `front` again.
     settings.CACHES = {"default": settings.CACHES["default"]}
 
     def closed() -> bool:
-        # The housekeeping thread may have connected, too. Its pool was discarded, and closes its
-        # connection when it is garbage-collected.
+        # The housekeeping thread may have a connection, too. The connection is closed when the
+        # discarded pool is garbage-collected.
         gc.collect()
         return front.connections == 0
 
@@ -202,8 +202,8 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
 @pytest.mark.promise(6, 13)
 @pytest.mark.parametrize("method", ["aacquire", "arelease", "arenew"])
 @on_loop
-async def test_call_that_is_cancelled_repeatedly_ends_in_time(front: Front, method: str) -> None:
-    """The first cancellation sets a time limit for the undo. Others don't extend the limit."""
+async def test_repeated_cancellations_do_not_prolong_a_call(front: Front, method: str) -> None:
+    """The first cancellation sets a deadline for the call. Later cancellations don't move it."""
     alias = await connected(front)
     lock = Lock("x", using=alias)
     thing = lock if method == "aacquire" else await lock.aacquire()
@@ -214,7 +214,7 @@ async def test_call_that_is_cancelled_repeatedly_ends_in_time(front: Front, meth
     while not task.done() and time.monotonic() - began < 10:
         task.cancel()
         await asyncio.sleep(0.02)
-    assert task.cancelled(), "each cancellation extended the time limit"
+    assert task.cancelled(), "each cancellation moved the deadline"
     front.calm()
     if method != "arenew":
         await until(Async(), lambda: front.view().empty)
@@ -225,8 +225,8 @@ async def test_call_that_is_cancelled_repeatedly_ends_in_time(front: Front, meth
 
 @pytest.fixture
 def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn heartbeats off. A waiter then asks again only after a message, or after the delay that
-    Redis gave to it."""
+    """Turn heartbeats off. A waiter then repeats its request only after a wake-up message, or after
+    the delay that the last reply contained."""
     monkeypatch.setattr(f"{HUB}.HEARTBEAT_INTERVAL", 1e6)
 
 
@@ -257,7 +257,7 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Fr
     front.answer("acquire", answer, times=1)
     task = asyncio.create_task(Lock("x", using=alias).aacquire())
     await until(Async(), lambda: front.view().waiting == 1)
-    await asyncio.to_thread(first.release)  # the connection of the loop still waits for a reply
+    await asyncio.to_thread(first.release)  # the reply to the waiter is still delayed
     await asyncio.sleep(0.1)
     go.set()
     assert (await task).held
@@ -266,8 +266,8 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Fr
 
 @on_loop
 async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front: Front) -> None:
-    """The test changes the delay in "wait" replies to 60 s. Before that time, waiters ask again
-    only to send heartbeats. 20 waiters together must send about one heartbeat per second."""
+    """The test changes the delay in "wait" replies to 60 s. Within the 60 s, each request of a
+    waiter is a heartbeat. 20 waiters together must send about one heartbeat per second."""
 
     def deep(command: Any, forward: Any) -> Any:
         words = forward().split(b"\r\n")[1].decode().split(" ")
@@ -350,7 +350,7 @@ async def seconds_until_timeout(seconds: float) -> float:
     ],
 )
 @on_loop
-async def test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum(
+async def test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum(
     seconds: float, blocked: float, times: float, at_least: float, below: float, monkeypatch: Any
 ) -> None:
     if times == math.inf:
@@ -365,7 +365,7 @@ async def test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum(
 
 
 @on_loop
-async def test_block_raises_timeout_error_if_its_timeout_expired_before_the_block() -> None:
+async def test_block_of_an_expired_loop_timeout_raises_timeout_error() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:

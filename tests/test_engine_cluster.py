@@ -1,5 +1,5 @@
-"""A Cluster whose nodes redirect, hang, and fail over. Each node is a front: a proxy of one
-Redis server, which gives the replies of the test."""
+"""A Cluster whose nodes redirect, hang, and fail over. Each node is a front: a proxy of Redis. A
+test can choose the replies of a front."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Nodes(list[Front]):
     alias = "cluster-of-fronts"
 
     def share(self, *owners: Front) -> None:
-        """Have all nodes report that the slots are divided evenly among `owners`."""
+        """Make all nodes report that `owners` have equal parts of the slots."""
         size = 16384 // len(owners) + 1
         rows = "".join(
             f"*3\r\n:{n * size}\r\n:{min(16383, (n + 1) * size - 1)}\r\n"
@@ -43,8 +43,8 @@ class Nodes(list[Front]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return a name whose slot belongs to node number `owner` if the nodes divide the slots
-        evenly. Each `nth` gives another name of this node."""
+        """Return a name whose slot belongs to node number `owner` if all nodes have equal parts of
+        the slots. `nth`: which of these names to return."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -80,8 +80,8 @@ def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
 @both
 async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str) -> None:
-    """After an ASK reply, the client sends ASKING before the command. The next call goes to
-    the old node again. A redirection without a host means the same host with another port."""
+    """If the old node replies ASK, the client sends ASKING and the command to the new node. The
+    next call begins at the old node. A redirection without a host changes only the port."""
     name, (old, new, _) = nodes.name(0), nodes
     for verb in SCRIPTS:
         old.answer(verb, nodes.redirect(kind, name, host))
@@ -161,7 +161,7 @@ def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_operator_reads_and_name_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
+def test_locks_history_and_name_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
     names = [nodes.name(n) for n in range(3)]
     for node in nodes:
         node.answer("zadd", nodes.redirect(kind, names[0], to=2), times=1)
@@ -275,7 +275,7 @@ def test_async_waiter_is_woken_while_one_node_is_silent(
         lease = await Lock(name, using=nodes.alias).aacquire()
         task = asyncio.create_task(Lock(name, using=nodes.alias).aacquire())
         await until(Async(), lambda: nodes[0].view(name).waiting == 1)
-        # Each new subscription makes the waiter ask once more, so wait for all subscriptions.
+        # The waiter repeats its request after each new subscription. So wait for all subscriptions.
         await until(Async(), lambda: subscriptions() == (1 if silent in (1, 2) else 2))
         before = len(nodes[0].verbs("acquire"))
         await lease.arelease()
@@ -331,5 +331,5 @@ def test_node_url_has_the_scheme_login_and_options_of_the_configured_url(
         ("EVAL source 0", None),
     ],
 )
-def test_key_of_finds_the_key_that_routes_a_command(words: str, key: str | None) -> None:
+def test_key_of_returns_the_key_by_which_a_command_is_routed(words: str, key: str | None) -> None:
     assert key == key_of(words.split())

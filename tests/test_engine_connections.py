@@ -86,7 +86,7 @@ async def test_unavailable_says_whether_the_call_may_have_been_executed(
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_async_code_names_the_sync_option_that_it_rejects(option: str, fronts: Any) -> None:
+def test_async_code_rejects_a_sync_connection_option_by_name(option: str, fronts: Any) -> None:
     (front,) = fronts(CONNECTION_POOL_KWARGS={option: redis.Connection})
     with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=front.alias).aacquire())
@@ -130,8 +130,8 @@ async def test_call_works_after_the_server_closed_idle_connections(
         await io.sleep(idle)
 
 
-#: A call uses the project's pool only if the pool has timeouts. Before redis-py 8, a pool has no
-#: timeouts by default.
+#: Timeouts of the project's pool, in seconds. Calls don't use a pool without timeouts, and before
+#: redis-py 8, pools have none by default.
 TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
 
 
@@ -147,7 +147,7 @@ def free_connections(alias: str) -> int:
 
 
 def use_ten_connections(front: Front) -> None:
-    """Acquire in ten threads at the same time, which takes ten connections."""
+    """Use ten connections, by an acquire in each of ten threads at the same time."""
     Lock("warm", using=front.alias).acquire().release()
     together = threading.Barrier(10)
     front.answer("acquire", lambda _, forward: together.wait(MAX_WAIT) >= 0 and forward())
@@ -228,7 +228,7 @@ def test_blpop_of_a_waiter_blocks_for_less_than_the_socket_timeout(
     assert asked == next(one for one in front.received if one.verb == "blpop")[-1]
 
 
-def test_waiters_above_the_maximum_wait_without_a_connection(
+def test_waiters_beyond_the_maximum_use_no_connection_while_they_wait(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.pools.MAX_WAITING", 1)
@@ -249,7 +249,7 @@ def test_waiters_above_the_maximum_wait_without_a_connection(
 
 @pytest.mark.promise(6)
 def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
-    """A signal handler raises an exception in the blocking read of the waiter, as Ctrl-C does."""
+    """While the waiter reads from Redis, a signal handler raises an exception, as Ctrl-C does."""
 
     def interrupt(*_: Any) -> None:
         raise Interrupted

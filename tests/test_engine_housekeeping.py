@@ -121,8 +121,8 @@ def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
 
 # At exit
 
-#: Since Python 3.12, no thread can start while the interpreter shuts down. On earlier versions, the
-#: exit handler makes thread starts fail, too.
+#: The program of a process in which no thread can start during the exit handler. Python 3.12
+#: ensures this. On earlier versions, the handler makes thread starts fail.
 PROGRAM = """if True:
     import atexit, sys, threading, time
     import django
@@ -154,8 +154,8 @@ PROGRAM = """if True:
 
 
 def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> str:
-    """Run `body` in a new process, and `at_exit` in an exit handler of this process. Return its
-    error output. `urls`: the locations of additional caches q0, q1, and so on."""
+    """Run `body` in a new process, and `at_exit` in its exit handler. Return the error output of
+    the process. `urls`: the locations of additional caches q0, q1, and so on."""
     program = PROGRAM.format(body=body or "pass", at_exit=at_exit or "pass", urls=urls)
     done = worker_processes.run("-c", program)
     assert 0 == done.returncode, done.stderr

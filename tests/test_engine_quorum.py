@@ -47,7 +47,7 @@ class Five(list[Front]):
         return kind(name, using=[one.alias for one in self], **options)
 
     def answer(self, verb: str, *replies: Any) -> None:
-        """Give each server a reply to the script `verb`. With None, the server runs the script."""
+        """Set each server's reply to the script `verb`. For None, the server runs the script."""
         for one, reply in zip(self, replies, strict=True):
             if reply is not None:
                 one.answer(verb, reply)
@@ -106,8 +106,8 @@ async def test_quorum_lock_is_held_on_all_servers_until_its_release(io, five: Fi
 async def test_quorum_lease_expires_when_fewer_than_a_majority_of_servers_hold_it(
     io, five: Five
 ) -> None:
-    """The clocks of servers run at different rates, so a server gets a longer lease than the
-    holder."""
+    """Clocks can run at different rates. So the servers grant a longer lease than the holder
+    uses."""
     grants = [["ok", str(7 + n), ms] for n, ms in enumerate((40402, 30302, 20202, 10102))]
     five.answer("acquire", *grants, FULL)
     lease = await io.do(five.lock(), "acquire", False)
@@ -200,7 +200,7 @@ async def test_waiter_of_a_quorum_lock_uses_a_new_token_for_each_attempt(io, fiv
 
 @pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
 @both
-async def test_late_grant_is_renewed_and_released_and_a_late_rejection_is_ignored(
+async def test_grant_that_arrives_after_the_vote_counts_but_a_rejection_does_not(
     io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -270,7 +270,7 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
     with pytest.raises(LeaseLost):
         await io.do(lease, "renew")
     assert not lease.held
-    await until(io, lambda: [0, 0] == five.holding[3:])  # the leases that remain are released
+    await until(io, lambda: [0, 0] == five.holding[3:])  # the remaining leases are released
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
 async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
     io, five: Five, replies: list[Any], error: Any, monkeypatch: Any
 ) -> None:
-    # If a server replies more than LATE seconds after the vote, the library repeats the release.
-    # With a larger LATE, this doesn't happen on a busy machine.
+    # If a server replies more than LATE seconds after the vote, the library repeats the release. A
+    # larger LATE prevents repeated releases on a busy machine.
     monkeypatch.setattr("django_redis_sync.engine.quorum.voting.LATE", 5.0)
     lease = await io.do(five.lock(), "acquire")
     await until(io, lambda: [1] * 5 == five.holding)

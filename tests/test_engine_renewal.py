@@ -20,7 +20,7 @@ def commands_and_reads(client: redis.Redis) -> tuple[int, int]:
     return stats["cmdstat_evalsha"]["calls"], client.info("stats")["total_reads_processed"]
 
 
-def test_thousands_of_leases_are_renewed_in_time_and_in_batches(
+def test_thousands_of_leases_are_renewed_in_batches_before_they_expire(
     new_server: Any, settings: Any
 ) -> None:
     server = new_server()

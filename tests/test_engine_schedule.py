@@ -1,4 +1,4 @@
-"""The schedule of the leases and waiters that are due."""
+"""The schedule stores the times at which tokens of leases and waiters are due."""
 
 import math
 import random
@@ -25,9 +25,9 @@ def test_schedule_frees_the_memory_of_dropped_tokens() -> None:
 
 
 def test_schedule_agrees_with_a_dict_after_random_operations() -> None:
-    """A token has a due time, and an earlier time from which it may be taken. If the first token is
-    due, `take()` returns it, and the tokens after it up to the first that may not be taken yet. The
-    order is that of the due times."""
+    """A token has a due time, and an earlier time from which it may be taken. If no token is due,
+    `take()` yields none. Otherwise, it yields tokens in the order of their due times, and stops
+    before a token that may not be taken yet."""
     chance, schedule, plain = random.Random(5), Schedule(), dict[str, tuple[float, float]]()
     now = 0.0
     for _ in range(20_000):

@@ -84,7 +84,7 @@ def test_worker_thread_ends_when_idle_and_restarts_with_new_work() -> None:
 
 
 def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
-    """Before an idle thread ends, it looks for work once more. In this test, it looks for 0.3 s."""
+    """Before an idle thread ends, it looks for work a last time. In this test, that takes 0.3 s."""
     desk, looks, ends, turns = Desk(), [math.inf], threading.Event(), list[int]()
 
     def earliest() -> float:
@@ -106,7 +106,7 @@ def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
     assert [0] == turns, "two threads ran the functions of one worker at the same time"
 
 
-def test_worker_thread_wakes_up_in_time_for_earlier_work() -> None:
+def test_worker_thread_wakes_up_earlier_if_new_work_is_due_earlier() -> None:
     desk, began = Desk(), time.monotonic()
     due = [math.inf]
     desk.worker = threads.Worker("redis-sync-test", lambda: desk.turn() and due[0], lambda: due[0])
@@ -134,7 +134,7 @@ def test_worker_retries_a_failed_thread_start_with_the_next_work(
     eventually(lambda: desk.done == list(range(6)))
 
 
-# Interruptions and destructors during a submit of work
+# Interruptions and destructors while a caller submits work
 
 
 @pytest.mark.parametrize("what", ["worker", "callbacks"])
@@ -149,7 +149,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
             threads.run_callbacks(lambda: desk.done.append(mine))
 
     for _ in interruptions(lambda: put("mine"), "engine/threads.py", where=at_any_step):
-        # After each interruption, the worker still does the work that another caller submits.
+        # After each interruption, the worker must do the work that another caller submits.
         put("other's")
         eventually(lambda: "other's" in desks[-1].done, 5)
         desks.append(Desk())
@@ -157,8 +157,8 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
     assert count > 10
 
 
-def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
-    """At any bytecode of a submit, garbage collection can run a destructor that submits work."""
+def test_destructor_may_submit_work_while_its_thread_submits_work() -> None:
+    """While a thread submits work, garbage collection can run a destructor that submits work."""
     desk, ran, inside = Desk(), list[str](), list[str]()
 
     def submit(whose: str) -> None:
@@ -226,7 +226,7 @@ def child_returns_true(body: Callable[[], bool]) -> bool:
     """Run `body` in a forked child. Return True if `body` returned True in the child within 20
     seconds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -244,7 +244,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
         threads.run_callbacks(ran.set)
         return ran.wait(20)
 
-    assert runs_a_callback()  # an idle thread remains, which a child does not inherit
+    assert runs_a_callback()  # its thread stays idle, and does not exist in a child
     assert child_returns_true(runs_a_callback)
 
 
@@ -252,7 +252,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("fresh_keeper")
-def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
+def test_lease_that_no_thread_can_renew_expires_locally(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[Any] = []
@@ -270,9 +270,10 @@ def test_lease_expires_locally_in_time_when_no_thread_can_renew_it(
 def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """`when` is "acquired": the renewal thread could not start, and `check()` starts it. "renewed":
-    the renewal thread runs, but the thread that sends renewals could not start. The renewal thread
-    then sends them itself."""
+    """If `when` is "acquired", the renewal thread could not start. Then `check()` starts it.
+
+    If `when` is "renewed", the renewal thread runs, but could not start a thread that sends
+    renewals. The renewal thread then sends the renewals itself."""
     lock = Lock("x", timeout=3, renew=True)
     if when == "renewed":
         lease = lock.acquire()
@@ -382,7 +383,7 @@ def test_exceptions_raised_by_signal_handlers_block_no_thread(raw: Any) -> None:
     Semaphore("storm", 2).acquire(blocking_timeout=10).release()
 
 
-# Warnings about this process
+# Warnings about processes in which threads cannot run
 
 
 def test_process_in_which_threads_cannot_run_logs_one_warning_per_cause(

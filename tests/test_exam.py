@@ -1,4 +1,4 @@
-"""The exam, which tests lock libraries under faults: some of its trials, and its tables."""
+"""The exam examines lock libraries under faults. These tests check some trials and tables."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from exam.faults import FAULTS, Script, Seen, examine
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A correct lock that uses a file instead of a server. While an alarm is set, an acquire waits for
-#: it. In turns, an acquire is still waiting when SIGALRM arrives, or returns 1 µs before.
+#: The code of a correct lock that uses a file instead of a server. If an alarm is set, an acquire
+#: waits for it. Alternately, SIGALRM interrupts the acquire, or the acquire ends 1 µs earlier.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
 from exam.adapter import Adapter, Claims, Program, poll
@@ -72,7 +72,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with locks, among them the file that a reader of docs/exam-adapters.md writes."""
+    """Return a folder with two files of locks. docs/exam-adapters.md shows one of the files."""
     page = (ROOT / "docs" / "exam-adapters.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     folder = tmp_path_factory.mktemp("locks")
@@ -93,7 +93,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # used as its README says
     ],
 )
-def test_trial_gives_the_expected_cell_of_the_table(
+def test_result_of_a_trial_is_shown_as_the_expected_table_cell(
     monkeypatch: pytest.MonkeyPatch, locks: Path, lock: str, fault: str, expected: str
 ) -> None:
     monkeypatch.syspath_prepend(locks)
@@ -122,7 +122,7 @@ def test_copy_of_the_exam_folder_examines_a_lock_beside_it(locks: Path) -> None:
     assert re.search(r"my_lock:MyBetterLock +killed +✓ 1\.\d s", output), output
 
 
-# Evidence, controls, claims
+# Checks of the exam itself
 
 
 def test_each_fault_of_the_exam_has_a_control_lock() -> None:
@@ -133,7 +133,7 @@ def test_each_fault_of_the_exam_has_a_control_lock() -> None:
 @pytest.mark.parametrize(
     ("emptied", "faults"), [((Script, "play"), [*FAULTS]), ((Team, "kill"), ["waiter-killed"])]
 )
-def test_exam_is_not_passed_if_its_faults_do_no_harm(
+def test_exam_trial_is_not_passed_if_its_fault_did_not_happen(
     monkeypatch: pytest.MonkeyPatch, emptied: tuple[type, str], faults: list[str]
 ) -> None:
     monkeypatch.setattr(*emptied, lambda *_: None)
@@ -145,7 +145,7 @@ def test_exam_is_not_passed_if_its_faults_do_no_harm(
 
 def test_each_library_in_the_exam_has_a_source_and_a_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    # The claims of postgres are in its class. locks.ini has only the quotes that prove them.
+    # The class of the lock "postgres" has its claims. In locks.ini, quotes prove these claims.
     postgres = find("postgres")
     assert replace(Claims(), lease=0, punctual=True) == postgres.claims
     assert {"lease", "punctual"} == {*postgres.quotes}
@@ -161,7 +161,7 @@ def seen(outcome: str, *found: Finding, lock: str = "lock", **more: Any) -> Seen
     return Seen(lock, "killed", outcome, [*found], **more)
 
 
-def test_cells_show_the_outcome_and_runs_are_ranked_from_the_worst() -> None:
+def test_table_cells_show_outcomes_and_runs_are_ranked_worst_first() -> None:
     runs = {
         "**two inside** 1.2 s": seen("failed", TWO),
         "**free but not granted** 4.0 s": seen("failed", replace(LATE, seconds=4.0)),
@@ -180,8 +180,8 @@ def test_cells_show_the_outcome_and_runs_are_ranked_from_the_worst() -> None:
 
 @pytest.fixture
 def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs the exam's command with the arguments `words`, and returns its
-    exit code. Instead of running trials, the command takes their results from `results`."""
+    """Return a function that runs the exam's command with the arguments `words`, and returns the
+    exit code. The command runs no trials, but takes their results from `results`."""
 
     def run(results: list[Seen], *words: str) -> int:
         left = [*results]
@@ -232,10 +232,10 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([RIGHT, MISSED, MISSED], 1),
         ([ACCUSED, BROKEN, RIGHT], 0),
         ([ACCUSED, BROKEN, ACCUSED], 1),
-        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # load can't cause that
+        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # load can't cause "two inside"
     ],
 )
-def test_self_option_repeats_only_verdicts_that_machine_load_can_explain(
+def test_self_option_repeats_a_trial_only_if_load_can_explain_its_wrong_verdict(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
     monkeypatch.setattr(main, "RIGHT", ["right"])

@@ -21,8 +21,8 @@ HARD_TELLS = replace(HARD, told=True)
 
 
 def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> Any:
-    """Return the events of a worker that waits for a lock, holds it, and releases it. Every 0.1 s,
-    the worker checks that it still holds the lock.
+    """Return the events of a worker that asks for a lock, enters, and leaves, at these times in
+    seconds. Every 0.1 s, the worker checks that it still holds the lock.
 
     An event is (at, who, what, number, name). `more`: the fence, and the name of the lock.
     """
@@ -33,8 +33,8 @@ def visit(who: str, asked: float, entered: float, left: float, *more: Any) -> An
 
 
 def loses(who: str, entered: float, told: float) -> Any:
-    """Return the events of a worker that enters at `entered` seconds, and whose lock reports at
-    `told` seconds that it was lost."""
+    """Return the events of a worker that gets a lock at `entered` seconds. At `told` seconds, the
+    worker learns that the lock was lost."""
     start = visit(who, 0, entered, told)[:-2]
     return [*start, (told, who, "probe"), (told, who, "lost")]
 
@@ -51,7 +51,7 @@ EARLY, LATE = [(1, "b", "ask", 2), (1.1, "b", "gave_up")], [(1, "b", "ask", 2), 
 FAILED = [(1, "b", "ask"), (1.1, "b", "error")]
 FORGOTTEN = [(0, "a", "ask"), (1, "a", "gave_up"), (9, "b", "ask", 0.5), (9.5, "b", "gave_up")]
 HARMED, WIPED, BEFORE = harm(0.1, 1.1, "a"), harm(0.5, 0.6), harm(0, 0.1)
-# A lease lasts 2 s. The worker of ONE holds its lock for longer.
+# In ONE, the worker holds its lock for 2.9 s, which is longer than the lease of 2 s.
 ONE, OTHER = visit("a", 0, 0.1, 3), visit("b", 0.2, 2.1, 3.9)
 PASSED = [*A, *visit("b", 0.2, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)]
 PAUSED = [*visit("a", 0, 0.1, 0.3)[:-2], (0.31, "a", "stopped", 0.3), (2.4, "a", "resumed"),
@@ -63,7 +63,7 @@ SLOW_CHECK = [*DEAD[:2], (0.9, "a", "probe"), (1.2, "a", "held"), (1.25, "a", "l
 
 
 def history(lines: Any) -> list[Event]:
-    """Return the lines as events. Each worker has a process of its own."""
+    """Return `lines` as events. Each worker in `lines` has a process of its own."""
     workers: dict[str, int] = {}
     made = []
     for at, who, what, *rest in sorted(lines, key=lambda line: line[0]):
@@ -77,7 +77,7 @@ def history(lines: Any) -> list[Event]:
 @pytest.mark.parametrize(
     ("claims", "lines", "expected"),
     [
-        # More workers inside than the limit
+        # More workers inside than the limit allows
         *[(one, [*A, *visit("b", 0.2, 1.1, 2)], "") for one in (PLAIN, LEASED, TELLS)],
         *[(one, [*A, *B], "two inside") for one in (PLAIN, LEASED, TELLS)],
         (PLAIN, [*A, *visit("b", 0.2, 0.5, 2, None, "another lock")], ""),
@@ -86,15 +86,15 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, [(0, "a", "ask"), (0.1, "a", "enter"), (0.6, "a", "died"), *B], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1), *visit("b", 0.2, 1.05, 2)], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)], "told late"),
-        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # a held its lock until 0.9 s or later
+        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # "a" held until 0.9 s or later
         (TELLS, [*STOPPED, (4.04, "a", "lost"), *visit("b", 0.2, 3.1, 3.9)], ""),
         (TELLS, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "two inside"),
         (LEASED, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "(past its lease)"),
         (LEASED, [*ONE, *OTHER], "two inside"),
         (LEASED, [*ONE, *OTHER, (1.5, "x", "busy", 0.3, "101")], "(past its lease)"),
         (HARD, [*ONE, *OTHER], "(past its lease)"),
-        # A lease can begin 0.3 s before the worker reports its grant. After a fault (harm), it can
-        # begin even earlier.
+        # A lease can begin up to 0.3 s before the worker enters. After a fault (harm), the lease
+        # can begin even earlier.
         (HARD, [*OTHER, *visit("c", 2.2, 3.7, 4)], "two inside"),
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
@@ -105,12 +105,12 @@ def history(lines: Any) -> list[Event]:
         ((LEASED, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "(two inside)"),
         # Fences
         (FENCED, [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7)], "fence went back"),
-        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # asked at once
+        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # both asked at 0 s
         (FENCED, [*visit("a", 0, 0.1, 3, 7), *visit("b", 0.2, 2.1, 3.5, 8)], "(past its lease)"),
         ((FENCED, "lossy"), [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2)],
          "(fence went back)"),
-        # A permit that is free and not granted
-        (Claims(lease=2, within=2), DIED_WAITING, ""),  # w may have had a grant when it died
+        # A permit is free, but not granted
+        (Claims(lease=2, within=2), DIED_WAITING, ""),  # "w" may have died with a permit
         (HARD, [*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10)], ""),
         (LEASED, [*DEAD, *visit("b", 0.2, 7, 8)], "free but not granted"),
         (LEASED, [*DEAD, *visit("b", 0.2, 4.5, 5)], ""),
@@ -135,9 +135,9 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, PASSED, ""),
         (FAIR, [*A, *visit("b", 0.7, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)], ""),
         (HARD_TELLS, loses("a", 0.1, 0.5), "lost without reason"),
-        (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # a loss in the second half of a lease
+        (HARD_TELLS, loses("a", 0.1, 1.3), ""),  # lost in the second half of the lease
         (HARD, loses("a", 0.1, 0.5), ""),
-        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # for 1 s, a did not run
+        (TELLS, [*DEAD[:2], (1.2, "a", "probe"), (1.2, "a", "lost")], ""),  # "a" hung for 1 s
         (TELLS, PAUSED, ""),
         (TELLS, [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
         ((TELLS, "keeps"), [*harm(0.3, 0.9), *loses("a", 0.1, 0.5)], ""),
@@ -158,7 +158,7 @@ def test_checker_reports_exactly_the_expected_findings(
     assert expected == ", ".join(one.kind if one.against else f"({one.kind})" for one in found)
 
 
-def test_checker_computes_the_durations_of_a_finding_and_of_a_gap() -> None:
+def test_checker_measures_a_finding_and_the_longest_time_without_a_holder() -> None:
     found, *_ = check(history([*loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)]), TELLS)
     text = "told late for 0.70 s, at 0.70 s: a got the report of its loss +0.80 s later, b got no"
     assert str(found).startswith(text)

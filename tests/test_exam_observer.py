@@ -75,8 +75,8 @@ def test_death_and_stops_of_a_worker_are_detected(observer: Observer) -> None:
 
 
 def test_wait_for_a_processor_is_recorded(observer: Observer) -> None:
-    """Three workers share a processor. The observer must record that each of them had to wait, also
-    the worker that it watches as if it were a server."""
+    """Three workers share a processor, so each must wait for it. The observer must record the waits
+    of all three, although it watches the first one as a server."""
 
     def spin(seat: Seat | None = None) -> None:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])

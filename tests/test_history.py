@@ -1,5 +1,5 @@
-"""A journal records calls of scripts, and a checker examines it. For each rule of the checker, a
-test breaks the rule by a defect in the package. The checker must find the defect."""
+"""A journal records calls of scripts, and a checker examines the journal. For each rule of the
+checker, a test breaks the rule by a defect in the package. The checker must find the defect."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_checker_finds_a_defect_of_a_script(rule: str) -> None:
 
 
 class LastReplyOnly(LocalExpiry):
-    """A defective local expiry, which uses only the reply received last."""
+    """A defective class: only the last reply changes the local expiry."""
 
     def answered(self, nth: int, until: float) -> None:
         self.__init__(until, nth)  # type: ignore[misc]
 
 
 class RepliesOnly(LocalExpiry):
-    """A defective local expiry, which ignores renewals without a reply."""
+    """A defective class: a renewal without a reply does not change the local expiry."""
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         pass
@@ -132,7 +132,7 @@ def test_violation_shows_the_journal_entries_before_it() -> None:
 # The journal itself
 
 
-def test_wrapped_script_fails_like_the_plain_script(raw: redis.Redis, redis_url: str) -> None:
+def test_journalled_script_fails_like_the_plain_script(raw: redis.Redis, redis_url: str) -> None:
     keys = keys_of(settings.PREFIX, "x")
     raw.set(keys.leases, "foreign")
     with journalling(redis_url) as journal:

@@ -46,15 +46,15 @@ def kill_child(worker: Any) -> None:
 
 
 def check_order(site: Site, jobs: int, displacement: int) -> None:
-    """Check that each job began once, at most `displacement` places too early or too late."""
+    """Check that each job began once, and job N as number N, plus or minus `displacement`."""
     begun = site.effects.jobs("begin")
     assert [*range(jobs)] == sorted(begun)
     moved = max(abs(place - job) for place, job in enumerate(begun))
     assert moved <= displacement, begun
 
 
-# This test is deep, so that no other test runs at the same time. On a busy machine, a job may be
-# delivered late and lose its turn.
+# The marker `deep` makes this test run alone. On a busy machine, a job may be delivered too late,
+# and lose its queue position.
 @deep
 def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
@@ -62,7 +62,7 @@ def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None
     site.ended(range(16))
     check_order(site, 16, displacement=6)
     assert 2 == site.effects.most_at_once()
-    # The unlimited tasks were sent last, and ran at the same time as the first limited tasks.
+    # The unlimited tasks ("free") were sent last, but did not wait for the limited tasks.
     begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
     assert begins.index("begin free") < 8
 

@@ -1,9 +1,9 @@
-"""Random jobs on a Redis simulated in Python. The tests check that no job is lost or runs twice at
-a time, and that the limit holds.
+"""Run random jobs on a Redis simulated in Python. No job may be lost or run twice at the same time.
+The number of running jobs may not exceed the limit.
 
-The simulated broker may deliver a message late or twice. It delivers a message again if the worker
-was killed. As with Celery's `acks_late`, a job may run again after its end. If a second message of
-the job was delivered during the run, the job must not run again.
+The simulated broker may deliver a message late or twice. If the worker was killed, the broker
+delivers the message again. As with Celery's `acks_late`, a job may run again after its end. But if
+a second message of the job was delivered during its run, the job must not run again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.test_protocol_equivalence import KEYS, START
 pytestmark = pytest.mark.promise(33)
 
 LEASE, SECOND = 4000, 1_000_000
-#: Durations in microseconds. Redis keeps the place of an overdue job for PLACE_LIFE. After the last
-#: call of a script, all keys of the name must expire within LIFETIME.
+#: Durations in microseconds. PLACE_LIFE: how long Redis keeps the queue position of an overdue job.
+#: LIFETIME: how long a key of the name may exist after the last call of a script.
 PLACE_LIFE, LIFETIME = 90 * SECOND, 170 * SECOND
 
 
@@ -39,9 +39,9 @@ class Message(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A lease that is held until the time `until`, in microseconds. `message`: the message of the
-    job that holds it, or None if it is not for a job. `dies`: True if the job's worker is killed
-    at that time."""
+    """A running job, or another holder of a permit. `until`: when it ends, in microseconds.
+    `message`: the message of the job, or None for another holder. `dies`: True if the job ends
+    because its worker is killed."""
 
     until: int
     lease_ends: int
@@ -61,8 +61,8 @@ class World:
         self.tokens = map("t{}".format, itertools.count(1))
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
-        self.seen: set[int] = set()  # jobs with a second message during their run
-        self.done: dict[int, int] = {}  # for such a job: the time when its run ended
+        self.seen: set[int] = set()  # running jobs that got a second message
+        self.done: dict[int, int] = {}  # when jobs that got a second message ended
         self.log: list[Any] = []
 
     def run(self, script: str, **arguments: Any) -> list[Any]:
@@ -82,8 +82,8 @@ class World:
         return self.faults and self.chance.random() < part
 
     def live(self, job: int | None = None) -> list[Running]:
-        """Return the running jobs whose lease has not expired. If `job` is given, return only its
-        runs."""
+        """Return the running jobs whose lease has not expired. If `job` is given, return only the
+        runs of this job."""
         live = [r for r in self.running if r.message and r.lease_ends > self.micros]
         return [r for r in live if job in (None, r.message.job)]
 
@@ -197,7 +197,7 @@ def walk(seeds: range, faults: bool = True) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_job_is_lost_or_runs_twice_at_a_time_and_no_key_remains(part: int) -> None:
+def test_no_job_is_lost_or_runs_concurrently_with_itself_and_no_key_remains(part: int) -> None:
     assert 40 == len([*walk(range(part * 40, part * 40 + 40))])
 
 

@@ -46,7 +46,7 @@ def export_task(jobs: Queue, name: str = "exports", limit: int = 1, **options: A
 
 
 def shown(*words: str) -> Any:
-    """Run `locks status --format json`, and return its entry for the only name that it lists."""
+    """Run `locks status --format json`. Return the only entry of the list `names` in its output."""
     (name,) = as_json("status", *words)["names"]
     return name
 
@@ -121,7 +121,7 @@ def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> Non
     assert "ran" == jobs.deliver(export, "2")
 
 
-def test_status_counts_waiting_jobs_in_their_shares(jobs: Queue) -> None:
+def test_status_counts_the_waiting_jobs_of_each_share(jobs: Queue) -> None:
     export = export_task(jobs, limit=2, share="{tenant}", share_limit=1)
     with Semaphore("exports", 2, share="a", share_limit=1):
         for number in "01":
@@ -161,7 +161,7 @@ def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redi
     assert "ran" == task()
 
 
-def test_job_queue_of_the_docs_defers_dramatiq_tasks_while_full(raw: redis.Redis) -> None:
+def test_job_queue_from_the_docs_defers_dramatiq_tasks_without_a_permit(raw: redis.Redis) -> None:
     """The test defines the `JobQueue` that docs/task-queues.md shows."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker

@@ -28,8 +28,8 @@ LAYERS = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# PURE: a package, and the libraries that it must not import. Of this project's packages, it may
-# import only those in PURE_IMPORTS.
+# A package, and the libraries that it must not import. Of the package django_redis_sync, it may
+# import only the parts in PURE_IMPORTS.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
@@ -132,7 +132,7 @@ def test_threads_of_the_package_are_daemons() -> None:
 
 
 def takers_of_using(path: Path) -> set[str]:
-    """Return the names of functions with a parameter `using`, and of classes with such a method."""
+    """Return the names of functions with an option `using`. For methods, return the class."""
     classes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
     return {
         owner.name if isinstance(owner, ast.ClassDef) else node.name
@@ -143,7 +143,7 @@ def takers_of_using(path: Path) -> set[str]:
     }
 
 
-def test_operator_code_passes_the_option_using_to_every_call_that_accepts_it() -> None:
+def test_operator_code_passes_the_using_option_to_every_call_that_accepts_it() -> None:
     paths = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
     paths.append(PACKAGE / "metrics.py")
     takers = {

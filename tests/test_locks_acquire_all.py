@@ -127,7 +127,7 @@ def test_cancelled_acquire_all_releases_the_names_that_it_acquired(view) -> None
 
 @both
 async def test_acquire_all_in_opposite_orders_does_not_deadlock(io, redis_url, view) -> None:
-    """16 callers acquire two or three names at once, in random order. One name is an RLock."""
+    """Each of 16 callers acquires two or three names, in random order. One name is an RLock."""
     names = ["left", "middle", "right"]
 
     async def caller(number: int) -> None:

@@ -43,7 +43,7 @@ each_shared = pytest.mark.parametrize("kind", ("semaphore", "for all threads", "
 
 @pytest.fixture
 def held(raw: Any) -> Callable[..., list[int]]:
-    """Return a function that counts the leases of x, or of x and of y if `names` is 2."""
+    """Return a function that counts the leases of x and, if `names` is 2, those of y."""
     return lambda names=1: [View(raw, name).holding for name in "xy"[:names]]
 
 
@@ -287,7 +287,7 @@ FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "
 
 @pytest.fixture
 def run_async() -> Iterator[Callable[..., None]]:
-    """Return a function that runs coroutines on one event loop, which is faster than new loops."""
+    """Return a function that runs a coroutine. All runs share one event loop, to save time."""
     loop = asyncio.new_event_loop()
     yield loop.run_until_complete
     for task in asyncio.all_tasks(loop):
@@ -299,17 +299,17 @@ def run_async() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture(scope="module")
 def fast_collections() -> Iterator[None]:
-    """Exempt the objects of earlier tests from garbage collections, so that each one is fast."""
+    """Exempt the objects of earlier tests from garbage collection, so that collections are fast."""
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
     gc.collect()
-    gc.freeze()  # as after the collection of the tests
+    gc.freeze()  # as conftest.py does before the first test
 
 
 def all_released() -> bool:
-    """Return True if each lease that still exists has ended. The process would renew any other."""
+    """Return True if all Lease objects in memory have ended. Otherwise, they would be renewed."""
     gc.collect()
     # A lease whose __init__ was interrupted has no attribute `ended`.
     return all(getattr(lease, "ended", True) for lease in living(Lease))
@@ -333,7 +333,7 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         after=("__init__",),  # interrupt only after a lease's __init__ has begun
     )
     for where in attempts:
-        if inside:  # the acquire succeeded, so all places in it have been tried
+        if inside:  # the acquire was not interrupted, so all its bytecodes were tried
             break
         count += 1
         print(where)
@@ -341,7 +341,7 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         with pytest.raises(NotAcquired):
             semaphore.release()
             pytest.fail(f"a lease is stored after {where}")
-        raw.flushdb()  # an interrupted caller may leave a lease until it expires
+        raw.flushdb()  # a lease of an interrupted caller may remain
     assert count > 10, "too few interruptions"
 
 
@@ -355,7 +355,7 @@ def test_interrupted_release_is_completed_in_the_background(view: Any) -> None:
 
     count = 0
     files = "/locks/lease.py", "/locks/lease_state.py"
-    for place in interruptions(hold, *files, after=("giving_back",)):  # makes the request
+    for place in interruptions(hold, *files, after=("giving_back",)):  # it starts a release
         count += 1
         print(place)
         eventually(lambda: view("x").empty)

@@ -56,7 +56,7 @@ def options_of(semaphore: Semaphore) -> dict[str, Any]:
     # Read `remaining` before `detach`, because `detach` renews the lease for `timeout`.
     remaining, values = lease.remaining, contents(lease.detach())
     assert values[6] - 2 < remaining <= values[6], "the lease has another duration than its handle"
-    values[8] = round(values[8], -1)  # what is left of max_hold shrinks with time
+    values[8] = round(values[8], -1)  # the rest of max_hold, which shrinks with time
     return dict(zip(("timeout", "renew", "max_hold", "min_hold"), values[6:10], strict=True))
 
 
@@ -179,7 +179,7 @@ KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
         ("Lock('x').acquire(timeout=5)", "Lock.acquire() .* timeout (write blocking_timeout)"),
         ("Lock('x').aacquire(block=5).send(None)", "Lock.aacquire() .* block (write blocking)"),
         ("ReadWriteLock('x').read.acquire(block=5)", "ReadWriteLock.acquire() .* block (write"),
-        # These wrong values are equal to valid ones, for example True == 1.
+        # These wrong values are equal to valid values. For example, True == 1.
         ("Semaphore('x', True)", "limit must be an int, not bool"),
         ("Semaphore('x', 1.0)", "limit must be an int, not float"),
         ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not bool"),
@@ -265,7 +265,7 @@ async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_onc
 
 
 @both
-async def test_downgrade_can_be_repeated_after_an_error_and_makes_a_read_lease(io, view) -> None:
+async def test_downgrade_makes_a_read_lease_and_can_be_retried_after_an_error(io, view) -> None:
     lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
     lease = await io.do(lock.write, "acquire")
     view("rows").client.rename(leases, f"{leases}:away")
@@ -366,7 +366,7 @@ async def test_error_of_a_lost_lease_says_that_max_hold_has_passed(io, caplog) -
 async def test_extension_right_after_a_handoff_adds_to_the_full_lease_duration(
     io, raw: redis.Redis
 ) -> None:
-    """A handoff grants a lease of some seconds. The new holder renews it to the full duration."""
+    """A handoff grants a lease of a few seconds. The new holder extends it to the full duration."""
     first = await io.do(Lock("n"), "acquire")
     waiting = await queued(io, Lock("n", timeout=60), View(raw, "n"))
     await io.do(first, "release")

@@ -51,7 +51,7 @@ class Renewal:
         self.step, self.arguments = next(self.plan), (seconds, now)
 
     def answer(self) -> Any:
-        """Give the server's reply to the plan. Return the plan's result, or the next step."""
+        """Send the server's reply to the plan. Return the next step, or the result of the plan."""
         try:
             return self.plan.send(ok(*self.arguments))
         except StopIteration as stop:
@@ -149,7 +149,7 @@ def test_release_raises_if_the_lease_was_released_or_lost_before() -> None:
 
 
 def test_lose_returns_true_to_exactly_one_of_two_concurrent_threads() -> None:
-    """In each round, the second call runs before another bytecode instruction of the first call."""
+    """In round N, the second call runs before bytecode instruction N of the first call."""
     before = sys.gettrace()
     for nth in itertools.count(1):
         state, results, steps = state_of(), list[bool](), itertools.count(1)
@@ -187,8 +187,8 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # An event is a request (name of the renewal, duration, time, expiry) or an outcome (name of
-        # the renewal, outcome, expiry). The expiry is the local expiry after the event.
+        # A request of a renewal: (name, requested duration, time of the request, local expiry). Its
+        # outcome: (name, outcome, local expiry). The local expiry is that after the event.
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],
@@ -233,7 +233,7 @@ def test_lease_is_renewed_after_a_failed_detach(error: BaseException) -> None:
     assert "30001" == background(state, 110.0).argv[3]
 
 
-def test_lease_that_its_holder_shortened_is_renewed_only_with_renew() -> None:
+def test_renew_option_decides_if_a_shortened_lease_is_renewed() -> None:
     state, unrenewed = state_of(), state_of(renew=False)
     for each in (state, unrenewed):
         shorter = Renewal(each, 3, 101.0)

@@ -21,7 +21,7 @@ SAFE = ("with-release-on-commit", "not-atomic-requests-and-atomic")
 
 @pytest.fixture(scope="module")
 def sold(redis_url: str) -> dict[str, Any]:
-    """For each way to lock: the number of sold tickets, the errors, and the log messages."""
+    """For each way to lock, return the number of sold tickets, the errors, and the log messages."""
     missing = postgres.reason()
     if not missing and importlib.util.find_spec("psycopg") is None:
         missing = "psycopg is not installed"

@@ -107,7 +107,7 @@ async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side
             await io.do(other.write, "acquire")
     short = ReadWriteLock("upgrade", timeout=0.1)
     await io.do(short.read, "acquire")
-    await io.sleep(0.2)  # an expired read lease does not keep its holder from writing
+    await io.sleep(0.2)  # the read lease expires, so its holder may write
     assert await io.do(short.write, "acquire", blocking=False)
 
 
@@ -118,7 +118,7 @@ async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
         await callers.start("r1", "r2", "w1", "r3")
         assert [] == callers.entered
         assert await io.do(lock, "downgrade") is lease
-        await callers.inside("r1", "r2")  # w1 still waits, and so does r3 behind w1
+        await callers.inside("r1", "r2")  # w1 still waits, and r3 waits behind w1
         assert (True, 1) == (lease.held, lease.permits)
         assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
         with pytest.raises(UpgradeRefused):

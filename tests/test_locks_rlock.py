@@ -31,7 +31,7 @@ async def free_elsewhere(io: Any, name: str) -> bool:
 
 
 @both
-async def test_rlock_acquire_waits_for_the_blocking_timeout_that_it_gets(io, view) -> None:
+async def test_blocking_timeout_of_an_rlock_call_overrides_that_of_the_rlock(io, view) -> None:
     async with io.entered(Lock("waited")):
         began = time.monotonic()
         lock = RLock("waited", blocking_timeout=60)
@@ -40,11 +40,11 @@ async def test_rlock_acquire_waits_for_the_blocking_timeout_that_it_gets(io, vie
 
 
 @both
-async def test_rlock_is_released_after_as_many_releases_as_acquires(io, view) -> None:
+async def test_rlock_is_free_after_one_release_for_each_acquire(io, view) -> None:
     lock = RLock("again")
     assert not await io.do(lock, "owned")
     first = await io.do(lock, "acquire")
-    # A second RLock object shares the lease. The lease stays when that object is garbage collected.
+    # A second RLock object shares the lease. The lease outlives the second object.
     second = await io.do(RLock("again"), "acquire")
     gc.collect()
     assert first is second is await io.do(lock, "acquire", blocking=False)
@@ -138,7 +138,7 @@ async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> 
     for method in ("acquire", "release"):
         with pytest.raises(LeaseLost):
             await io.do(short, method)
-    # After as many releases as acquires, the RLock can be acquired again.
+    # After one release for each acquire, the RLocks can be acquired again.
     assert await io.do(short, "acquire") and await io.do(lock, "acquire")
 
 
@@ -179,8 +179,8 @@ async def test_acquire_all_block_does_not_release_an_rlock_of_an_outer_block(io,
 def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     view, transactional_db
 ) -> None:
-    """The second block shares the lease of the first block. If it waited for the first lease to be
-    released at the commit, it would wait forever."""
+    """The second block shares the lease of the first block. If the second block waited until the
+    commit released the lease, it would wait forever."""
     lock = RLock("commit", release_on_commit=True, blocking=False)
     with transaction.atomic():
         with lock as first:

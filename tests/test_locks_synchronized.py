@@ -1,4 +1,4 @@
-"""`synchronized` limits the calls of a function, in total or for each value of an argument."""
+"""`synchronized` limits concurrent calls of a function, in total or per value of an argument."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
-    """Return a decorator for a coroutine function. If `io` is sync, limit a sync version of it."""
+    """Return a decorator for a coroutine function. If `io` is sync, it returns a sync function."""
 
     def decorate(body: Any) -> Any:
         @functools.wraps(body)
@@ -115,7 +115,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         return [view(f"positional:{n}").empty for n in (1, 2)]
 
     assert [False, True] == await call(pay, 1, pk=2)
-    with pytest.raises(TypeError, match="pk"):  # the error of Python without the decorator
+    with pytest.raises(TypeError, match="pk"):  # as without the decorator
         await call(pay)
 
 
@@ -144,7 +144,7 @@ def test_calls_with_different_arguments_get_different_names(template, one, other
 
 @pytest.mark.parametrize("value", [None, 1.5, b"b", object(), ["a"], ("a",), SimpleNamespace(pk=1)])
 @both
-async def test_argument_of_an_unsupported_type_is_rejected_in_a_name(io, value: Any) -> None:
+async def test_name_template_rejects_an_argument_of_an_unsupported_type(io, value: Any) -> None:
     work = synchronize(io, "account:{account}")(of_account)
     message = rf"{type(value).__name__} .* use str, int, UUID, .*{{account\.pk}}"
     with sent() as seen, pytest.raises(TypeError, match=message):
@@ -287,7 +287,7 @@ async def test_call_raises_lease_lost_unless_its_function_raised(io, view) -> No
     assert 15 < await call(lenient, "options") <= 20
 
 
-def test_one_decorator_labels_each_function_with_its_own_name() -> None:
+def test_each_function_of_a_shared_decorator_is_labeled_with_its_own_name() -> None:
     def one() -> Any:
         return Semaphore("several", 3).status().holders[0].label["label"]
 

@@ -1,4 +1,4 @@
-"""On a running event loop, sync calls that wait for Redis raise an error. A release raises none."""
+"""On a running event loop, sync calls that wait for Redis raise an error, except releases."""
 
 from __future__ import annotations
 

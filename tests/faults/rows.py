@@ -134,7 +134,7 @@ ROWS = """\
   test_locks_blocks test_block_ended_by_another_thread_releases_nothing_if_two_blocks_are_open
 43
   test_engine_threads test_worker_retries_a_failed_thread_start_with_the_next_work
-  test_engine_threads test_lease_expires_locally_in_time_when_no_thread_can_renew_it
+  test_engine_threads test_lease_that_no_thread_can_renew_expires_locally
   test_engine_threads test_lease_is_renewed_after_a_renewal_thread_could_not_start
   test_engine_threads test_callback_runs_later_when_its_thread_could_not_start
   test_engine_quorum test_quorum_call_starts_the_thread_that_an_earlier_call_could_not_start
@@ -159,7 +159,7 @@ ROWS = """\
   behaviour/test_told test_callback_that_raises_system_exit_stops_no_other_callback
 50
   test_engine_threads test_exceptions_raised_by_signal_handlers_block_no_thread
-  test_engine_threads test_destructor_may_submit_inside_a_submit_of_its_own_thread
+  test_engine_threads test_destructor_may_submit_work_while_its_thread_submits_work
   test_engine_threads test_caller_interrupted_at_any_bytecode_does_not_block_others
   test_engine_quorum test_thread_interrupted_at_any_bytecode_does_not_block_others
   test_locks_blocks test_interrupted_acquire_leaves_no_lease_behind
@@ -173,7 +173,7 @@ ROWS = """\
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile
   behaviour/test_budgets test_busy_worker_reports_no_outage_and_keeps_the_limit
-  test_engine_async test_loop_timeout_ignores_the_time_of_a_blocked_loop_up_to_a_maximum
+  test_engine_async test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum
 54
   test_locks_postgres test_plain_lock_oversells_and_logs_one_warning
   test_requests_transactions test_atomic_inside_a_transaction_raises_before_redis_is_asked
@@ -186,7 +186,7 @@ ROWS = """\
   test_overrides test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged
   test_statistics test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory
 58
-  test_engine_renewal test_thousands_of_leases_are_renewed_in_time_and_in_batches
+  test_engine_renewal test_thousands_of_leases_are_renewed_in_batches_before_they_expire
 name: empty, not a str, NUL, newline, ANSI codes, lone surrogate
   behaviour/test_misuse test_unusable_name_or_key_raises_an_error
   test_command_status test_control_characters_are_shown_as_escapes
@@ -234,7 +234,7 @@ name, label, user agent with HTML
   test_admin_pages test_html_in_names_and_labels_is_escaped
 by GET, without CSRF, by view-only staff, outside the prefix
   test_admin_actions test_get_request_carries_out_no_action
-  test_admin_actions test_action_needs_the_csrf_token_and_the_permission
+  test_admin_actions test_action_without_csrf_token_or_permission_is_forbidden
   test_admin_actions test_each_action_is_logged_with_user_and_reason
 locks clear 'x[1]' or '*'
   test_operators_actions test_clear_treats_a_name_as_a_glob_only_with_pattern
