@@ -1,4 +1,4 @@
-"""The Prometheus collector: the samples of a scrape."""
+"""The samples that the Prometheus collector returns for a scrape."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper", "dead")
-#: A count and a sum of milliseconds are stored as one number: count * PAIR + milliseconds.
+#: Redis stores a count and a sum of milliseconds as one number: count * PAIR + milliseconds.
 PAIR = 2**40
 
 
@@ -31,7 +31,7 @@ def semaphores(settings: Any) -> None:
 
 
 def scrape(**options: Any) -> dict[str, float]:
-    """Collect the metrics. Return the samples by name and labels."""
+    """Collect the metrics. Return the value of each sample by its name and labels."""
     registry = CollectorRegistry()
     metrics.register(registry=registry, **options)
     lines = [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
@@ -40,7 +40,7 @@ def scrape(**options: Any) -> dict[str, float]:
     return found
 
 
-def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> None:
+def test_metrics_show_permits_in_use_waiters_limit_and_oldest_hold(raw: redis.Redis) -> None:
     def now() -> float:
         return float(".".join(f"{part:06d}" for part in raw.time()))
 
@@ -66,7 +66,7 @@ def test_scrape_shows_limit_use_waiters_and_oldest_hold(raw: redis.Redis) -> Non
     assert [3, 0, 1, 0, 0, 0, 0] == events[:7]
 
 
-def test_metrics_sum_the_keys_of_a_policy_and_have_no_key_as_a_label() -> None:
+def test_keys_of_a_policy_share_one_series_and_appear_in_no_label() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         locks("pause", "api:*")
@@ -74,13 +74,11 @@ def test_metrics_sum_the_keys_of_a_policy_and_have_no_key_as_a_label() -> None:
     shown = [found[f'redis_sync_{what}{{name="api:*"}}'] for what in ("in_use", "limit", "paused")]
     assert [2, 5, 1] == shown
     assert not any("731" in line for line in found)
-    # A counter must not fall, but a sum over keys falls when the statistics of a key expire.
+    # There are no counters: a sum over the keys would fall when the statistics of a key expire.
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
-def test_names_option_selects_the_names_with_their_own_series(
-    raw: redis.Redis, settings: Any
-) -> None:
+def test_globs_select_the_names_that_have_their_own_series(raw: redis.Redis, settings: Any) -> None:
     with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
         eventually(lambda: listed("invoice:1", "nightly"))
         found, by_default = scrape(names=["night*"]), scrape()
@@ -109,7 +107,7 @@ def test_names_without_a_policy_have_their_own_series_by_default() -> None:
     assert 1 == found['redis_sync_paused{name="nightly"}'] == found["redis_sync_all_paused"]
 
 
-#: Counts of events by name, and then the same counts by the event's letter in Redis.
+#: EVENTS: the count of each event. STORED: the same counts, by the letter of the event in Redis.
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
 EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9, "job_delivered": 10}
 EVENTS |= {"job_copy_dropped": 11, "job_place_expired": 12}
@@ -123,8 +121,9 @@ STORED |= {"w": 2 * PAIR + 2500, "r": 6 * PAIR + 7000}
 def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
     raw: redis.Redis, settings: Any, name: str, key: str | None, stored: str
 ) -> None:
-    """`stored`: the last part of the Redis key of the counters. The counters are STORED in the
-    previous minute, 10 times STORED in this minute, and 100 times STORED half an hour ago."""
+    """`stored`: the last part of the Redis key of the counters. The test writes the counts of
+    STORED for the previous minute, 10 times as many for this minute, and 100 times as many for half
+    an hour ago."""
     with Semaphore(name, 3, key=key):
         eventually(lambda: listed(f"{name}@{key}" if key else name))
         minute, hash_key = 0, f"{settings.PREFIX}:{{{name}}}:{stored}"

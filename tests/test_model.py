@@ -22,7 +22,7 @@ from .model.defects import DEFECTS
 from .support.journal import parse, wrap
 from .support.workload import Call, Kind, ModelServer, Workload, words
 
-#: From each 20th state, the checker tests that all waiters get permits in the end.
+#: At every 20th state, the checker also tests that all waiters get permits in the end.
 SAMPLE = 20
 
 
@@ -53,14 +53,14 @@ def test_no_order_of_events_breaks_the_protocol(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_model_checker_finds_each_defect(name: str) -> None:
+def test_model_checker_finds_each_inserted_defect(name: str) -> None:
     defect = DEFECTS[name]
     with pytest.raises(Violation) as caught:
         check(protocol(lua=defect.changes), defect.setting, SAMPLE, most=60_000)
     assert re.search(defect.found, caught.value.what), caught.value
 
 
-def test_protocol_raises_lookup_error_when_a_text_to_replace_is_missing() -> None:
+def test_replacing_text_that_the_scripts_do_not_contain_raises_lookup_error() -> None:
     with pytest.raises(LookupError):
         protocol(lua={"no such line": ""})
 
@@ -75,12 +75,13 @@ class BothServers(ModelServer):
         super().__init__()
         self.raw, self.journal = raw, f"{settings.PREFIX}-journal"
         self.real = raw.time()[0] * 1_000_000
-        self.micros = self.real + 86_400_000_000  # in a day, so that the real server expires no key
+        # The scripts get a time that is a day ahead. So the real server expires no key in the test.
+        self.micros = self.real + 86_400_000_000
         self.sources = {verb: self.timed(verb) for verb in scripts.NAME_SCRIPTS}
         self.replies = set[str]()
 
     def timed(self, verb: str) -> str:
-        """Return a script that takes the time as its last argument, in microseconds."""
+        """Return the source of a script. The script takes its last argument as the time in µs."""
         call, time = "redis.call('TIME')", "{math.floor(micros / 1000000), micros % 1000000}"
         source = scripts.compose(verb)
         assert call in source

@@ -17,7 +17,7 @@ metrics = pytest.importorskip("django_redis_sync.metrics")
 FOLDER = Path(__file__).parent.parent / "docs/monitoring"
 PANELS: list[Any] = json.loads((FOLDER / "grafana.json").read_text())["panels"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-#: The metrics by their names in Prometheus, where counters end in _total.
+#: Names of the metrics in Prometheus. The names of counters end in _total.
 NAMES = {
     f"{family.name}_total" if family.type == "counter" else family.name
     for family in metrics.SyncCollector().describe()

@@ -1,4 +1,4 @@
-"""Actions by `manage.py locks`: their effects, their log, and which holders they end."""
+"""Actions of `manage.py locks`: their effects, their log, and the names that they change."""
 
 import getpass
 import logging
@@ -33,7 +33,7 @@ def override(words: tuple[str, ...], name: str, key: str | None = None) -> str:
 
 
 def recorded(*words: str) -> list[dict[str, Any]]:
-    """Return the record of actions, oldest first."""
+    """Return the actions that `locks log` lists, oldest first. `words`: more arguments."""
     return list(reversed(as_json("log", *words)))
 
 
@@ -84,7 +84,7 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_callers_are_admitted_when_a_pause_with_an_end_has_ended(
+def test_callers_are_admitted_after_the_duration_of_a_pause(
     threads: Any, raw: redis.Redis, key: str | None
 ) -> None:
     start = time.monotonic()
@@ -301,7 +301,7 @@ def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) 
 def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     monkeypatch.setattr("sys.stdin", StringIO("n\n\nyes please\n"))
-    for _ in range(4):  # in the last pass, there is no more input
+    for _ in range(4):  # the input has only three lines
         assert (1, "Nothing was cleared.") == failed("clear", "a")
     assert locks("clear", "a", "--dry-run").endswith("Dry run: nothing was cleared.\n")
     assert lease.owned()
@@ -352,7 +352,7 @@ def test_clear_rejects_an_unknown_or_ambiguous_holder_id(raw: redis.Redis) -> No
     assert ["aaaaaaaa1"] == [holder.token[:9] for holder in status_of("s").holders]
 
 
-def test_clear_treats_a_name_as_a_glob_only_with_pattern() -> None:
+def test_clear_treats_a_name_as_a_glob_only_with_the_option_pattern() -> None:
     leases = [Lock(name).acquire() for name in ("x1", "x2", "x[1]")]
     leases += [Semaphore("api", 2, key=key).acquire() for key in ("1", "2", "3", "4")]
     eventually(lambda: listed("x[1]", "x1", "x2", *(f"api@{n}" for n in "1234")))

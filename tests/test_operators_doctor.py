@@ -1,4 +1,4 @@
-"""The findings of `manage.py locks doctor`. Each test starts a server that has the problem."""
+"""The findings of `manage.py locks doctor` on servers with and without problems."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def problems(using: str = "private") -> dict[str, str]:
 
 @pytest.fixture
 def crowd(private: Any, settings: Any) -> Iterator[redis.Redis]:
-    """A server with 150 recent names, which are more than the doctor examines."""
+    """A server with 150 recent names. The doctor examines only some of them."""
     with redis.Redis.from_url(private()) as client:
         now = client.time()[0] * 1000
         names = {f"recent:{n:03}": now + 60_000 + n for n in range(150)}
@@ -95,14 +95,15 @@ def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) 
     assert all(bool(one.remedy) == (one.level != "ok") for one in found)
 
 
-def test_doctor_rates_clock_and_round_trip_and_fails_only_for_errors(
+def test_doctor_rates_clock_and_latency_and_exits_with_1_only_for_an_error(
     crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.time
     for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
         monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
         assert level == examine()["clock"].level
-    # In each case, the doctor also warns of missing persistence, and checks only some of the names.
+    # The counts include a warning of missing persistence. One check is done only "in part", because
+    # there are too many names.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -117,7 +118,7 @@ def test_doctor_rates_clock_and_round_trip_and_fails_only_for_errors(
         assert counts in out.getvalue() and out.getvalue().endswith(" ok, 1 in part\n")
 
 
-def test_doctor_reports_uwsgi_without_threads_and_its_errors_hide_secrets(
+def test_doctor_hides_secrets_in_errors_and_reports_uwsgi_without_threads(
     private: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(node: Any) -> Any:
@@ -132,7 +133,7 @@ def test_doctor_reports_uwsgi_without_threads_and_its_errors_hide_secrets(
         assert level == examine()["uwsgi"].level
 
 
-def test_doctor_reports_full_memory_and_not_an_unreachable_server(private: Any) -> None:
+def test_full_memory_is_not_reported_as_an_unreachable_server(private: Any) -> None:
     with redis.Redis.from_url(private()) as client:
         with Lock("a", using="private"):
             eventually(lambda: listed("a", using="private"))
@@ -154,7 +155,7 @@ def test_doctor_reports_full_memory_and_not_an_unreachable_server(private: Any) 
         ("~* &* +@all -subscribe", "SUBSCRIBE", "+subscribe"),
         ("~* &* +@all -eval -evalsha", "EVAL EVALSHA", "+eval +evalsha"),
         ("~* resetchannels +@all", "PUBLISH SUBSCRIBE", "&PREFIX:*"),
-        ("~other:* &* +@all", "", "~PREFIX:*"),  # denies every command that has a key
+        ("~other:* &* +@all", "", "~PREFIX:*"),  # no access to the keys of the library
     ],
 )
 def test_doctor_lists_denied_commands_keys_and_channels(
@@ -171,7 +172,7 @@ def test_doctor_lists_denied_commands_keys_and_channels(
         assert client.dbsize() == 0
 
 
-def test_doctor_reports_a_disabled_command_and_denied_info(private: Any) -> None:
+def test_doctor_reports_a_disabled_command_and_a_denied_info_command(private: Any) -> None:
     private(rename_command=["BLPOP", '""'])
     acl = examine()["acl"]
     assert ("error", "Denied: BLPOP.") == (acl.level, acl.detail)
@@ -279,7 +280,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     crowd.zadd(index, {f"n{n}": 2 + n for n in range(40)})
     assert "30 of 40 names were checked" in examine()["permanent"].detail
     with Lock("old", timeout=math.inf, using="private"):
-        crowd.zadd(index, {"old": 1})  # what the process itself would write within a minute
+        crowd.zadd(index, {"old": 1})  # the process would write this within a minute
         assert "Permits of old stay in use until" in examine()["permanent"].detail
     crowd.delete(f"{settings.PREFIX}:names", index)
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
@@ -313,7 +314,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def in_settings(cluster: Cluster, settings: Any) -> Cluster:
-    """The Cluster as the cache alias `cluster`."""
+    """Add the Cluster to the settings, as the cache alias `cluster`. Return it."""
     settings.CACHES = {**settings.CACHES, "cluster": {**cluster.cache(), "KEY_PREFIX": "doctor"}}
     return cluster
 
@@ -333,7 +334,7 @@ def test_doctor_reports_each_check_of_a_working_cluster_once(
     assert {"clock", "acl", "version", "eviction", "persistence", "cluster", "shared"} <= set(ids)
     state = examine("cluster")["cluster"]
     assert ("Cluster: ok", "3 nodes; 0 slots without a node.") == (state.title, state.detail)
-    # Two aliases share a Cluster even if they name different nodes by different host names.
+    # The doctor knows that two aliases share a Cluster, although their URLs name different nodes.
     url = in_settings.urls[2].replace("127.0.0.1", "localhost")
     settings.CACHES = {**settings.CACHES, "again": {**in_settings.cache(), "LOCATION": url}}
     shared = examine("cluster")["shared"]
@@ -385,7 +386,7 @@ def test_doctor_prints_the_address_of_a_faulty_node(in_settings: Cluster) -> Non
 @pytest.mark.deep
 def test_doctor_reports_a_node_that_is_down_and_examines_the_others(in_settings: Cluster) -> None:
     last = in_settings.primaries[-1]
-    doctor.examine(using="cluster")  # learn the nodes while all answer
+    doctor.examine(using="cluster")  # find the nodes while all of them answer
     last.pause()
     try:
         found = doctor.examine(using="cluster")

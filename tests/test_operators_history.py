@@ -1,5 +1,5 @@
-"""The counters in Redis give the history of a name, its peaks, and a suggested limit. `manage.py
-locks history` shows them."""
+"""`manage.py locks history`: the history of a name, its peaks, and a suggested limit. All of them
+are computed from counters in Redis."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from tests.support.screens import rows
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 STATS, LEASES, INFO = (f"{settings.PREFIX}:{{h}}:{part}" for part in ("stats", "leases", "info"))
-PAIR = 2**40  # a count and a sum of ms are stored as one number: count * PAIR + ms
+PAIR = 2**40  # Redis stores a count and a sum of ms as one number: count * PAIR + ms
 ABOUT = ("name", "key", "minutes", "step_minutes")
 
 
 def recent() -> dict[str, Any]:
-    """Return the name with its counters of the last hour, from `locks status`."""
+    """Return what `locks status` shows of the name "h", with its counters of the last hour."""
     (found,) = as_json("status", "h")["names"]
     return dict(found)
 
 
 def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
-    """Write counters. `rows`: counters by minute and event. Minute 0 is 20 minutes ago, and is the
-    first minute of the history. Negative minutes are before the history. Return the number of
-    minute 0 in Redis, which is in minutes since 1970."""
+    """Write the counters of the name "h". `rows`: for each minute, the counters by event. Minute 0
+    is 20 minutes ago. Earlier minutes are negative. Return minute 0 as minutes since 1970."""
     first = int(raw.time()[0]) // 60 - 20
     fields = {f"{first + at}:{what}": n for at, row in rows.items() for what, n in row.items()}
     raw.delete(STATS)
@@ -55,7 +54,7 @@ def test_counters_have_a_row_for_each_minute_with_events(raw: redis.Redis) -> No
     assert shown["ever"] == {key: shown["recent"][key] for key in shown["ever"]}
 
 
-def test_counts_before_the_history_appear_only_in_the_field_ever(raw: redis.Redis) -> None:
+def test_status_has_the_counts_of_the_last_hour_and_of_all_time(raw: redis.Redis) -> None:
     write(raw, {18: {"w": 2 * PAIR + 3000, "r": 4 * PAIR + 10_000}, -200: {"g": 5}})
     raw.hset(STATS, mapping={"total:g": 100, "total:w": 7, "total:w:ms": 9500, "foreign": "x"})
     found = recent()
@@ -67,8 +66,10 @@ def test_counts_before_the_history_appear_only_in_the_field_ever(raw: redis.Redi
 
 
 def peaks(raw: redis.Redis, rows: dict[int, dict[str, int]], *holders: tuple[float, int]) -> Any:
-    """Write counters and current leases. Return the peaks of the minutes 0 to 9. `rows`: as in
-    `write`. `holders`: for each lease, the minute of its grant, and its permits."""
+    """Write counters and current leases of the name "h". Return its peaks in the minutes 0 to 9.
+
+    `rows`: for each minute, the counters by event. Minute 0 is 20 minutes ago. `holders`: for each
+    lease, the minute of its grant, and its number of permits."""
     raw.delete(LEASES, INFO)
     first = write(raw, rows)
     for n, (minute, permits) in enumerate(holders):
@@ -95,7 +96,7 @@ LEFT = {"r": PAIR + 180_000}
         ({-25: ONE, 1: LEFT}, [], [1, 1]),
         # One lease was granted and another released in the same minute.
         ({0: ONE, 2: {"g": 1, **LEFT, "p": 2}}, [(2.5, 1)], [1, 1, 2, 1, 1, 1, 1, 1, 1, 1]),
-        # Grants are also counted as w (by a handoff) and as s (by shadow mode).
+        # Other letters for a grant: w after a wait, and s if only shadow mode granted it.
         ({0: ONE, 1: {"w": PAIR, **LEFT, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
         ({0: {"s": 1, "p": 1}, 3: LEFT}, [], [1, 1, 1, 1]),
         # A lease that was cleared or has expired counts only in the minute of its grant.
@@ -103,7 +104,7 @@ LEFT = {"r": PAIR + 180_000}
         ({0: ONE, 2: {"c": 1}}, [], [1]),
         ({0: {**ONE, "c": 1}, 2: LEFT}, [], [1]),
         ({0: {**ONE, **LEFT}, 2: LEFT}, [], [1]),
-        # The counters were switched on after the grant, so they have only the release.
+        # The counters were switched on after the grant, so they contain only the release.
         ({1: LEFT}, [], []),
     ],
     ids=str,
@@ -156,10 +157,10 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
         ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
         # In shadow mode, which admits every request, the suggestion is the peak.
         ({**MANY, "s": 30, "p": 2}, 2, False),
-        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a peak of 1: it may be a lock
+        ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a name with a peak of 1 may be a lock
         ({**MANY, "p": 2}, None, False),  # no request waited
-        ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # the limits of shares were too low
-        ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no hold was measured
+        ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # only share_limit rejected requests
+        ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no lease was released
         ({"g": 198, "w": 2 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, 6, True),
         # Too few requests waited.
         ({"g": 199, "w": 1 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, None, False),
@@ -195,8 +196,8 @@ def test_history_shows_durations_of_a_minute_or_more_in_two_units(raw: redis.Red
 
 @pytest.fixture
 def night(raw: redis.Redis) -> int:
-    """Write counters of three minutes, as scripts do: 10, 20, and 27 hours ago. Then acquire once,
-    so that the script merges counters of old minutes. Return the current minute, since 1970."""
+    """Write counters for three minutes: 10, 20, and 27 hours ago. Acquire once, so that the script
+    adds up the counters of old minutes. Return the current minute, counted from 1970."""
     minute = int(raw.time()[0]) // 60
     fields: dict[str, Any] = {"tidied": minute - 700, f"{minute - 1600}:g": 1000}
     for ago, times in ((600, 1), (1200, 2)):

@@ -25,7 +25,7 @@ def servers() -> Iterator[list[RedisServer]]:
 
 @pytest.fixture
 def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
-    """The servers of QUORUM, all running, with their cache aliases."""
+    """Return the three servers, all running. QUORUM has their cache aliases."""
     for server in servers:
         if server.pid is None:
             server.start()
@@ -38,7 +38,7 @@ def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
 
 @pytest.fixture
 def ledger(qs: Any) -> Iterator[Any]:
-    """A lease of "ledger" on the quorum. The registries of all aliases list the name."""
+    """A lease of the lock "ledger" on the quorum. The registry of each cache lists the lock."""
     lease = Lock("ledger", using=QUORUM, raise_on_release_error=False).acquire()
     assert lease is not None
     for alias in (None, *QUORUM):
@@ -90,7 +90,7 @@ def test_clear_ends_the_lease_on_every_member(ledger: Any, using: str | None) ->
         pass
 
 
-def test_clear_fails_while_a_majority_may_hold(
+def test_clear_fails_while_a_majority_of_servers_may_have_the_lease(
     ledger: Any, qs: list[RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_a_majority() -> str:

@@ -21,20 +21,20 @@ from tests.support.operators import as_json, locks
 from tests.support.pages import get
 from tests.support.screens import by_name, rows
 
-#: Maximum number of Redis commands that `locks` and `locks doctor` may send, however many names a
-#: site has. Reads of a registry in chunks don't count.
+#: Max number of Redis commands that `locks` may send, and max number for `locks doctor`. A site may
+#: have any number of names. Commands that read a registry in chunks don't count.
 COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
 ALL = NAMES + POLICIES + 2
 BUSIEST, REJECTED, CHUNK, TROUBLE = "15000", 5, 1000, "zz-last-by-name"
-#: Number of ZREVRANGE commands that don't read a registry in chunks.
+#: Max number of ZREVRANGE commands that count toward COST. Others read a registry in chunks.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
 
 
 @pytest.fixture(scope="module")
 def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """The `raw` fixture for the whole module, because its tests change nothing."""
+    """The fixture `raw` for the whole module, because its tests share one large site."""
     clean(redis_url)
     with redis.Redis.from_url(redis_url) as client:
         yield client
@@ -43,9 +43,10 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A large site. The fixture writes names and keys directly to the registries. It also holds
-    permits. BUSIEST is a key that was last used an hour ago, so it is not among the recent keys,
-    and only statistics can find it. TROUBLE is a name with a waiter and a rejection."""
+    """Make a large site: write names and keys to the registries, and hold some permits.
+
+    BUSIEST: the key with the most permits in use and the most rejections. It was last used an hour
+    ago, so only statistics can find it. TROUBLE: a name with a waiter and a rejection."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for registry, name, count in ((REGISTRY, "invoice:", NAMES), (API, "", KEYS)):
@@ -97,7 +98,7 @@ def large(raw: redis.Redis) -> Iterator[None]:
 def test_locks_command_sends_a_bounded_number_of_redis_commands_on_a_large_site(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a slow machine, `doctor` exits with an error.
+    # On a slow machine, `doctor` would exit with an error.
     monkeypatch.setattr("sys.exit", lambda code: None)
     locks(*words.split())  # the first call may load scripts and settings
     with sent() as commands:
@@ -192,8 +193,8 @@ def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> N
 
 @pytest.fixture
 def old_policies(raw: redis.Redis) -> Iterator[None]:
-    """Let the policies be the names that were used least recently. A list needs more commands to
-    read a policy than to read another name."""
+    """Make the last use of each policy older than that of all other names. A page sends more
+    commands to read a policy than to read another name."""
     names = [f"policy-{n}@" for n in range(POLICIES)]
     before = dict(zip(names, raw.zmscore(REGISTRY, names), strict=True))
     raw.zadd(REGISTRY, {name: score - 3_600_000 for name, score in before.items()})
@@ -216,8 +217,8 @@ def old_policies(raw: redis.Redis) -> Iterator[None]:
 def test_page_sends_a_bounded_number_of_commands(
     admin_client: Client, page: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # examine the server for each list
-    get(admin_client, page)  # fill the caches, which last for half a minute
+    monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # don't cache the result of the doctor
+    get(admin_client, page)  # fill the caches
     with sent() as commands:
         get(admin_client, page)
     assert sum(commands.by_name.values()) <= limit, commands.by_name

@@ -30,7 +30,7 @@ def shown(*words: str) -> list[str]:
     return [one["display"] for one in as_json("status", "--sort", "recent", *words)["names"]]
 
 
-def test_registry_drops_old_names_and_the_oldest_above_its_maximum(
+def test_registry_drops_old_names_and_the_oldest_names_when_it_is_too_large(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "MOST_NOTED", 3)

@@ -20,7 +20,7 @@ from tests.support.operators import OTHER, act, as_json, failed, locks, status_o
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
-#: Commands that only read, with a text that their output contains.
+#: Commands that change nothing, each with a text that its output contains.
 READS = {
     "status": "nightly",
     "status nightly": "nightly: 1 of 1 in use",
@@ -53,8 +53,8 @@ def held(second: None) -> Iterator[None]:
 
 
 def doctored(words: str) -> str:
-    """Return the output of a command on the alias `other`. Ignore one error that `doctor` reports:
-    on a busy machine, the server may be slow."""
+    """Return the output of a command on the alias `other`. Replace "1 error," by "0 errors,": on a
+    busy machine, `doctor` reports that the server is slow."""
     with mock.patch("sys.exit"):
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 

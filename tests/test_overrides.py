@@ -38,7 +38,7 @@ def permanent_keys(raw: redis.Redis) -> set[str]:
 
     def found() -> tuple[set[str]] | None:
         keys = {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
-        # The housekeeping thread writes these keys, and sets their expiry shortly afterwards.
+        # The housekeeping thread sets the expiry of these keys shortly after it writes them.
         return None if any(key.endswith((":names", ":keys")) for key in keys) else (keys,)
 
     (settled,) = eventually(found)
@@ -82,7 +82,7 @@ async def test_overrides_of_another_process_apply_to_its_policy_only(
 
 
 @both
-async def test_override_of_a_key_wins_and_its_exemption_lasts_until_the_next_pause(
+async def test_override_of_a_key_wins_and_exemption_from_a_pause_ends_at_the_next_pause(
     io: Any, raw: redis.Redis
 ) -> None:
     operate("resize", "5", "--key", "vip")
@@ -142,7 +142,7 @@ def test_operator_action_admits_waiters_of_the_same_process_at_once(
 
 def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: None) -> None:
     with Child("keyed", "api", "k") as child, Child("keyed", "api", "other") as other:
-        # Each child holds a permit, and waits for the same permit in another thread.
+        # One thread of each child holds the only permit of a key. Another thread waits for it.
         assert [["waits"]] * 2 == [child.line(), other.line()]
         operate("pause")
         time.sleep(1.5)  # the processes read overrides once a second

@@ -24,7 +24,7 @@ MARKS = ("-",) * 12 + ("0 2", "1790000000000 0", "0 1")
 
 
 class Twins:
-    """Two servers that get the same calls. `limits`: True if their memory is full at times."""
+    """Two servers that get the same calls. `limits`: True if both are out of memory at times."""
 
     def __init__(self, seed: int, lua: Mapping[str, str] = {}, limits: bool = False) -> None:
         self.sides = ModelServer(lua), ModelServer(lua, compact=0)
@@ -34,7 +34,7 @@ class Twins:
 
     def run(self, one: Call) -> Any:
         self.micros += 1000 * any(expiry == self.micros // 1000 for expiry in self.expiries())
-        if self.chance.random() < 0.005:  # scripts then add up counters of old minutes
+        if self.chance.random() < 0.005:  # so that scripts add up counters of old minutes
             self.micros += self.chance.choice([7, 60]) * 60_000_000
         if not self.limits and self.chance.random() < 0.02:
             self.micros -= 5_000_000
@@ -68,14 +68,14 @@ class Twins:
         return [e for side in self.sides for rows in side.names.values() for *_, e in rows]
 
     def counted(self, side: ModelServer) -> Any:
-        """Return what must be equal on both servers, besides the replies: the messages, the
-        counters and wake lists, and the time at which the last other key of the name expires."""
+        """Return the data that must be equal on both servers: the published messages, the counters,
+        the wake lists, and the latest expiry of the other keys of the name."""
         (frozen,) = side.names.values()
         rows = [row for row in Store(frozen, self.micros).freeze() if row[0] != KEYS.declared[1]]
         beside = [row for row in rows if row[0].startswith((KEYS.stats, KEYS.wake))]
         own = [row[3] or 10**18 for row in rows if row not in beside]
-        # If the memory is full, a counter is written only after certain other writes. These differ
-        # between the states, so don't compare counters.
+        # Don't compare counters if the memory is full at times. While it is full, a script can
+        # count only after certain other writes, which differ between compact and expanded state.
         beside = [row for row in beside if not (self.limits and row[0] == KEYS.stats)]
         return side.published, beside, max(own, default=0)
 
@@ -87,8 +87,8 @@ class Twins:
 
 
 def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
-    """Return the words of all replies, and the fraction of the steps after which the name was
-    compact."""
+    """Return two values: the set of the first words of all replies, and the fraction of the steps
+    after which the name was compact."""
     words, compact = set[str](), 0.0
     for seed in seeds:
         chance = random.Random(seed)
@@ -131,7 +131,7 @@ _IDLE = "call('HSET', LEASES, '#', idle)"
     ],
     ids=["reply", "inspection", "full memory", "counter", "expiry", "clock"],
 )
-def test_equivalence_check_finds_each_defect(text: str, instead: str, found: str) -> None:
+def test_equivalence_check_finds_each_inserted_defect(text: str, instead: str, found: str) -> None:
     with pytest.raises(AssertionError, match=found):
         walk(range(40), 120, lua={text: instead}, limits=instead.startswith("redis.call"))
 
@@ -159,8 +159,8 @@ class Name(ModelServer):
         return self.run(call(verb, KEYS, token, **said))
 
     def stop(self, writes: int, verb: str, **said: Any) -> str:
-        """Run the script `verb` with the arguments `said`, and let it fail after `writes` writes.
-        Return the error of the script."""
+        """Run the script `verb` so that it fails after `writes` writes. Return its error. `said`:
+        the arguments of the script."""
         self.store = type("Stopped", (Stopping,), {"left": writes})
         self.ask(verb, **said)
         self.store = Recording
@@ -203,7 +203,7 @@ def test_interrupted_expansion_loses_nothing(state: str, verb: str, args: Any) -
         args = {"fence": fence, **args} if verb == "renew" else args
         assert "stopped" in name.stop(writes, verb, **args)
         if name.info and "#lone" not in name.info:
-            break  # the expansion is complete; the other writes of the script follow
+            break  # the script failed only after the expansion was complete
         halves += bool(name.info)
         assert shown == name.ask("inspect")
         assert ["ok"] == name.ask("operate", how="poke")

@@ -13,8 +13,8 @@ import pytest
 from tests.support.history import History, judge
 from tests.support.workload import FullAtTimes, ModelServer, Workload, call, kinds
 
-#: A run, and the names that its random clients use. A run uses one name, or all names. In the run
-#: "full memory", the server's memory is full at times.
+#: The names that the random clients use in each run: one name, or all names. In the run "full
+#: memory", the server's memory is full at times.
 NAMES = {kind.keys.display: [kind] for kind in kinds()}
 NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (
@@ -49,11 +49,11 @@ def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
     random, _ = ran(names)
     random.settle()
     keys = random.kinds[-1].keys
-    for _ in range(3):  # clearing holders grants permits to waiters, which are cleared next
+    for _ in range(3):  # each cleared holder is followed by a waiter: clear that, too
         for token in list(random.server.contents(keys, keys.info)):
             random.server.run(call("clear", keys, token))
     fields = random.server.contents(keys, keys.info)
     assert [] == [field for field in fields if field.startswith("/")], "a share has left data"
     assert {} == random.server.contents(keys, keys.parked)
-    random.pass_time(150)  # longer than TOMBSTONE_TTL and twice GRACE
+    random.pass_time(150)  # until the keys and the tombstones have expired
     assert [] == random.server.left_keys()

@@ -1,4 +1,4 @@
-"""`make lint` finds wrong names in Lua scripts, and lines that `with_functions` would misread."""
+"""`make lint` finds wrong names in Lua files, and code that breaks the rules of their layout."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_lint_describes_a_mistake_in_a_function_file(name: str, code: str, mista
     assert mistake in found
 
 
-def test_lint_exits_with_0_without_a_mistake() -> None:
+def test_lint_exits_with_0_if_no_file_has_a_mistake() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "devtools.lua_lint"], capture_output=True, text=True, check=False
     )

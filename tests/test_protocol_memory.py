@@ -37,10 +37,10 @@ def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
 
 
 @pytest.mark.promise(14)
-def test_full_memory_allows_the_rejection_of_a_caller_when_all_permits_are_in_use(x: Name) -> None:
+def test_caller_is_rejected_as_usual_when_memory_is_full_and_no_permit_is_free(x: Name) -> None:
     x.full = True
     assert "no full 2  2" == x.ask("d", "try", limit=2)
-    # If a caller has another limit than the last caller, the script stores it for operators.
+    # The limit of this caller differs from the last caller's limit. The script stores the new one.
     assert "no full 2  3" == x.ask("d", "try", permits=2, limit=3)
     assert "p 3" == x.field("#seen")
 
@@ -71,7 +71,7 @@ def test_full_memory_allows_calls_on_a_compact_name(
 
 @pytest.mark.promise(14)
 @pytest.mark.parametrize("waiters", ["", "b"])
-def test_full_memory_allows_a_release_to_be_counted(waiters: str) -> None:
+def test_release_is_counted_when_memory_is_full(waiters: str) -> None:
     x = Name(keep=5)
     x.hold("a")
     x.wait(*waiters)
@@ -82,7 +82,7 @@ def test_full_memory_allows_a_release_to_be_counted(waiters: str) -> None:
 
 
 @pytest.mark.promise(14)
-def test_full_memory_allows_a_new_holder_to_replace_an_expired_one() -> None:
+def test_new_holder_replaces_an_expired_holder_when_memory_is_full() -> None:
     x = Name(keep=5)
     x.hold("a", lease=1000)
     x.pass_time(1000)
@@ -117,7 +117,7 @@ def test_name_works_again_after_one_of_its_keys_was_evicted(x: Name, part: str, 
         x.lose(part)
     CALLS[then](x)
     assert not x.entries[-1].error
-    x.pass_time(1000)  # a lease without a record ends only by its expiry
+    x.pass_time(1000)  # let leases expire: one whose record is lost can't be released
     for token in "abcde":
         x.end(token, "undo", tombstone=1)
     assert "b" not in x.state, "a waiter without a record blocks the queue"
@@ -136,7 +136,7 @@ def test_permits_of_evicted_leases_are_free(x: Name, how: str) -> None:
 
 
 @pytest.mark.promise(3)
-def test_new_holder_without_a_record_loses_its_unclaimed_lease(x: Name) -> None:
+def test_lease_of_a_waiter_with_a_lost_record_expires(x: Name) -> None:
     x.end("a")
     x.change("info", b=None)
     x.ask("c", "again", limit=2)

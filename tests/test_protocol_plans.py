@@ -28,12 +28,12 @@ from django_redis_sync.protocol.visits import Job, visit
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
 FENCE = "1700000000000000"
-S1 = 1_700_000_000_000  # the server time in replies "wait", in ms
+S1 = 1_700_000_000_000  # the server time in a "wait" reply, in ms
 UNDONE = ("t1", "undo", 1)
 
 
 class PlanRun:
-    """Runs a plan. `step`: the last step that the plan yielded; `result`: its return value."""
+    """Runs a plan. `step`: the last step that it yielded. `result`: the value that it returned."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.step, self.result, self.ended = plan, None, None, False
@@ -48,11 +48,11 @@ class PlanRun:
         return self
 
     def answer(self, *reply: Any, sent: float, after: float = 0.0) -> PlanRun:
-        """Send the reply of a script, received `after` seconds after the request was sent."""
+        """Send a script's reply. The request was sent at `sent`, and answered `after` s later."""
         return self._go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
     def waiting(self, sent: float, delay: int = 1000, **since: Any) -> PlanRun:
-        """Send the reply "wait": ask again after `delay` ms. Its server time is `since`, or S1."""
+        """Send a "wait" reply: ask again after `delay` ms. `since`: the server time in it."""
         return self.answer("wait", str(since.get("since", S1)), delay, 0, sent=sent)
 
     def message(self, text: str | None, at: float) -> PlanRun:
@@ -65,8 +65,9 @@ class PlanRun:
         return self._go(lambda: self.plan.throw(error))
 
     def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
-        """Fail each try for the reason `why`, `every` seconds after it began. Stop at the time
-        `end`, or when the plan raises. Return the time of the last failure."""
+        """Fail each try of a step for the reason `why`. The first try begins at the time `at`. A
+        try lasts `every` seconds. Stop at the time `end`, or when the plan raises Failure. Return
+        the time of the last failure."""
         while at < end:
             if isinstance(self.step, Sleep):
                 assert self.step.seconds <= 1
@@ -97,7 +98,7 @@ RUNS: list[PlanRun] = []
 
 @pytest.fixture(autouse=True)
 def _end_unfinished_plans() -> Iterator[None]:
-    """Interrupt each unfinished plan, and then the undo that the plan yields."""
+    """Interrupt each plan that is not finished. If a plan then yields an undo, interrupt that."""
     yield
     for run in RUNS:
         for _ in range(2):
@@ -108,7 +109,7 @@ def _end_unfinished_plans() -> Iterator[None]:
 
 
 class Client:
-    """Makes requests with the tokens t1, t2, … and collects undos that plans leave for later."""
+    """Makes requests with the tokens t1, t2, …. `deferred`: the undo steps to run later."""
 
     def __init__(self) -> None:
         self.deferred: list[Run] = []
@@ -124,7 +125,7 @@ class Client:
         return PlanRun(plans.acquire(self.ask(**changes), start))
 
     def waiting(self, sent: float = 100.0, delay: int = 1000, **changes: Any) -> PlanRun:
-        """Start an acquire whose reply is "wait", at server time S1."""
+        """Start an acquire. The server replies "wait" at the server time S1."""
         return self.acquire(sent, **changes).waiting(sent, delay)
 
     @property
@@ -190,14 +191,14 @@ def test_fast_path_sends_the_first_step_and_reads_its_reply_like_the_plan(
 
 
 @pytest.mark.promise(8)
-def test_client_counts_the_lease_from_the_time_at_which_it_sent_the_request(client: Client) -> None:
+def test_lease_counts_from_the_time_at_which_the_client_sent_the_request(client: Client) -> None:
     run = client.acquire(99.0)
     assert run.asks(verb="acquire", token="t1", lease="10000", how="wait", permits="1", limit="3")
     assert KEYS.declared == run.step.keys
     given = run.answer("ok", FENCE, "10000", sent=100, after=4).result
     assert ("t1", int(FENCE), False, 0.0) == (given.token, given.fence, *given[6:9:2])
-    # The server counts whole ms, so its lease may end almost 1 ms early. The grant has the whole
-    # requested duration, so no renewal has to follow.
+    # The server counts whole ms, so the lease may end almost 1 ms early. `until` equals `ends`: the
+    # server granted the whole requested duration, so no renewal is necessary.
     assert 109.9985 <= given.until == given.ends <= 109.9991
     assert [] == client.deferred
 
@@ -212,13 +213,13 @@ def test_acquire_is_repeated_with_the_same_token_when_its_reply_is_lost(client: 
     run.fail("unanswered", 101)
     assert first.argv == run.step.argv
     given = run.answer("ok", FENCE, "8500", sent=101.5).result
-    # The remaining time in the reply counts from the request that was answered.
     assert ("t1", True) == (given.token, given.unanswered)
+    # The reply says that 8.5 s are left, counted from the second request at 101.5 s.
     assert ends_at(110, given)
 
 
 @pytest.mark.promise(13)
-def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
+def test_retries_back_off_and_end_when_the_budget_is_spent(client: Client) -> None:
     run, now, seen = client.acquire(budget=3.0, attempt=1.0), 100.0, []
     with pytest.raises(Failure) as caught:
         while True:
@@ -256,10 +257,11 @@ def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
-def test_cause_of_a_failure_is_from_the_last_try_that_had_its_full_time(
+def test_failure_has_the_cause_of_the_last_try_that_had_its_full_time(
     client: Client, since: float, cause: str
 ) -> None:
-    """Each try may take 1 s, within a budget of 3 s. A last try with less time sets no cause."""
+    """A try may take 1 s, and all tries together 3 s. If the last try has less than 1 s, its
+    timeout does not become the cause of the failure."""
     run = client.acquire().fail("busy", since)
     while run.step.timeout == 1:
         run.fail("unanswered", since := since + 1)
@@ -296,7 +298,7 @@ def test_rejecting_reply_becomes_a_rejection(
 
 
 @pytest.mark.parametrize("times", [2, 30])
-def test_reply_more_repeats_the_acquire_at_once_until_its_budget_ends(
+def test_acquire_is_repeated_after_the_reply_more_until_its_budget_is_spent(
     client: Client, times: int
 ) -> None:
     run = client.acquire(wait=False, budget=3.0)
@@ -312,7 +314,7 @@ def test_reply_more_repeats_the_acquire_at_once_until_its_budget_ends(
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
 def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
-    """The unanswered request may still arrive. After "gone", the client uses a new token."""
+    """The first request may still arrive. After a "gone" reply, the client uses a new token."""
     run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     run.answer("gone", sent=101)
@@ -323,7 +325,7 @@ def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, rep
 
 
 @pytest.mark.parametrize("word", [*reasons.REASONS, "asleep {now}"])
-def test_rejection_has_a_sentence_for_known_and_unknown_reasons(word: str) -> None:
+def test_rejection_has_a_message_for_known_and_unknown_reasons(word: str) -> None:
     rejection = Rejection(word, detail="3")
     assert word == rejection.why.word
     assert str(rejection) and ("{" in word) == ("{" in str(rejection))
@@ -349,17 +351,17 @@ def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: C
 @pytest.mark.parametrize(
     ("asked", "granted", "lease", "at", "until"),
     [
-        # Local expiry: time of the last "wait" request + (server time of the grant - S1) + lease.
+        # until = 100 s (the time of the request) + server time from S1 to the grant + lease
         ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
         ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
-        ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the pop
-        # A message on a channel may be lost, so the server ends a lease that is not confirmed.
+        ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the message came
+        # A message on a channel may be lost. So the lease lasts only for CLAIM until a renewal.
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
     ],
 )
-def test_local_expiry_of_a_handoff_counts_from_its_server_time(
+def test_local_expiry_of_a_handoff_counts_from_the_server_time_of_its_grant(
     client: Client, asked: Any, granted: int, lease: int, at: float, until: float | None
 ) -> None:
     run = client.waiting(sent=100, **asked).message(f"{FENCE} {S1 + granted} {lease}", at)
@@ -387,7 +389,7 @@ def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> 
 
 
 @pytest.mark.parametrize("allowed", [None, False])
-def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
+def test_callback_is_called_when_a_wait_begins_and_when_it_ends(
     client: Client, allowed: bool | None
 ) -> None:
     calls: list[tuple[str, bool]] = []
@@ -407,13 +409,13 @@ def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(
 @pytest.mark.parametrize(
     ("options", "why", "every", "least", "most"),
     [
-        # A waiter keeps its place in an outage that is shorter than RIDE_OUT.
+        # In an outage that is shorter than RIDE_OUT, a waiter keeps its position in the queue.
         ({}, "unreachable", 0.1, plans.RIDE_OUT - 2, plans.RIDE_OUT + 1),
         ({"give_up_at": 101}, "unanswered", 0.2, 1.5, 2.5),
     ],
     ids=["heartbeat", "giveup"],
 )
-def test_wait_fails_in_a_long_outage_and_defers_its_undo(
+def test_wait_fails_in_a_long_outage_and_leaves_its_undo_for_later(
     client: Client, options: Any, why: str, every: float, least: float, most: float
 ) -> None:
     run = client.waiting(**options).message(None, 101)
@@ -426,7 +428,7 @@ def test_wait_fails_in_a_long_outage_and_defers_its_undo(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["answered", "reply lost"])
-def test_giveup_keeps_permits_that_were_granted_meanwhile(client: Client, lost: bool) -> None:
+def test_waiter_that_gives_up_keeps_a_lease_granted_meanwhile(client: Client, lost: bool) -> None:
     run = client.waiting(give_up_at=101).message(None, 101)
     if lost:
         run.fail("unanswered", 101.5)
@@ -462,8 +464,8 @@ def test_interrupted_acquire_is_undone_with_a_tombstone(
     assert all(step.keys == KEYS.declared for step in client.deferred)
 
 
-def test_closed_plan_defers_its_undo(client: Client) -> None:
-    """When an event loop is closed, its coroutines and their plans are closed."""
+def test_plan_that_is_closed_leaves_its_undo_for_later(client: Client) -> None:
+    """When an event loop ends, it closes its coroutines. This also closes their plans."""
     client.waiting().plan.close()
     assert [UNDONE] == client.undone
 
@@ -528,7 +530,7 @@ def test_release_returns_whether_the_lease_was_still_held(
         assert first.argv == run.step.argv
     run.answer(word, sent=105)
     if unanswered and word == "lost":
-        # An acquire request that arrived late may hold the permit under another fence.
+        # A late copy of the acquire may have got another lease, with another fence. Undo it.
         assert run.asks(how="undo", tombstone=1)
         run.answer("ok", sent=105)
     assert expected is run.result
@@ -536,7 +538,7 @@ def test_release_returns_whether_the_lease_was_still_held(
 
 
 @pytest.mark.parametrize("word", ["ok", "lost"])
-def test_share_and_confirm_return_whether_the_lease_is_held(word: str) -> None:
+def test_plans_share_and_confirm_return_true_if_the_lease_is_held(word: str) -> None:
     sharing = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
     assert sharing.asks(verb="release", token="t1", fence=int(FENCE), how="share", tombstone=0)
     confirming = PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))
@@ -546,7 +548,7 @@ def test_share_and_confirm_return_whether_the_lease_is_held(word: str) -> None:
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_of_a_renewal_counts_from_its_request() -> None:
+def test_local_expiry_after_a_renewal_counts_from_the_time_of_its_request() -> None:
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
     assert plans.number_of(run.step) == 7
@@ -559,7 +561,7 @@ def test_local_expiry_of_a_renewal_counts_from_its_request() -> None:
 
 
 def sent(plan: Plan, *answers: list[Any]) -> list[dict[str, Any]]:
-    """Return the arguments of each script that a plan runs, named as in the headers."""
+    """Return the arguments of each script that a plan runs. `answers`: the replies for the plan."""
     run = PlanRun(plan)
     steps = [run.args]
     for reply in answers:
@@ -611,7 +613,7 @@ def test_plans_send_arguments_in_the_order_of_the_header(
         assert [expected] == sent(plan)
 
 
-# Budgets, and replies of a later version
+# Time budgets, and replies that have new fields in a later version
 
 
 @pytest.mark.promise(13)

@@ -1,4 +1,4 @@
-"""Each script, and the comment at its top that lists its arguments and replies (the header).
+"""The scripts, and their headers: the comments at their top that list arguments and replies.
 
 The scripts run on the Redis in Python of `tests/model`. Its clock moves only when a test moves it.
 `test_model` compares this Redis with a real server. `test_protocol_history` checks random calls.
@@ -23,7 +23,7 @@ C = scripts.CONSTANTS
 
 
 class Name(ModelServer):
-    """A name on the Redis in Python, and the scripts that act on the name. Replies are texts."""
+    """A name on the Redis in Python. The methods run scripts on the name, and return replies."""
 
     def __init__(self, keep: int = 0, **said: Any) -> None:
         super().__init__(**said)
@@ -59,8 +59,8 @@ class Name(ModelServer):
         assert ["ok"] == self.do("operate", how=how, value=value, **said)
 
     def hand_off(self, *waiters: str, **said: Any) -> None:
-        """Let `a` hold and others wait. Then release `a`, so that the script hands off to the first
-        waiter."""
+        """Let `a` get a lease, and let `waiters` wait. Then release `a`, so that the script grants
+        the permit to the first waiter. `said`: arguments of all acquires."""
         self.hold("a", **said)
         self.wait(*waiters, **said)
         self.end("a")
@@ -83,7 +83,7 @@ class Name(ModelServer):
 
     @property
     def state(self) -> str:
-        """The holders, and the waiters in their order: "a | b c"."""
+        """The holders, and the waiters in the order of the queue, for example "a | b c"."""
         queue = sorted(self.contents(self.keys, self.keys.queue).items(), key=lambda row: row[1])
         holders = sorted(self.leases(self.keys))
         return f"{' '.join(holders)} | {' '.join(token for token, _ in queue)}".strip()
@@ -113,8 +113,8 @@ class Name(ModelServer):
         }
 
     def change(self, part: str, **fields: Any) -> None:
-        """Set fields (or scores) of a key without a script. The value None removes a field. In the
-        name of a field, `_` stands for "#"."""
+        """Set fields of a hash, or scores of a sorted set, without a script. If a value is None,
+        remove the field. The first `_` in the name of a field stands for "#"."""
         key = getattr(self.keys, part)
         ((base, rows),) = self.names.items()
         kinds = {name: (kind, expiry) for name, kind, _, expiry in rows}
@@ -162,7 +162,7 @@ def test_fences_grow_when_the_keys_were_lost(x: Name) -> None:
 
 
 @pytest.mark.promise(9)
-def test_fences_grow_across_a_flush_within_one_transaction(raw: redis.Redis) -> None:
+def test_fences_grow_when_a_transaction_deletes_all_data_between_acquires(raw: redis.Redis) -> None:
     keys, source = keys_of(settings.PREFIX, "x"), scripts.script("acquire").source
     asks = [call("acquire", keys, token, how="try", limit=9) for token in "ab"]
     with raw.pipeline(transaction=True) as both:
@@ -173,7 +173,7 @@ def test_fences_grow_across_a_flush_within_one_transaction(raw: redis.Redis) -> 
     assert int(words(first)[1]) < int(words(second)[1]), "the same fence was granted twice"
 
 
-def test_acquire_stores_the_limit_of_a_conflicting_caller(x: Name) -> None:
+def test_acquire_stores_both_limits_if_two_callers_use_different_limits(x: Name) -> None:
     x.hold("a", limit=3)
     x.hold("b", limit=5)
     assert ("p 5", f"{x.now} p 3") == (x.field("#seen"), x.field("#clash"))
@@ -208,14 +208,14 @@ def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool) -> 
     else:
         x.hold("a", lease=60_000)
     x.wait("b", max_waiters=1, channel="loop")
-    x.pass_time(C["ALIVE"])  # the event loop counts as dead sooner than its waiter
+    x.pass_time(C["ALIVE"])  # an event loop counts as dead sooner than a waiter
     x.wait("c", max_waiters=1)
     assert ("| c" if paused else "a | c") == x.state
 
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize(("age", "reply"), [(0, "ok"), (C["HEARTBEAT"], "no"), (-60_000, "no")])
-def test_unfair_caller_overtakes_only_a_first_waiter_that_is_new(
+def test_unfair_caller_overtakes_the_first_waiter_only_while_that_waiter_is_new(
     x: Name, age: int, reply: str
 ) -> None:
     x.hold("a", limit=2, lease=60_000)
@@ -240,7 +240,7 @@ def test_one_script_removes_a_bounded_number_of_expired_leases(x: Name) -> None:
 
 
 @pytest.mark.promise(4)
-def test_dead_waiters_are_removed_in_bulk_up_to_a_bound(x: Name) -> None:
+def test_one_script_removes_a_bounded_number_of_dead_waiters(x: Name) -> None:
     x.hold("a", lease=600_000)
     x.wait("dead")
     dead = {f"dead{n}": n for n in range(3 * C["CHUNK"])}
@@ -259,7 +259,7 @@ def test_dead_waiters_are_removed_in_bulk_up_to_a_bound(x: Name) -> None:
 # When waiters ask again
 
 
-def test_one_waiter_asks_again_at_the_end_of_each_lease(x: Name) -> None:
+def test_nth_waiter_asks_again_when_the_nth_lease_ends(x: Name) -> None:
     x.hold("a", limit=2, lease=700)
     x.hold("b", limit=2, lease=950)
     delays = [x.ask(f"w{n}", limit=2).split(" ")[2] for n in range(4)]
@@ -276,7 +276,7 @@ def test_waiters_far_back_in_the_queue_ask_less_often(x: Name) -> None:
 
 
 @pytest.mark.promise(11)
-def test_first_waiter_asks_again_at_the_claim_deadline_of_the_new_holder(x: Name) -> None:
+def test_first_waiter_asks_again_when_the_new_holder_has_not_claimed_its_lease(x: Name) -> None:
     x.hand_off("b", "c", lease=60_000)
     x.pass_time(C["CLAIM"] - 300)
     assert f"wait {x.now} 301 0" == x.ask("c", "again")
@@ -286,14 +286,14 @@ def test_first_waiter_asks_again_at_the_claim_deadline_of_the_new_holder(x: Name
 
 
 @pytest.mark.promise(4)
-def test_waiter_asks_again_when_the_event_loop_ahead_counts_as_dead(x: Name) -> None:
+def test_waiter_asks_again_when_the_loop_of_earlier_waiters_counts_as_dead(x: Name) -> None:
     x.hold("a", lease=600_000)
     x.wait(*(f"b{n}" for n in range(300)), channel="loop")
     x.wait("live")
     x.pass_time(500)
     again = f"wait {x.now} {C['ALIVE'] - 500 + 1 + 300 % 64} 300"
     assert again == x.ask("live", "again")
-    # A waiter of the same event loop waits longer, because it is dead if the first waiter is dead.
+    # A waiter of the same event loop asks later. If the loop is dead, then so is this waiter.
     x.wait("b300", channel="loop")
     assert "3000" == x.ask("b300", "again", channel="loop").split(" ")[2]
     x.pass_time(C["ALIVE"])
@@ -335,13 +335,13 @@ def test_former_holder_cannot_release_permits_that_min_hold_retains(x: Name) -> 
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("how", ["undo", "expiry", "release", "unclaimed", "giveup"])
-def test_removal_deletes_all_data_of_a_token(x: Name, how: str) -> None:
+def test_end_of_a_token_deletes_all_its_data(x: Name, how: str) -> None:
     x.hand_off("b", "c", lease=2000)
     assert {"info", "leases", "waiters", "wake"} == x.traces("b")
     if how in ("expiry", "unclaimed"):
         x.pass_time(2000)
         x.ask("c", "again")
-    elif how == "giveup":  # the token was granted a lease, and claims it
+    elif how == "giveup":  # `b` got a lease from the handoff, and claims it
         assert f"ok {x.fences['b']} 2000" == x.end("b", "giveup")
         assert {"info", "leases"} == x.traces("b")
         x.end("b")
@@ -372,7 +372,7 @@ def test_only_the_first_of_two_processes_adopts_a_lease(compact: int) -> None:
     )
 
 
-# Overrides of a policy, which callers send with their calls for a key of the policy
+# Overrides of a policy: callers send them with each call for a key of the policy
 
 
 @pytest.mark.parametrize("frees", ["release", "clear", "operate"])
@@ -434,7 +434,7 @@ def went_back(x: Name, hour: int = 3_600_000) -> None:
 
 @pytest.mark.promise(3, 4)
 @pytest.mark.parametrize("retained", [0, 4000], ids=["held", "retained by min_hold"])
-def test_ends_and_deadlines_are_shortened_when_the_clock_went_back(x: Name, retained: int) -> None:
+def test_leases_and_deadlines_shorten_when_the_clock_went_back(x: Name, retained: int) -> None:
     x.hold("a", lease=4000, limit=2)
     x.hold("ever", limit=2)
     x.renew("ever", ms="inf")
@@ -449,7 +449,7 @@ def test_ends_and_deadlines_are_shortened_when_the_clock_went_back(x: Name, reta
     assert ["b", "c"] == x.state.split(" ")[-2:], "the order of the waiters has changed"
 
 
-def test_end_within_the_lease_duration_stays_when_the_clock_went_back(x: Name) -> None:
+def test_lease_end_is_not_changed_if_it_is_at_most_the_lease_duration_away(x: Name) -> None:
     x.hold("a", "b", lease=60_000, limit=2)
     x.wait("c", limit=2)
     x.pass_time(1000)
@@ -473,7 +473,7 @@ def test_inspect_returns_the_state_and_changes_nothing(x: Name) -> None:
     x.operate("pause")
     before = x.names.copy()
     now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = x.do("inspect")
-    # Only `a` has permits (2 of 3), because `over` has expired. Its lease is still stored.
+    # Redis still stores the lease of `over`, but it has expired. So only 2 of 3 permits are in use.
     assert (str(x.now), x.fences["over"], "", str(x.now)) == (now, last, limit, paused)
     assert ("p 3", "2", 1, 2) == (seen, used, holding, waiting)
     assert ["a", str(x.now + 8000), x.field("a")] == holders
@@ -539,7 +539,7 @@ def test_foreign_value_does_not_expire(x: Name, part: str) -> None:
 
 
 def listed(verb: str) -> set[str]:
-    """Return the first word of each reply in the header of a script."""
+    """Return the first word of each reply that the header of a script lists."""
     returns = re.search(r"^-- Returns (.*)\n((?:--   .*\n)*)", scripts.read(verb), re.M)
     assert returns is not None, verb
     return set(re.findall(r"^--   (\w+)", returns[2], re.M)) or {returns[1]}
@@ -568,7 +568,7 @@ def test_scripts_declare_the_keys_that_clients_send() -> None:
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
     assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
-    # The client sends the key of the sums where the header of the script says "stats".
+    # The third key ends in "sums", but the script calls it "stats".
     assert ["shares", "sketch", "sums"] == parts
     assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
 

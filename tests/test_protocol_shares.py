@@ -1,7 +1,7 @@
-"""Shares in the scripts: reasons, the common share, lost keys, full memory, and constant cost.
+"""Shares in the scripts: rejections, requests without a share, lost keys, full memory, and cost.
 
-`test_protocol_history` checks with random calls that both limits hold, that shares take turns, and
-that no permit stays idle.
+`test_protocol_history` checks with random calls that `limit` and `share_limit` hold, that shares
+take turns, and that no permit stays free while a waiter may have it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ LEASE = {"lease": 60_000}
 
 
 class Shared(Name):
-    """A name with shares. The tokens t1, t2, … are in the order of the requests."""
+    """A name with shares. Each request gets a new token: t1, t2, …"""
 
     def __init__(self, limit: int) -> None:
         super().__init__(keep=5)
         self.limit, self.shares = limit, list[dict[str, Any]]()
 
     def request(self, share: str, bound: int, how: str = "wait", **said: Any) -> str:
-        """Send the request of a new caller in `share`, in the mode `how`. `bound`: share_limit."""
+        """Acquire with a new token. `bound`: the share_limit. `how`: "wait", "try", or "shadow"."""
         self.shares.append({"share": share, "share_limit": bound, "limit": self.limit})
         self.pass_time(0.01)
         return self.ask(f"t{len(self.shares)}", how, **LEASE, **self.shares[-1], **said)
 
     @property
     def places(self) -> str:
-        """The waiters in the queue and, after a slash, the parked waiters."""
+        """The waiters in the queue and, after a slash, the parked waiters. A waiter is parked if
+        its share is full, or if another waiter of its share is in the queue."""
         parked = sorted(self.contents(self.keys, self.keys.parked))
         return (
             f"{self.state.partition('|')[2]} / {' '.join(m.split(' ')[2] for m in parked)}".strip()
@@ -40,7 +41,7 @@ class Shared(Name):
 
 @pytest.fixture
 def x() -> Shared:
-    """A name that t1 and t2 hold. t5 is in the queue; t3, t4, and t6 are parked."""
+    """A name with two holders: t1 and t2. t5 is in the queue, and t3, t4, and t6 are parked."""
     x = Shared(2)
     for share in "abaabb":
         x.request(share, 1 if share == "a" else 2)
@@ -100,7 +101,7 @@ def test_wait_of_a_parked_waiter_is_counted_from_its_arrival() -> None:
 
 @pytest.mark.promise(4, 32)
 @pytest.mark.parametrize("part", ["queue", "parked", "leases", "info"])
-def test_waiters_that_ask_again_repair_a_lost_key(x: Shared, part: str) -> None:
+def test_lost_key_is_repaired_when_waiters_ask_again(x: Shared, part: str) -> None:
     x.lose(part)
     waiting, granted = {f"t{n}": x.shares[n - 1] for n in range(3, 7)}, set[str]()
     for turn in range(150):
@@ -124,7 +125,7 @@ def test_waiters_that_ask_again_repair_a_lost_key(x: Shared, part: str) -> None:
 
 
 @pytest.mark.promise(14)
-def test_heartbeat_repairs_a_share_when_memory_is_full(x: Shared) -> None:
+def test_heartbeat_after_a_lost_queue_is_answered_when_memory_is_full(x: Shared) -> None:
     assert ("ok", "ok") == (x.end("t1"), x.end("t2"))
     assert "t3 t5 | t6 / t4" == x.state.partition("|")[0] + "| " + x.places
     x.lose("queue")
@@ -136,9 +137,9 @@ def test_heartbeat_repairs_a_share_when_memory_is_full(x: Shared) -> None:
 
 
 def crowded(waiters: int, shares: int) -> Shared:
-    """Return a name with `shares` shares and `waiters` parked waiters. Each share holds one permit,
-    its limit. The waiters are stored without a script, because scripts are slow on the model's
-    Redis."""
+    """Return a name with `shares` shares and `waiters` parked waiters. Each share is full: its
+    only permit is in use. The function stores the waiters itself, because scripts are slow on the
+    model's Redis."""
     x = Shared(shares)
     for number in range(shares):
         x.request(f"s{number}", 1)

@@ -9,7 +9,7 @@ import pytest
 from tests.test_protocol_scripts import C, Name
 
 PAIR = C["PAIR"]
-#: Minutes of history in these tests.
+#: Minutes for which scripts keep a history in these tests.
 KEEP = 5
 
 
@@ -26,8 +26,8 @@ class Counted(Name):
         return {what: n for what, n in own.items() if what != "p"}
 
     def count_before(self, what: str, value: int, *ago: int, tidied: int = 3) -> None:
-        """Set the counter of the event `what` to `value` for each of the minutes `ago` before now.
-        A script last added old minutes to the totals `tidied` minutes ago."""
+        """Set the counter of the event `what` to `value` for the minutes that were `ago` minutes
+        ago. A script last added old minutes to the totals `tidied` minutes ago."""
         if not self.stats:
             self.hold("other")
             self.end("other")
@@ -41,7 +41,7 @@ def x() -> Counted:
     return Counted(keep=KEEP)
 
 
-def test_statistics_are_stored_only_while_the_history_is_on_and_expire(x: Counted) -> None:
+def test_statistics_expire_and_are_stored_only_if_a_history_is_kept(x: Counted) -> None:
     x.hold("a")
     ((_, _, _, expiry),) = [row for row in x.names["t:{x}:"] if row[0] == x.keys.stats]
     assert (KEEP + 2) * 60_000 == expiry - x.now
@@ -56,7 +56,7 @@ def test_statistics_are_stored_only_while_the_history_is_on_and_expire(x: Counte
 
 @pytest.mark.parametrize("what", "gwrntcslbvdxp")
 @pytest.mark.parametrize("tidied", [1, 3], ids=["in constant use", "after a pause"])
-def test_counter_is_added_to_the_totals_when_older_than_the_history(
+def test_counter_is_added_to_the_totals_when_its_minute_is_too_old(
     x: Counted, what: str, tidied: int
 ) -> None:
     value = 2 * PAIR + 3500 if what in "wr" else 7
@@ -190,7 +190,7 @@ def test_peak_is_the_highest_use_of_the_minute(compact: int) -> None:
     x.end("a")
     x.end("b")
     assert "7" == x.stats[f"{x.minute}:p"]
-    x.lose("info")  # the other keys of an idle name have expired
+    x.lose("info")  # as if the name was idle until its keys expired
     x.lose("leases")
     x.hold("a", limit=9)
     assert "7" == x.stats[f"{x.minute}:p"]

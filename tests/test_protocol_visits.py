@@ -1,4 +1,5 @@
-"""The script `visit`: a job keeps its place in the queue while it is away."""
+"""The script `visit`: a job asks for a permit. If it has to come back later, the job is "away", and
+keeps its position in the queue."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ pytestmark = pytest.mark.promise(33)
 
 
 class Visited(Name):
-    """A name. Jobs request its permits by the script `visit`. `place`: the ID of a job, here a
-    letter. `nth`: how many times the job was sent again."""
+    """A name whose permits jobs request with the script `visit`. `place`: the ID of a job, here a
+    letter. `nth`: how many times the task queue has sent the job again."""
 
     turn = 0
 
@@ -23,7 +24,7 @@ class Visited(Name):
         return self.ask(token or f"{place}-{self.turn}", verb="visit", place=place, nth=nth, **said)
 
     def away(self, *places: str, **said: Any) -> None:
-        """Let each job visit once, and check that the reply is "later"."""
+        """Run `visit` for each job, and check that the reply is "later". The jobs are then away."""
         for place in places:
             assert "later" == self.visit(place, **said)[:5]
 
@@ -31,8 +32,8 @@ class Visited(Name):
         return self.keys.leases.removesuffix("leases") + part
 
     def members(self, part: str) -> str:
-        """Return the members of a sorted set in the order of their scores. A score is the ticket of
-        a job, or the time when it is due."""
+        """Return the members of a sorted set of the name, in the order of their scores. `part`: the
+        last part of the key."""
         rows = sorted(self.contents(self.keys, self.key(part)).items(), key=lambda row: row[1])
         return " ".join(member for member, _ in rows)
 
@@ -52,7 +53,7 @@ def test_release_after_a_visit_leaves_no_data_of_the_job(x: Visited) -> None:
     assert ("|", "", "", "") == (x.state, x.members("due"), x.members("places"), x.field("a"))
 
 
-def test_job_keeps_its_place_while_it_is_away(x: Visited) -> None:
+def test_job_keeps_its_position_in_the_queue_while_it_is_away(x: Visited) -> None:
     x.hold("h")
     x.away("a", "b", "c")
     x.end("h")
@@ -93,7 +94,7 @@ def test_copy_of_a_job_gets_a_permit_when_the_lease_of_the_job_has_expired(x: Vi
     x.pass_time(1)
     assert "ok" == x.visit("a", token="u")[:2]
     assert "u |" == x.state
-    # The first run, with token t, ends only now. The job's record has the token of the second run.
+    # The first run of the job (token t) ends only now. The second run (token u) must continue.
     x.end("t", place="a")
     assert "later" == x.visit("a")[:5]
 
@@ -112,7 +113,7 @@ def test_copy_of_a_delivery_is_dropped_only_after_the_next_delivery_arrived(x: V
     assert "drop copy" == x.visit("a", 2), "the job had a copy, but its record is gone"
 
 
-def test_copy_of_a_delivery_counts_as_the_job_when_the_next_delivery_is_overdue(x: Visited) -> None:
+def test_copy_of_a_delivery_replaces_the_next_delivery_when_that_is_overdue(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     x.pass_time(delay + C["TURN"] - 1)
@@ -131,7 +132,7 @@ def test_waiters_are_served_before_jobs_that_are_away(x: Visited) -> None:
 
 
 @pytest.mark.promise(2)
-def test_job_does_not_overtake_a_waiter_for_several_permits(x: Visited) -> None:
+def test_job_does_not_overtake_a_waiter_that_needs_several_permits(x: Visited) -> None:
     x.hold("h", limit=2)
     x.wait("w", limit=2, permits=2)
     x.pass_time(1)
@@ -140,14 +141,14 @@ def test_job_does_not_overtake_a_waiter_for_several_permits(x: Visited) -> None:
 
 
 def starve(x: Visited, place: str) -> int:
-    """Let a job visit STARVED times without getting a permit. From then on, a permit is reserved
-    for it. Return the `nth` of its next visit."""
+    """Run `visit` STARVED times for a job that gets no permit. After that, a permit is reserved
+    for the job. Return the `nth` of its next visit."""
     for nth in range(C["STARVED"]):
         assert "later" == x.visit(place, nth)[:5]
     return C["STARVED"]
 
 
-def test_permit_is_reserved_for_a_job_after_too_many_vain_visits(x: Visited) -> None:
+def test_permit_is_reserved_for_a_job_after_several_visits_without_a_permit(x: Visited) -> None:
     x.hold("h")
     nth = starve(x, "a")
     x.end("h")
@@ -158,7 +159,7 @@ def test_permit_is_reserved_for_a_job_after_too_many_vain_visits(x: Visited) -> 
     assert "ok" == x.visit("a", nth)[:2]
 
 
-def test_job_that_does_not_come_back_delays_others_for_one_turn(x: Visited) -> None:
+def test_permit_is_reserved_for_an_absent_job_only_for_a_short_time(x: Visited) -> None:
     x.hold("h")
     starve(x, "a")
     x.away("b", "c")
@@ -168,13 +169,13 @@ def test_job_that_does_not_come_back_delays_others_for_one_turn(x: Visited) -> N
         x.pass_time(int(reply.split(" ")[2]))
         reply = x.ask("w", "again")
     assert C["TURN"] <= x.now - began <= C["TURN"] + C["HEARTBEAT"]
-    # After an absent job, no permit is reserved for other jobs for a while.
+    # The job `a` did not come for its permit. For a while, no permit is reserved for other jobs.
     x.away("d")
     starve(x, "e")
     assert "ok" == x.ask("v", "try", limit=2)[:2]
 
 
-def test_overdue_job_loses_its_place(x: Visited) -> None:
+def test_overdue_job_loses_its_position_in_the_queue(x: Visited) -> None:
     x.hold("h", lease=600_000)
     x.away("a")
     x.pass_time(C["PLACE_LIFE"])
@@ -185,14 +186,14 @@ def test_overdue_job_loses_its_place(x: Visited) -> None:
     assert ("b c", "", 1) == (x.members("places"), x.field("a"), x.counted("x"))
 
 
-def test_record_of_a_running_job_outlives_place_life(x: Visited) -> None:
+def test_record_of_a_job_is_kept_while_the_job_runs(x: Visited) -> None:
     x.visit("a", token="t", lease=600_000, limit=2)
     x.pass_time(C["PLACE_LIFE"] + 1)
     x.visit("b", limit=2)
     assert "-1" == x.visit("a", limit=2).split(" ")[4]
 
 
-def test_places_keep_their_order_after_a_flush(x: Visited) -> None:
+def test_jobs_keep_their_order_when_all_data_was_lost(x: Visited) -> None:
     x.hold("h")
     tickets = {place: x.visit(place).split(" ")[3] for place in "abc"}
     x.names.clear()
@@ -221,7 +222,7 @@ def test_jobs_are_postponed_while_the_name_is_paused(x: Visited) -> None:
     assert "ok" == x.visit("a", 5)[:2]
 
 
-def test_job_returns_when_a_pause_with_an_end_has_ended(x: Visited) -> None:
+def test_job_comes_back_when_the_duration_of_a_pause_has_passed(x: Visited) -> None:
     x.operate("pause", f"{x.now} {x.now + 20_000}")
     x.change("info", _hold="50000")
     assert f"later 20001 1 {x.micros} 0" == x.visit("a")
@@ -234,7 +235,7 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
     x.end("t", place="a")
     replies = [x.visit(place).split(" ")[1] for place in "bcd"]
     assert ["1800", "3600", "5400"] == replies
-    x.pass_time(300_000)  # no permit was granted for long
+    x.pass_time(300_000)  # the last grant is then long ago
     assert str(C["LATEST"]) == x.visit("b", 1).split(" ")[1]
 
 
@@ -252,7 +253,7 @@ def test_name_with_jobs_that_are_away_is_not_compact(x: Visited) -> None:
 
 
 @pytest.mark.promise(12)
-def test_keys_of_places_outlive_the_places(x: Visited) -> None:
+def test_keys_expire_after_the_last_job_has_lost_its_position(x: Visited) -> None:
     def ends() -> set[Any]:
         own = [row for row in x.names["t:{x}:"] if row[0] in map(x.key, ("places", "due", "info"))]
         return {expiry and expiry - x.now for *_, expiry in own}
@@ -297,14 +298,14 @@ def test_job_of_a_free_share_does_not_wait_for_jobs_of_a_full_share(x: Visited) 
     assert "ok" == x.visit("b", share="b", **both)[:2]
 
 
-def test_rank_of_a_job_counts_the_turns_of_shares(x: Visited) -> None:
+def test_rank_of_a_job_considers_that_shares_take_turns(x: Visited) -> None:
     x.hold("h")
     places = ("a1", "a2", "b1", "b2", "b3")
     ranks = [x.visit(place, share=place[0]).split(" ")[4] for place in places]
     assert ["0", "1", "0", "2", "4"] == ranks
 
 
-def test_job_with_a_share_leaves_no_place_after_its_permit_is_released(x: Visited) -> None:
+def test_job_with_a_share_leaves_no_data_after_its_permit_is_released(x: Visited) -> None:
     x.hold("h")
     x.visit("a", share="s", share_limit=1)
     x.end("h")

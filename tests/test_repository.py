@@ -1,4 +1,4 @@
-"""Files of the repository that state the same fact agree."""
+"""If several files of the repository state a fact, it is the same in all of them."""
 
 import ast
 import configparser
@@ -36,7 +36,7 @@ def test_version_is_the_newest_in_the_changelog() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version)
 
 
-def test_nox_and_the_workflow_run_the_versions_of_the_classifiers() -> None:
+def test_nox_and_ci_use_the_python_and_django_versions_of_setup_cfg() -> None:
     classified, matrix = setup("metadata", "classifiers"), text_of("noxfile.py")
     versions = {}
     for name, label in {

@@ -37,7 +37,7 @@ from tests.request_site.project import (
 from tests.support.commands import locks
 from tests.support.interrupting import ADMISSION, handles_signals, interruptions
 
-# Several limits on one view: they have a fixed order, and one time limit for all waits
+# Several limits on one view: a request takes the permits in a fixed order, and within one timeout
 
 
 def body(request):
@@ -78,8 +78,8 @@ def mixin_in_urls(first, second, **options):
 
 
 def keyed(first, second, **options):
-    """Return a view with two limits. Both are named "a". `first` (outer) and `second` (inner) say
-    which limit has a key: "a" means no key, "b" means the key "7"."""
+    """Return a view with two limits that have the name "a". `first` is for the outer limit, and
+    `second` for the inner limit. "a": the limit has no key. "b": the limit has the key "7"."""
     keys = {"a": {}, "b": {"key": lambda request: "7"}}
     outer, inner = (semaphore_required("a", **keys[one], **options) for one in (first, second))
     return outer(inner(body))
@@ -106,8 +106,8 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
 def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
-    """The view `inner` has attributes that declare its limit "a". With functools.wraps, `checks`
-    has copies of these attributes. Even so, `checks` must run before "a" is taken."""
+    """Attributes of the view `inner` declare its limit "a". With functools.wraps, the decorator
+    `checks` also has these attributes. It must run before the request takes a permit of "a"."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
     @semaphore_required("z", 1)
@@ -158,11 +158,11 @@ def test_limits_of_a_view_together_wait_at_most_the_longest_timeout(project):
 def test_number_of_waiting_requests_of_a_process_is_bounded(
     project, rejections, caplog, view, asgi, given, waiters
 ):
-    gc.collect()  # an interrupted wait of an earlier test keeps its slot until it is collected
+    gc.collect()  # free the wait slots of interrupted waits of earlier tests
     option = "max_waiting_tasks" if view == "async" else "max_waiting_threads"
     project.configure(REQUESTS={option: given})
     project.asgi = view == "async"
-    for name in ("one", "two"):  # max_waiting_* counts the waiting requests of all limits
+    for name in ("one", "two"):  # the maximum is for the waiting requests of both limits together
         project.limit(name, name=name, blocking_timeout=60)
     project.asgi = asgi
     with Semaphore("one", 1), caplog.at_level(logging.INFO, "django_redis_sync"):
@@ -185,7 +185,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
 def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     project, rejections, monkeypatch
 ):
-    """`full()` returns False, so the request may wait. Then another request takes the last slot."""
+    """At first, `full()` reports a free wait slot. Then another request takes the last slot."""
     project.configure(REQUESTS={"max_waiting_threads": 0})
     monkeypatch.setattr(semaphore.threads, "full", lambda request: False)
     project.limit(blocking_timeout=30)
@@ -221,10 +221,10 @@ def test_each_request_is_counted_with_one_outcome(project, rejections):
         assert 503 == project.status("hasty")
     assert ["full", *["timeout"] * 3] == reasons(rejections)
     patient = project.visit("patient")  # waits
-    # Redis lists the waiter a moment before max_waiting_* counts it.
+    # Redis knows the waiter a moment before the process counts it. Wait for both.
     counted = [slots.full for slots in (semaphore.threads, semaphore.tasks)]
     eventually(lambda: waiting() == 1 and any(full(RequestFactory().get("/")) for full in counted))
-    assert 503 == project.status("patient")  # may not wait
+    assert 503 == project.status("patient")  # the only wait slot is in use
     assert [200, 200] == [first.end(), patient.end()]
     found = outcomes()
     assert (1, 1) == (found.pop("granted"), found.pop("waited"))
@@ -353,7 +353,7 @@ def test_request_interrupted_during_its_admission_holds_no_permit(project, down)
 @pytest.mark.promise(6)
 @BOTH
 def test_request_interrupted_right_after_a_grant_releases_its_permit(project, monkeypatch):
-    """The error keeps the frames that hold the permit, so garbage collection would not free it."""
+    """Garbage collection can't free the permit, because the error keeps the frames that hold it."""
 
     def interrupted(*_):
         raise KeyboardInterrupt

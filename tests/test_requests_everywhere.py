@@ -56,13 +56,13 @@ def test_permit_is_renewed_while_the_view_runs(site):
     eventually(lambda: in_use() == 0)
 
 
-def test_slowly_read_stream_ends_with_its_lease(site):
+def test_stream_to_a_slow_client_ends_with_its_lease(site):
     path = suited(site, "/flood/")
     ended_before = site.log.read_text().count("was ended")
     with site.connection(f"{path}?client=slow", 4096) as slow:
         eventually(lambda: gate.arrived("flood"))
         eventually(lambda: site.log.read_text().count("was ended") > ended_before)
-        # On the other servers, the permit is held until the client reads, because a write blocks.
+        # On the other servers, a write blocks. The request keeps its permit until the client reads.
         if site.kind in (*ASYNC, "gevent"):
             eventually(lambda: in_use("flood") == 0)
         assert 100_000_000 > read_rest(slow)  # the client gets only buffered parts of the 200 MB
@@ -93,7 +93,7 @@ READY = "apps.get_app_config('django_redis_sync').ready()"
         ([PATCH, SETUP, ACQUIRE], 0),
     ],
 )
-def test_gevent_that_patches_after_django_setup_is_logged(steps, times):
+def test_patching_by_gevent_after_django_setup_is_logged(steps, times):
     if not installed("gevent"):
         pytest.skip("gevent is not installed")
     words = [sys.executable, "-W", "ignore", "-c", "\n".join(steps)]

@@ -20,7 +20,7 @@ ninja = pytest.mark.urls("tests.request_site.ninja_api")
 
 @pytest.fixture
 def limited_endpoints(settings):
-    """Let ENDPOINTS and the middleware limit the views that have no decorator."""
+    """Limit the views that have no decorator, with the setting ENDPOINTS and the middleware."""
     settings.MIDDLEWARE = [MIDDLEWARE]
     globs = ("open", "set", "problem", "*endpoint")
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": dict.fromkeys(globs, ONE)}
@@ -98,7 +98,7 @@ def test_rejection_uses_the_exception_handler_and_renderers_of_drf(
 
 
 @drf
-def test_rejection_uses_the_renderer_classes_of_as_view(limited_endpoints):
+def test_rejection_uses_the_renderers_that_are_passed_to_as_view(limited_endpoints):
     with Semaphore("one", 1):
         rejected = call("/problem/")
     assert (503, "application/problem+json") == (rejected.status_code, rejected["Content-Type"])

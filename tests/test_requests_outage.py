@@ -64,7 +64,7 @@ def link(server, project):
 
 @pytest.fixture
 def changes():
-    """Return a function that returns the argument `down` of each signal `outage_changed`."""
+    """Return a function. It lists the argument `down` of each `outage_changed` signal so far."""
     with received(outage_changed) as signals:
         yield lambda: [signal["down"] for signal in signals]
 
@@ -76,7 +76,7 @@ def fast_probes(monkeypatch):
 
 @pytest.fixture
 def begin_outage(project, link):
-    """Return a function that begins an outage. /trigger/ responds with 503 during an outage."""
+    """Return a function that begins an outage. During an outage, /trigger/ responds with 503."""
     project.limit("trigger", name="trigger", on_outage="closed")
 
     def begin():
@@ -133,7 +133,7 @@ def test_local_queue_is_served_in_order_and_bounded(project, rejections):
         visits.append(project.visit())
         eventually(all_wait)
     assert [503, 503] == [project.status(at) for at in ("home", "more")]
-    # The rejections have the number of waiters, because Retry-After is computed from it.
+    # The rejections contain the number of waiters, because Retry-After is computed from it.
     found = [(sent["rejection"].reason, sent["rejection"].waiting) for sent in rejections]
     assert [("full", 2), (option, 2)] == found
     for earlier, later in itertools.pairwise(visits):
@@ -150,7 +150,7 @@ def interrupt(*_):
 
 @pytest.mark.promise(6)
 @BOTH
-def test_interrupted_wait_leaves_the_local_queue_while_its_error_is_referenced(project):
+def test_interrupted_wait_leaves_the_local_queue_although_its_error_still_exists(project):
     """An error reporter may keep the error, and the error keeps the frames of the wait."""
     project.lose_redis()
     project.limit()
@@ -191,11 +191,11 @@ def test_interrupted_requests_without_redis_leave_no_permit(project):
             signal.setitimer(signal.ITIMER_REAL, 0.00001)
 
     def visit_until_interrupted():
-        # This is a separate function because CPython 3.13 may raise after the end of a `try` around
-        # a loop.
+        # The loop is in a function of its own. If it were directly inside the `try`, CPython 3.13
+        # might raise the exception after the end of the `try`.
         request = RequestFactory().get("/")
         signal.setitimer(signal.ITIMER_REAL, 0.00005)
-        late = time.monotonic() + 0.05  # stop if a weakref callback swallowed the exception
+        late = time.monotonic() + 0.05  # the end, if a weakref callback swallows the exception
         while time.monotonic() < late:
             view(request)
 
@@ -207,7 +207,7 @@ def test_interrupted_requests_without_redis_leave_no_permit(project):
                 visit_until_interrupted()
             except Interrupted:
                 interruptions += 1
-            visiting = False  # from here, the timer may fire without effect
+            visiting = False  # from here on, `interrupt_limits` has no effect
             assert 200 == status_of(view), interruptions
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -233,7 +233,7 @@ def test_outage_is_logged_once_when_many_permits_are_held(project, server, chang
     eventually(lambda: "are renewed again" in caplog.text)
     assert [200] * 6 == [visit.end() for visit in visits[1::2]]
     lines = [line for line in caplog.messages if "'default'" in line or "'one'" in line]
-    # The server restarted without data. Ignore the messages about leases that are lost thereby.
+    # The restarted server has no data. Ignore the messages about the leases that were lost.
     lines = [line for line in lines if "lost its permit" not in line]
     once = ("is down", "could not be renewed", "are renewed again", "is available again")
     assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in once], lines
@@ -257,7 +257,7 @@ def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
     assert probers and all(one.daemon for one in probers), "a probe would keep the process alive"
 
 
-def test_request_from_before_an_outage_ends_without_waiting_for_a_release(
+def test_request_that_began_before_an_outage_ends_without_calling_release(
     project, server, monkeypatch
 ):
     released = []
@@ -272,7 +272,7 @@ def test_request_from_before_an_outage_ends_without_waiting_for_a_release(
 
 
 @BOTH
-def test_requests_from_before_and_during_an_outage_share_the_limit(
+def test_requests_that_began_before_and_during_an_outage_share_the_limit(
     project, link, changes, fast_probes
 ):
     project.limit(limit=2)
@@ -331,7 +331,7 @@ def test_outage_ends_when_its_trial_request_begins_to_wait_for_a_permit(
     assert 200 == waits.end()
 
 
-def test_success_of_a_request_from_before_an_outage_does_not_end_the_outage(
+def test_late_success_of_an_earlier_request_does_not_end_an_outage(
     project, link, changes, monkeypatch, begin_outage
 ):
     monkeypatch.setattr(breaker, "PROBE_INTERVAL", 60)
@@ -345,13 +345,13 @@ def test_success_of_a_request_from_before_an_outage_does_not_end_the_outage(
     assert [True] == changes()
 
 
-def test_late_failure_of_a_request_from_before_an_outage_starts_no_new_outage(
+def test_late_failure_of_an_earlier_request_does_not_start_another_outage(
     project, link, changes, fast_probes, begin_outage
 ):
     project.limit(limit=9)
     assert 200 == project.status()
     link.harm("swallow")
-    early = project.visit()  # fails after half a second
+    early = project.visit()  # this request fails after half a second
     eventually(lambda: link.done)
     begin_outage()
     eventually(lambda: project.status("trigger") == 200)
@@ -423,8 +423,8 @@ def test_under_load_the_limit_holds_and_requests_are_fast_while_redis_hangs(
         eventually(lambda: site.get("/reports/list/").status_code == 200)
         load(20)
         assert 3 >= gate.peak("quick")
-    # A request that takes over 0.5 s sent a command to the hung server. Fewer than a tenth may do
-    # so.
+    # Fewer than a tenth of the requests may send a command to the hung server. Such a request takes
+    # over 0.5 s.
     assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
     log = site.log.read_text()
     assert 1 == log.count("is down") == log.count("is available again")
@@ -453,9 +453,9 @@ class NoTls(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def address(new_server):
-    """Return a function that returns the address to insert into a URL. For rediss://, this is a
-    server without TLS. For redis://, it is a Redis that requires a password. Its users app, script,
-    and keys lack some permissions."""
+    """Return a function. It returns the address to insert into the given URL. For rediss://, that
+    is the address of a server without TLS. For redis://, it is the address of a Redis server with a
+    password. The users app, script, and keys of this server lack some permissions."""
     server = new_server(config={"requirepass": "right"})
     some = ["~*", "&*", "+ping"]
     users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
@@ -519,7 +519,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
 
 def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins(project):
     class Leaving(int):
-        """A limit. When the second request finds no free permit, the first request ends."""
+        """A limit that ends the first request when the second request finds no free permit."""
 
         def __gt__(self, other):
             is_free = super().__gt__(other)

@@ -1,4 +1,4 @@
-"""The sources of the options of a limit, the endpoint that applies, and the key of a request."""
+"""Where a limit takes its options from, which endpoint applies, and the key of a request."""
 
 import itertools
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ REQUESTS = RequestFactory()
 # Precedence
 
 
-def test_options_come_from_decorator_endpoint_semaphores_then_requests(project, rejections):
+def test_options_are_searched_in_decorator_endpoints_semaphores_requests(project, rejections):
     exports = {"limit": 2, "max_hold": 2, "max_waiters": 2, "on_outage": "closed"}
     of_exports = {"name": "exports", "max_hold": 3, "max_waiters": 3}
     named = {"name": "named", "limit": 3, "max_waiters": 3}
@@ -42,7 +42,7 @@ def test_options_come_from_decorator_endpoint_semaphores_then_requests(project, 
         return tuple(getattr(policy, option) for option in options)
 
     assert (2, 4, 3, "closed", 1, True) == applied("exports", "full")
-    # The endpoint "other" has options for the name "named" only.
+    # The options of the endpoint "other" are for the name "named", so they do not apply here.
     assert (1, 1, 1, "open", 1, True) == applied("other", "other")
     assert (3, 1, 3, "open", 1, True) == applied("named", "unnamed")
     project.with_middleware()
@@ -113,7 +113,7 @@ numbers = itertools.count()
 
 
 def key_of(key="ip", user=None, **meta):
-    """Return the key of a request, as operators see it."""
+    """Return the key of a request, as operators see it. `key`: the option of the limit."""
     name = f"keyed-{next(numbers)}"
     request = REQUESTS.get("/", **{"REMOTE_ADDR": "10.0.0.1", **meta})
     request.user = user
@@ -124,7 +124,7 @@ def key_of(key="ip", user=None, **meta):
 @pytest.mark.parametrize(
     ("one", "other", "options", "same"),
     [
-        # For each of two requests: its address, and its X-Forwarded-For header if it has one
+        # `one` and `other`: the address of a request, and its X-Forwarded-For header if it has one
         (("10.0.0.1", "6.6.6.6"), ["10.0.0.1"], {}, True),
         (["10.0.0.1"], ["10.0.0.1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", "1.1.1.1"), ["1.1.1.1"], {"trusted_proxies": 1}, True),
@@ -168,9 +168,9 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 
 @pytest.mark.promise(28)
-def test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key(clean_redis, settings):
-    """If versions made different digests of a client, each version would count it separately, and
-    an override of its key would apply in one version only."""
+def test_digest_is_the_same_in_all_versions_and_with_a_fallback_secret_key(clean_redis, settings):
+    """If versions made different digests of a client, each version would count the client
+    separately, and an override of the client's key would apply in one version only."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
 
     def digests():

@@ -124,7 +124,7 @@ HTML = "text/html; charset=utf-8"
         ("application/json, text/html;q=0.9", "application/json"),
         ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", HTML),  # browsers
         ("text/*", HTML),
-        ("*/*", "application/json"),  # as curl, requests, httpx, and fetch() send
+        ("*/*", "application/json"),  # sent by curl, requests, httpx, and fetch()
         ("image/png", "application/json"),
         (None, "application/json"),
     ],
@@ -202,7 +202,7 @@ def return_text(request, rejection):
 @pytest.mark.parametrize(
     ("response", "in_sync", "in_async"),
     [
-        # The status of the response, or the wrong type that the logged error names
+        # in_sync, in_async: the status of the response, or the type that is logged as wrong
         (respond_418, 418, 418),
         (f"{__name__}.respond_418", 418, 418),
         (AsyncCallable(), "coroutine", 418),

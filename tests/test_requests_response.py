@@ -144,8 +144,8 @@ def ended(caplog):
 
 
 def test_stream_in_a_thread_ends_at_its_next_part(caplog):
-    """Here, the test reads the next part. test_requests_servers tests streams of which the client
-    reads no next part."""
+    """The test asks for the next part itself. A server does not ask for a part while its client
+    reads slowly: see test_requests_servers."""
     endless = lambda request: StreamingHttpResponse(itertools.repeat(b"part"))  # noqa: E731
     parts = iter(short(endless)(RequestFactory().get("/x/")))
     assert b"part" == next(parts)
@@ -165,4 +165,4 @@ def test_end_of_the_lease_does_not_end_a_file_or_a_closed_stream(body, caplog):
         time.sleep(2)
     eventually(lambda: in_use() == 0)
     assert not ended(caplog)
-    response.close()  # also keeps the response alive until here
+    response.close()  # this use keeps the response alive until here

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("clean_redis")
 
 
 def started(kind, folder, **sync):
-    """Return a site with the middleware. Its processes never collect garbage."""
+    """Return a Site with the middleware, and without garbage collection. `sync`: settings."""
     endpoints = {"quick": {"limit": 3, "blocking_timeout": 60}, "reports:*": ONE}
     sync = {"ENDPOINTS": endpoints, "REQUESTS": {"max_waiting_threads": None}, **sync}
     options = {"middleware": [OBEYING, MIDDLEWARE], "without_gc": True, "sync": sync}
@@ -35,9 +35,9 @@ def site(request, tmp_path_factory):
 
 
 def suited(site, path):
-    """Return `path`, or on an ASGI server the path of the view's async version.
+    """Return `path` or, on an ASGI server, the path of the async version of the view.
 
-    A sync view can't stream under ASGI: Django reads its iterator to the end before it sends a
+    A sync view can't stream under ASGI, because Django reads the whole iterator before it sends a
     byte."""
     return re.sub(r"(\w+/(\?|$))", r"a\1", path) if site.kind in ASYNC else path
 
@@ -99,7 +99,7 @@ def test_permit_is_released_when_the_response_ends_or_is_dropped(site, path):
     "path",
     [
         *("/alimited/", "/adispatch/", "/amixed/", "/limited/", "/reports/export/"),
-        *("/gated/", "/slow_template/"),  # a view of DRF; a template that waits
+        *("/gated/", "/slow_template/"),  # a view of DRF, and a template that waits
     ],
 )
 def test_permit_is_held_until_the_view_ends_even_if_the_client_has_left(site, path):
@@ -119,8 +119,8 @@ def test_permit_is_held_until_the_view_ends_even_if_the_client_has_left(site, pa
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """The first client disconnects while the first limited view of the process runs. Each later
-    client disconnects after its view has returned, while an outer middleware sleeps."""
+    """The first client disconnects while its view runs, which is the first limited view of the
+    process. Other clients disconnect after their view returned, while a middleware sleeps."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     sync = {"ENDPOINTS": {"reports:*": ONE}}
@@ -137,7 +137,7 @@ def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_p
 
 
 @pytest.mark.promise(20)
-def test_slowly_read_stream_ends_with_its_lease(site):
+def test_stream_to_a_slow_client_ends_with_its_lease(site):
     path = suited(site, "/flood/")
     logged_before = len(site.log.read_text())
 
@@ -157,7 +157,7 @@ def test_slowly_read_stream_ends_with_its_lease(site):
             assert 20_000_000 > read_rest(slow)  # the view would send 200 MB
             eventually(lambda: in_use("flood") == 0)  # the lease of the second stream ended, too
             assert 20_000_000 > read_rest(next_client)
-    # Once the second stream had begun, the view sent no part of the first stream.
+    # All parts of the first stream came before the first part of the second stream.
     assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
     eventually(lambda: in_use("flood") == 0)
     lines = [line for line in site.log.read_text()[logged_before:].splitlines() if "flood" in line]

@@ -1,5 +1,5 @@
-"""Shares of requests: limit, share_limit, and the turns of shares, with Redis and while Redis is
-down."""
+"""Shares of requests: the limits, and how shares take turns. Most tests run with Redis, and again
+while Redis is down."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def is_held(name="stock"):
 
 
 def lock(**options):
-    """Return a lock that is released when the transaction ends."""
+    """Return the lock "stock". In a transaction, it is released only when the transaction ends."""
     return Lock("stock", release_on_commit=True, **options)
 
 
@@ -58,8 +58,8 @@ class Failed(Exception):
 
 @pytest.fixture
 def held_at_end(monkeypatch):
-    """A list with an item for each COMMIT and rollback: True if the lock "stock" was still held
-    right after it."""
+    """A list with an item for each COMMIT and each rollback: True if the lock "stock" was still
+    held right after that."""
     held = []
     for name in ("_commit", "_rollback"):
         method = getattr(connection, name)
@@ -143,7 +143,7 @@ def test_acquire_raises_when_it_would_wait_for_its_own_transaction():
             with pytest.raises(RuntimeError, match=r"until the open transaction ends.*RLock"):
                 waiting.acquire()
         assert stock.acquire(blocking=False) is None  # without waiting, the acquire does not raise
-        for _ in range(2):  # each use holds another permit until the commit
+        for _ in range(2):  # each use takes one more permit until the commit
             use(Semaphore("seats", 2, release_on_commit=True))
     use(stock)
 
@@ -245,7 +245,7 @@ class InATestCase(TestCase):
             assert connection.in_atomic_block
         assert not is_held()
 
-    def test_release_waits_for_on_commit_callbacks_or_the_end_of_the_test(self):
+    def test_release_waits_until_on_commit_callbacks_run_or_the_test_ends(self):
         with self.captureOnCommitCallbacks(execute=True):
             with transaction.atomic(), lock() as lease:
                 pass

@@ -1,4 +1,4 @@
-"""Decorator, mixin, and middleware: the views and requests that they limit, and the names."""
+"""Decorator, mixin, and middleware: the views and requests that they limit, and default names."""
 
 import asyncio
 import functools
@@ -74,7 +74,7 @@ class Limited(SemaphoreRequiredMixin, Plain):
 
 
 def another(view):
-    """A decorator that a project wrote without regard to limits."""
+    """Wrap a view without changing it, as a decorator of a project may do."""
 
     @functools.wraps(view)
     def passed(*args, **kwargs):
@@ -113,9 +113,9 @@ class AsyncMethods(View):
 
 Report = decorated("Report", Plain, semaphore_required)
 MIXED = type("Mixed", (SemaphoreRequiredMixin, Plain), {"__module__": __name__})
-#: Views, and the names of their limits. The test serves ATOMIC under WSGI, with and without
-#: ATOMIC_REQUESTS. It serves OTHERS under WSGI and ASGI, without ATOMIC_REQUESTS, which Django
-#: rejects for async views.
+#: ATOMIC and OTHERS contain views with the names of their limits. The test serves ATOMIC under
+#: WSGI, with and without ATOMIC_REQUESTS. It serves OTHERS under WSGI and ASGI, but never with
+#: ATOMIC_REQUESTS, because Django then rejects async views.
 ATOMIC = [
     (semaphore_required(Plain.as_view()), "Plain"),
     (Report.as_view(), "Report"),
@@ -355,7 +355,7 @@ def test_request_takes_two_permits_when_two_caches_have_limits_of_one_name(proje
     project.with_middleware(ENDPOINTS={"home": {**ONE, "using": "other"}})
     for using, status in (("other", 200), ("default", 503)):
         project.serve(home=semaphore_required("one", limit=1, using=using)(respond_ok))
-        assert status == project.status()  # the caches share a server: two permits of "one"
+        assert status == project.status()  # both caches use the same semaphore "one" on one server
 
 
 @pytest.mark.parametrize(("non_atomic", "taken"), [((), 1), (("default",), 0), (("other",), 1)])
@@ -390,7 +390,7 @@ def test_middleware_releases_its_permits_when_a_later_limit_rejects(project, may
 
 
 @CLIENTS
-def test_mixin_can_query_the_database_and_read_the_urls_arguments(project, atomic_requests, asgi):
+def test_mixin_methods_can_read_the_database_and_the_url_arguments(project, atomic_requests, asgi):
     class Queries(Tenant):
         def get_semaphore_limit(self):
             return 1 + User.objects.count()
@@ -421,7 +421,7 @@ def test_when_and_key_are_called_once_for_a_request(project, maybe_atomic, asgi)
 
 
 @pytest.mark.promise(31)
-def test_unlimited_request_sends_no_command_and_a_limited_request_two(project, raw):
+def test_unlimited_request_sends_0_commands_and_a_limited_request_sends_2(project, raw):
     project.with_middleware(ENDPOINTS={"home": ONE})
     project.serve(home=respond_ok, free=respond_ok)
     for project.asgi in (False, True):
@@ -529,8 +529,8 @@ def test_request_cancelled_at_any_await_leaves_no_permit(project, path):
     project.with_middleware(ENDPOINTS={"reports:*": ONE})
 
     async def cancel_after(steps):
-        """Cancel a request after `steps` iterations of the event loop. Check that it left no
-        permit. Return True if the request had ended before."""
+        """Cancel a request after `steps` iterations of the event loop. Check that no permit is in
+        use. Return True if the request ended before it was cancelled."""
         request = asyncio.create_task(acall(path))
         for _ in range(steps):
             await asyncio.sleep(0)

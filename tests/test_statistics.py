@@ -52,8 +52,8 @@ def figures(group: str = "api", **options: Any) -> Statistics:
 
 
 def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0) -> None:
-    """Write the rejections of each key, as the housekeeping thread of a process does. `rest`: the
-    maximum number of rejections of a key that is not in `counts`."""
+    """Write rejections to Redis, as the housekeeping thread of a process does. `counts`: the number
+    of rejections of each key. `rest`: the max number of rejections of any other key."""
     said = {"process": "p", "entry": "", "life": 30_000, "rest": rest, "keep": 60, "peak": 0}
     said |= {"counts": "{}", "durations": "{}"}
     rejected = json.dumps({key: str(n) for key, n in counts.items()})
@@ -98,13 +98,13 @@ def test_waits_are_counted_while_they_last_and_timed_when_they_end() -> None:
     found = eventually(lambda: (s := figures()).history.total.waited == 2 and not s.waiting and s)
     total = found.history.total
     assert total.wait_seconds >= 0.6
-    # A quantile is an upper bound, and at most twice the duration.
+    # The quantiles are rounded up, to at most twice the duration.
     assert total.wait_seconds / 4 <= found.waited.p50 <= 2 * total.wait_seconds
     assert 0.3 <= found.held.p95 <= 2 * total.held_seconds
     assert (1, [("k", 1)]) == (total.timed_out, [(b.key, b.rejected) for b in found.rejected])
 
 
-def test_names_of_one_template_are_one_group_and_the_site_group_has_all() -> None:
+def test_names_of_one_template_form_a_group_and_all_names_form_the_site_group() -> None:
     @synchronized("invoice:{pk}")
     def pay(pk: int) -> None:
         pass
@@ -206,7 +206,7 @@ def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(fron
             lease.release()
     eventually(lambda: figures(using=front.alias).history.total.rejected == 1000, 15)
     rounds = (time.monotonic() - start) / statistics.EVERY + 2
-    # In each round, the process sends a script for the policy, and a script for the site.
+    # In each interval, the process runs one script for the policy, and one for all names together.
     assert len(front.verbs("statistics")) <= 2 * rounds
     assert "hog" == figures(using=front.alias).rejected[0].key
     assert front.raw.hlen(SKETCH) <= 4 * TOP + 2 * statistics.MOST_KEYS

@@ -43,8 +43,8 @@ def by_tenant(request):
 
 @pytest.fixture
 def shop(project):
-    """Return a function that serves /shop/, with a limit of 2, and /free/, without a limit. Its
-    arguments are options of the limit."""
+    """Return a function that serves /shop/, with a limit of 2, and /free/, without a limit. The
+    arguments of the function are options of the limit."""
 
     def limit(**options):
         project.settings.MIDDLEWARE = [OBEYING]
@@ -82,7 +82,7 @@ def test_filled_takes_the_highest_limit_of_settings_and_views(project, shop, no_
         assert 1 == lease.permits
 
 
-def test_filled_takes_the_cache_and_the_share_limit_of_the_view(project, shop, no_redis):
+def test_filled_uses_the_cache_and_the_share_limit_of_the_view(project, shop, no_redis):
     caches = project.settings.CACHES
     project.settings.CACHES = {**caches, "other": caches["default"]}
     shop(using="other", limit=3, share=by_tenant, share_limit=2)
@@ -111,7 +111,7 @@ MINE, OTHER = "/shop/?user=7&tenant=7", "/shop/?user=8&tenant=8"
         ("user", "user", 2),
     ],
 )
-def test_filled_takes_only_the_permits_of_a_request_a_user_or_a_key(
+def test_filled_takes_only_the_permits_for_the_given_request_user_or_key(
     shop, clean_redis, key, given, permits
 ):
     shop(key=key, limit=permits)
@@ -120,7 +120,7 @@ def test_filled_takes_only_the_permits_of_a_request_a_user_or_a_key(
         options["request"].user = User(pk=7)
     elif given == "user":
         options["user"] = User(pk=7)
-    else:  # the key that operators see
+    else:  # pass the key that operators see
         assert 200 == status(MINE)
         options["key"] = key_in("shop")
     full, free = (503, 503) if key is None else (429, 200)
@@ -182,7 +182,7 @@ def test_limits_disabled_admits_all_requests_and_keeps_other_settings(project, s
 # The helpers as decorators
 
 
-def test_decorated_function_runs_inside_the_block_and_returns_its_result(no_redis):
+def test_decorated_function_runs_inside_the_helper_and_returns_its_result(no_redis):
     @filled("x", 1)
     def held():
         return Lock("x").locked()
@@ -197,7 +197,7 @@ def test_decorated_function_runs_inside_the_block_and_returns_its_result(no_redi
     assert not Lock("x").locked()
 
 
-def test_decorated_test_case_runs_each_test_inside_its_own_block(no_redis):
+def test_decorated_test_case_enters_the_helper_for_each_of_its_tests(no_redis):
     found = []
 
     @filled("x", 1)
@@ -218,7 +218,7 @@ def test_decorated_test_case_runs_each_test_inside_its_own_block(no_redis):
     assert not Lock("x").locked()
 
 
-def test_decorating_a_generator_or_another_class_raises_type_error():
+def test_helper_as_decorator_of_a_generator_or_plain_class_raises_type_error():
     def generated():
         yield
 

@@ -12,7 +12,7 @@ from tests.support import worker_processes
 pytestmark = pytest.mark.tools
 
 
-def test_process_gets_its_arguments_folder_and_environment_and_no_settings(tmp_path: Path) -> None:
+def test_process_gets_arguments_a_folder_and_an_environment_but_no_settings(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import sys; print(*sys.argv[1:], __name__)")
     code = "import os, sys; from django.conf import settings; "
     code += "print(*sys.argv, os.environ['ONE'], os.getcwd(), settings.configured)"

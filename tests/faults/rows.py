@@ -113,9 +113,9 @@ ROWS = """\
   behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no free connection]
 39
   test_requests_outage test_under_load_the_limit_holds_and_requests_are_fast_while_redis_hangs
-  test_requests_outage test_requests_from_before_and_during_an_outage_share_the_limit
+  test_requests_outage test_requests_that_began_before_and_during_an_outage_share_the_limit
   test_requests_outage test_outage_is_logged_once_when_many_permits_are_held
-  test_requests_outage test_success_of_a_request_from_before_an_outage_does_not_end_the_outage
+  test_requests_outage test_late_success_of_an_earlier_request_does_not_end_an_outage
   test_requests_outage test_requests_do_not_ask_a_server_that_is_known_to_be_down
   test_requests_outage test_on_outage_decides_which_requests_are_admitted
 40
@@ -142,7 +142,7 @@ ROWS = """\
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[memory full]
   test_protocol_history test_scripts_break_no_rule_when_random_clients_call_them[full memory]
   test_protocol_memory test_full_memory_allows_calls_on_a_compact_name
-  test_protocol_memory test_full_memory_allows_a_release_to_be_counted
+  test_protocol_memory test_release_is_counted_when_memory_is_full
   test_protocol_memory test_full_memory_denies_a_new_name_and_stores_nothing
 45
   faults/test_servers test_row_45_waiters_of_a_killed_process_are_skipped_together
@@ -195,7 +195,7 @@ name: empty, not a str, NUL, newline, ANSI codes, lone surrogate
 path of a request, text of an error, with line breaks and ANSI codes
   test_logs test_control_characters_in_the_path_of_a_rejected_request_are_escaped
 client that reads one byte at a time
-  test_requests_servers test_slowly_read_stream_ends_with_its_lease
+  test_requests_servers test_stream_to_a_slow_client_ends_with_its_lease
 name: braces, colon, spaces, Unicode; too long
   behaviour/test_misuse test_unusual_names_work_and_are_different_locks
   test_protocol_keys test_two_names_share_no_key
@@ -217,7 +217,7 @@ without parentheses, on async, class, method, helper
   test_locks_synchronized test_synchronized_decorates_every_kind_of_callable
 limit lowered while permits are in use; callers with different limits
   behaviour/test_permits test_acquire_counts_permits_against_the_limit_of_the_caller
-  test_protocol_scripts test_acquire_stores_the_limit_of_a_conflicting_caller
+  test_protocol_scripts test_acquire_stores_both_limits_if_two_callers_use_different_limits
   test_operators_actions test_resize_replaces_the_callers_limit_and_keeps_the_holders
 another program's value under a key of the library
   behaviour/test_faults test_foreign_value_raises_an_error_that_names_its_key_and_is_kept
@@ -237,15 +237,15 @@ by GET, without CSRF, by view-only staff, outside the prefix
   test_admin_actions test_action_without_csrf_token_or_permission_is_forbidden
   test_admin_actions test_each_action_is_logged_with_user_and_reason
 locks clear 'x[1]' or '*'
-  test_operators_actions test_clear_treats_a_name_as_a_glob_only_with_pattern
+  test_operators_actions test_clear_treats_a_name_as_a_glob_only_with_the_option_pattern
   test_operators_actions test_clear_shows_the_holders_and_asks_for_confirmation
 clear while the holder changes
   test_operators_actions test_clear_releases_only_holders_that_were_shown
   test_operators_actions test_clear_ends_only_the_holder_or_waiter_with_the_id
 names that contain data of users
   test_requests_views test_process_writes_statistics_for_a_bounded_number_of_keys
-  test_operators_status test_registry_drops_old_names_and_the_oldest_above_its_maximum
-  test_protocol_statistics test_statistics_are_stored_only_while_the_history_is_on_and_expire
+  test_operators_status test_registry_drops_old_names_and_the_oldest_names_when_it_is_too_large
+  test_protocol_statistics test_statistics_expire_and_are_stored_only_if_a_history_is_kept
   test_protocol_history test_no_key_is_left_after_the_last_lease_and_waiter
 forged
   fuzz/test_parsing test_key_ip_ignores_addresses_before_the_trusted_proxies
@@ -253,7 +253,7 @@ forged
 ids, addresses and free-form keys in key names
   test_command_status test_status_of_a_policy_shows_all_keys_or_the_given_key
   test_requests_policy test_key_user_is_the_primary_key_or_a_digest
-  test_requests_policy test_digest_is_the_same_in_every_version_and_for_a_fallback_secret_key
+  test_requests_policy test_digest_is_the_same_in_all_versions_and_with_a_fallback_secret_key
   test_command_status test_status_finds_a_key_by_the_ip_address_of_its_requests
 body of a 503 or 429
   test_requests_rejection test_rejection_has_the_preferred_content_type_and_no_secrets
