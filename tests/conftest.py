@@ -23,7 +23,7 @@ from hypothesis import settings as hypothesis_settings
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 from tests.support.fronts import front, fronts  # noqa: F401 - fixtures
 
-# REDIS_URL names a server that may hold other data, so the tests delete only their own keys there.
+# True if the tests use the server of REDIS_URL, where they may delete only their own keys.
 FOREIGN = bool(os.environ.get("REDIS_URL"))
 
 
@@ -33,7 +33,7 @@ hypothesis_settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell script starts `make test &` with SIGINT ignored. Child processes would inherit that.
+    # `make test &` in a shell script ignores SIGINT. Child processes would inherit this.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # No cache has connected yet, so the address of the default cache can still be set.
@@ -86,7 +86,7 @@ def _docs(name: str) -> str:
     return (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
-#: The promises of docs/promises.md by number.
+#: The texts of the promises in docs/promises.md, by number.
 PROMISES = {
     int(number): " ".join(text.replace("**", "").split())
     for number, text in re.findall(
@@ -99,7 +99,7 @@ PROMISES = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, object]:
-    """If a test fails, add the text of the promises that the test proves to its report."""
+    """If a test fails, extend its report by the text of each promise that the test proves."""
     report = yield
     if report.failed:
         for mark in item.iter_markers("promise"):
@@ -160,7 +160,7 @@ def view(raw: redis.Redis) -> Callable[[str], Any]:
 
 @pytest.fixture
 def rejections() -> Iterator[list[dict[str, Any]]]:
-    """A list to which each signal `acquire_rejected` adds its arguments."""
+    """A list of the arguments of each `acquire_rejected` signal that is sent during the test."""
     from django_redis_sync.signals import acquire_rejected
     from tests.request_site.project import received
 
@@ -184,7 +184,7 @@ def project(
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., RedisServer]]:
-    """Return a function that starts a private server and takes the arguments of `RedisServer`."""
+    """Return a function that starts a private server. Its arguments are those of `RedisServer`."""
     if find_server() is None:
         pytest.skip("this test starts a server of its own, and no redis-server was found")
     with contextlib.ExitStack() as stack:
@@ -232,7 +232,7 @@ def forget_leases(*aliases: str) -> None:
 
 @functools.cache
 def _client(url: str) -> redis.Redis:
-    """Return one client for all tests, because redis-py reads a file for each new client."""
+    """Return the same client at each call, because redis-py reads a file for each new client."""
     return redis.Redis.from_url(url)
 
 

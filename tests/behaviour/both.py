@@ -1,8 +1,8 @@
 """Run one test body both as sync code and as async code.
 
 A test body is a coroutine function with the argument `io`. It calls the library through `io`, for
-example with `await io.do(sem, "acquire")`. The sync `io` calls `sem.acquire()`, so the coroutine
-never suspends. The async `io` awaits `sem.aacquire()`.
+example with `await io.do(sem, "acquire")`. In the sync run, this calls `sem.acquire()`. In the
+async run, it awaits `sem.aacquire()`.
 """
 
 from __future__ import annotations
@@ -127,15 +127,15 @@ def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
 
 
 async def queued(io: Any, thing: Any, view: Any, place: int = 1, **options: Any) -> Any:
-    """Start `thing.acquire(**options)`, which has to wait. Return the running acquire as soon as
-    `place` callers are in the queue. `view`: a View of the name of `thing`."""
+    """Start `thing.acquire(**options)`. Return its future or task as soon as `place` callers wait
+    in the queue. `view`: a View of the name of `thing`."""
     started = io.start(io.do(thing, "acquire", **options))
     await until(io, lambda: view.waiting == place)
     return started
 
 
 async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
-    """Call the method `method` of `thing` again while it raises Unavailable. Return its result."""
+    """Call the method named `method` until it no longer raises Unavailable. Return its result."""
     end = time.monotonic() + MAX_WAIT
     while True:
         try:
@@ -146,7 +146,7 @@ async def answered(io: Any, thing: Any, method: str, *args: Any) -> Any:
 
 
 class within:
-    """Measure the time of a block. Check that the block takes less than `limit` seconds."""
+    """Measures the time of a block, and fails if the block takes `limit` seconds or longer."""
 
     def __init__(self, limit: float = math.inf) -> None:
         self.limit, self.start = limit, time.monotonic()

@@ -52,7 +52,7 @@ class Child:
         return self.process.line().split()
 
     def send_line(self, text: str = "") -> None:
-        """Send a line to the child's stdin. A role that waits for a line then continues."""
+        """Send a line to the child's stdin. Some roles wait for this before they continue."""
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
@@ -92,8 +92,8 @@ def storm(name: str, limit: int, threads: int, enough: int, seed: int) -> None:
 
 
 def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
-    """Acquire a lock with a lease of `seconds`, and print its fence. After a line on stdin, print
-    whether the lease is still held."""
+    """Acquire a lock for `seconds`, and print the fence of the lease. After a line on stdin, print
+    whether the lease is still held. `renew`: "renew" to renew the lease."""
     lock = Lock(name, timeout=seconds, renew=renew == "renew")
 
     async def acquire() -> Any:
@@ -115,12 +115,12 @@ def adopt() -> None:
 
 
 def fork_holding(name: str) -> None:
-    """Fork while this process holds leases. At this moment, another thread holds the internal lock
-    of the project's connection pool, as a thread does briefly for each command.
+    """Fork this process while it holds two leases. During the fork, another thread holds the
+    internal lock of the project's connection pool.
 
-    Both processes then use the library at the same time. The child calls methods of the parent's
-    leases, which must fail. Then the child holds a permit of its own for 4 s, which is longer than
-    the lease duration of 3 s."""
+    After the fork, both processes use the library at the same time. The child calls methods of the
+    parent's leases. All these calls must fail. Then the child holds a permit of its own for 4 s,
+    which is longer than the lease duration of 3 s."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
@@ -192,8 +192,7 @@ def keyed(name: str, key: str) -> None:
 
 
 def crowd(name: str, tasks: int) -> None:
-    """Start `tasks` tasks that wait for one lock. Each task releases the lock as soon as it has
-    it."""
+    """Start `tasks` tasks that wait for one lock. Each task releases the lock at once."""
 
     async def wait() -> None:
         async with Lock(name):
@@ -210,7 +209,7 @@ def crowd(name: str, tasks: int) -> None:
     asyncio.run(main())
 
 
-#: The functions that `main` calls.
+#: The functions of this module by name. `main` calls the function that the argument ROLE names.
 ROLES: dict[str, Any] = globals()
 
 

@@ -88,7 +88,7 @@ def new_bench(new_server: Any, alias: Any) -> Iterator[Callable[..., Bench]]:
 @pytest.fixture
 def journal(private: RedisServer) -> Iterator[Journal]:
     """A journal, which records all library scripts that run on the private server. After the test,
-    a checker looks for mistakes in the journal."""
+    a checker verifies that the recorded runs follow the rules of the protocol."""
     with journalling(private.url) as journal:
         yield journal
         if private.pid and journal.drain():
@@ -97,8 +97,8 @@ def journal(private: RedisServer) -> Iterator[Journal]:
 
 @pytest.fixture
 def bench(journal: Journal, private: RedisServer, new_bench: Any) -> Bench:
-    """A Bench of the private server, with a journal. Its socket timeouts are short, so that
-    attempts to connect end early."""
+    """A Bench of the private server, with a journal. The socket timeouts of its alias are short, so
+    that a failed attempt to connect ends early."""
     return new_bench(private, SOCKET_TIMEOUT=ATTEMPT, SOCKET_CONNECT_TIMEOUT=ATTEMPT)
 
 
@@ -112,8 +112,8 @@ def losses() -> Iterator[Losses]:
 def figure(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Return a function that records figures for the table of `python -m tests.faults.report`.
 
-    `recover`: seconds until everything worked again, or the holder was notified. `lost`: number of
-    grants that were lost. `said`: any further note."""
+    `recover`: seconds until everything worked again, or until the holder was notified of a loss.
+    `lost`: number of grants that were lost. `said`: any further note."""
 
     def note(recover: float | None = None, lost: int | None = None, said: str = "") -> None:
         for word, value in (("recover", recover), ("lost", lost), ("said", said)):

@@ -10,14 +10,14 @@ from typing import Any
 
 from tests.support.fronts import CUT, SILENCE, Command, Front
 
-#: What a proxy does with a request. Each function gets the proxy, and a function `forward`, which
-#: sends the request to the server and returns the reply.
+#: The faults that a proxy can cause, by name. Each is a function of the proxy and of `forward`.
+#: `forward()` sends the request to the server, and returns the reply.
 HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
     # "drop" and "cut" forward the request, but lose the reply. "drop" sends nothing to the client,
     # and "cut" closes the connection.
     "drop": lambda proxy, forward: forward() and SILENCE,
     "cut": lambda proxy, forward: forward() and CUT,
-    # Forward the request only after `let_go()`, even if its client has disconnected by then.
+    # Forward the request only after `let_go()`, even if the client has disconnected by then.
     "hold": lambda proxy, forward: proxy.go.wait() and forward(),
     # Forward the request at once, but send the reply only after `let_go()`.
     "late": lambda proxy, forward: [forward(), proxy.go.wait()][0],
@@ -27,11 +27,10 @@ HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
 
 
 class Proxy(Front):
-    """A proxy on its own loopback port, in front of the server at `port`. `done`: the faults that
-    it has caused so far.
+    """A proxy on its own loopback port, in front of the server at `port`.
 
-    `deaf`: if True, the proxy changes the names under which clients wait for wake-ups, so that they
-    get none."""
+    `done`: the faults that the proxy has caused so far. `deaf`: True to stop all wake-ups. The
+    proxy then renames the keys and channels on which clients wait."""
 
     def __init__(self, host: str, port: int) -> None:
         self._harms, self._taking = deque[tuple[str, str]](), threading.Lock()
@@ -41,7 +40,7 @@ class Proxy(Front):
 
     def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
         """Apply `HARMS[what]` to the next `times` requests that run the script `verb`. If `verb` is
-        "", apply it to any requests."""
+        "", apply it to requests of any kind."""
         self._harms.extend([(what, verb)] * times)
 
     def hold(self, seconds: float, verb: str, times: int) -> None:

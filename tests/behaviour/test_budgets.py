@@ -61,8 +61,8 @@ def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(privat
 
 
 class Old(ConnectionPool):
-    """A pool as in earlier versions of redis-py. If all connections are in use, such a pool raises
-    a plain ConnectionError."""
+    """A pool as in earlier versions of redis-py. If all its connections are in use, it raises a
+    plain ConnectionError."""
 
 
 def raises_when_exhausted(pool: ConnectionPool) -> None:
@@ -143,7 +143,7 @@ def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(bench, setti
 
 
 @both
-async def test_call_ends_in_time_when_no_thread_can_start(io, private, alias, monkeypatch) -> None:
+async def test_call_ends_soon_when_no_thread_can_start(io, private, alias, monkeypatch) -> None:
     with NoThreads(monkeypatch), within(SOON):
         lease = await io.do(Lock("x", using=alias(private.url)), "acquire")
         await io.do(lease, "release")
@@ -151,8 +151,8 @@ async def test_call_ends_in_time_when_no_thread_can_start(io, private, alias, mo
 
 # A busy process reads replies late, but must not report a healthy Redis as down
 
-#: Seconds for which other code blocks the event loop or holds the GIL. This is longer than a
-#: `Hurried` lock waits for an answer.
+#: Seconds for which other code blocks the event loop or holds the GIL. A `Hurried` lock waits only
+#: 0.3 s for a reply.
 BUSY = 0.7
 
 
@@ -180,7 +180,7 @@ def test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile(raw, tasks:
     asyncio.run(main())
 
 
-def test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile(raw) -> None:
+def test_thread_that_waits_for_the_gil_reads_replies_that_arrived_meanwhile(raw) -> None:
     def work(number: int) -> None:
         for _ in range(3):
             Hurried(f"thread-{number}").acquire(blocking_timeout=20).release()

@@ -41,8 +41,8 @@ def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
 
 
 class Stepped:
-    """An awaitable that runs the coroutine `body`. At `times` suspensions in a row, starting with
-    the k-th one, `how` cancels the task."""
+    """An awaitable that runs the coroutine `body`. At the k-th suspension of `body`, and at the
+    next `times` - 1 suspensions, it calls `how` to cancel the task."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], k: int, how: Any, times: int) -> None:
         self.body, self.k, self.how, self.times = body, k, how, times
@@ -93,8 +93,8 @@ async def cancelled_at(
     """Run a scenario, and cancel its task at the k-th await. Return True if the task ended as
     cancelled, and False if it ended otherwise. Return None if the scenario has fewer than k awaits.
 
-    `view`: a function that returns the View of a name. `queue`: True if another holder has the
-    lock first, so that the task has to wait."""
+    `how`, `times`: see `Stepped`. `view`: a function that returns the View of a name. `queue`: True
+    if another holder has the lock first, so that the task has to wait."""
     name = f"{scenario.__name__}-{k}"
     mine, holder = view(name), Lock(name, thread_local=False)
     if queue:

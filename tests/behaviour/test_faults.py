@@ -93,12 +93,12 @@ async def test_each_call_returns_its_answer_when_a_reply_is_lost(io, bench) -> N
 
 
 @both
-async def test_acquire_that_arrives_after_its_undo_takes_no_permit(io, bench, journal) -> None:
+async def test_acquire_gets_no_permit_if_it_arrives_after_its_undo(io, bench, journal) -> None:
     bench.proxy.harm("hold", times=20)
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
-    # A background thread sends the undo, which ends the acquire. Then the delayed requests arrive.
+    # The undo, sent by a background thread, must arrive before the delayed acquire requests.
     await until(io, lambda: any("undo" in entry.argv for entry in journal))
     before = len(list(journal))
     bench.proxy.let_go()
@@ -135,10 +135,10 @@ def flush_scripts(bench: Bench) -> None:
     threading.Thread(target=flush, daemon=True).start()
 
 
-#: For each mishap, the moment when it happens, and the function that causes it. Moments:
-#: "at first": before the holder acquires the lock.
-#: "before": after the holder has the lock, and before the other callers ask for the lock.
-#: "after": while the other callers wait.
+#: For each mishap: the moment when it happens, and the function that causes it. The moments:
+#: "at first": before the first holder acquires the lock.
+#: "before": while the first holder has the lock, and before other callers ask for it.
+#: "after": while other callers wait.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
     "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
@@ -174,7 +174,7 @@ async def test_waiters_keep_their_order_and_grants_after_a_mishap(
             lease = await io.result(waiter)
         assert lease.held and lease.fence > first.fence and await io.do(lease, "owned")
         first = lease
-    figure(recover=watch.seconds, lost=0, said=f"{len(waiters)} waiters served in turn")
+    figure(recover=watch.seconds, lost=0, said=f"{len(waiters)} waiters served in order")
     await io.do(first, "release")
     expected = {"no wake-up": {"deaf"}, "reply lost": {"cut"}}.get(mishap, set())
     assert expected == {*bench.proxy.done} and bench.view().empty
@@ -259,7 +259,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 @both
-async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
+async def test_calls_fail_soon_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
     """If a release or an undo can't be sent during the fault, the library sends it after the
     fault."""
     fault = FAULTS[name]
@@ -276,7 +276,7 @@ async def test_calls_fail_in_time_and_leave_nothing_behind(io, bench, alias, fig
                 await io.do(thing, method, *args, **options)
             slowest.append(watch.seconds)
             # The last attempt of a call has little time left. On a busy machine, it may read the
-            # reply too late and report a timeout instead.
+            # reply too late, and report a timeout instead of the error in the reply.
             slow = re.search("Timeout|no reply in time", str(caught.value))  # sync, async
             late = slow and caught.value.maybe_executed
             assert late or re.search(fault.words, str(caught.value)), caught.value
@@ -380,8 +380,8 @@ def test_renewal_thread_that_died_is_replaced(bench) -> None:
     (worker,) = [thread for thread in threading.enumerate() if thread.name == name]
 
     def is_dead() -> bool:
-        # Raise the exception repeatedly, because the thread survives one that is raised while it
-        # handles a lease.
+        # Raise SystemExit repeatedly. If the thread handles a lease when SystemExit is raised, the
+        # thread survives.
         exception = ctypes.py_object(SystemExit)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), exception)
         worker.join(0.2)
@@ -443,7 +443,7 @@ async def test_on_lost_is_called_and_fences_grow_after_data_loss(
         await io.do(after, "release")
 
 
-# Exceptions of signal handlers
+# Signal handlers that raise an exception
 
 
 class Limit(BaseException):
@@ -452,8 +452,8 @@ class Limit(BaseException):
 
 @pytest.mark.parametrize("user, selects", [("lock", False), ("lock", True), ("cache", False)])
 def test_incomplete_connection_of_an_interrupted_call_is_not_used(private, alias, user, selects):
-    """A call is interrupted while it connects. If `selects` is True, the connection can already
-    send commands, but has not selected its database."""
+    """A call of `user` (a lock or the Django cache) is interrupted before its new connection has
+    selected the database. `selects`: True if the connection can already send commands."""
     interrupted: list[Any] = []
 
     def connected(connection: Any) -> None:
@@ -474,7 +474,7 @@ def test_incomplete_connection_of_an_interrupted_call_is_not_used(private, alias
 
 @both
 async def test_hiredis_gets_no_numbers_to_pack(io, clean_redis, view, monkeypatch) -> None:
-    """hiredis crashes if a signal handler raises while it packs a number. See
+    """hiredis crashes if a signal handler raises an exception while hiredis packs a number. See
     docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")
     pack, packed = hiredis.pack_command, []

@@ -28,7 +28,7 @@ from .watching import living, shown
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
 RUNS, TASKS = 40, 30
-#: Seconds within which a loop ends, also on a busy machine.
+#: Max seconds that an event loop takes to end, even on a busy machine.
 BACK = 5.0
 
 
@@ -103,7 +103,7 @@ async def busy(number: int) -> None:
 
 def end_in_time(run: Callable[[Any], Any], main: Callable[[], Any], runs: int = 1) -> None:
     """Call `run(main())` `runs` times. Assert that each call ends within BACK seconds after `main`
-    has returned. `main` has to return the time at which it returns."""
+    has returned. `main`: a coroutine function that returns the current time when it ends."""
     took: list[float] = []
 
     def all_of_them() -> None:
@@ -264,8 +264,8 @@ async def shielded_and_left(lock: Lock) -> None:
     await asyncio.sleep(0.05)
 
 
-#: Since Python 3.12, asyncio itself leaves some frames to the garbage collector, with or without a
-#: lease. These are the frames of tasks that raised an exception.
+#: Skip a test since Python 3.12. If a task raises an exception, asyncio itself then leaves some
+#: frames of the task to the garbage collector, even without a lease.
 before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
 
 

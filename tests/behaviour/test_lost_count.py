@@ -40,7 +40,7 @@ async def test_lost_lease_is_counted_once_when_its_holder_calls_several_methods(
 @both
 async def test_calls_whose_replies_are_lost_are_counted_once(io, bench, harm: str) -> None:
     lease = await io.do(bench.lock(timeout=1, renew=True), "acquire")
-    await io.sleep(1.2)  # longer than the first lease duration, so it was renewed
+    await io.sleep(1.2)  # longer than the lease duration of 1 s, so the lease was renewed
     bench.proxy.harm(harm)
     assert not await io.do(bench.lock(), "acquire", False)
     bench.proxy.harm(harm, "release")

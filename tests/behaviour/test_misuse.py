@@ -51,7 +51,7 @@ def test_unusable_name_or_key_raises_an_error(nothing_sent, name: Any, error: An
             assert error is type(caught.value)
 
 
-#: Different names. The last two are the composed and the decomposed form of one letter.
+#: Valid names, all different. The last two differ only in the Unicode form of é.
 GOOD_NAMES = ["{", "}", "a{b}c", "{}", ":", "a:leases", "a b", "日本語", "a@b", "a%40b", "%7B"]
 GOOD_NAMES += ["x" * 200, "caf\u00e9", "cafe\u0301"]
 

@@ -201,7 +201,7 @@ async def test_permanent_lease_does_not_expire_and_ends_when_released_or_cleared
 
 
 @both
-async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> None:
+async def test_permit_stays_in_use_for_min_hold_after_an_early_release(io, view) -> None:
     """Ten hosts start a periodic job at the same time. The first one gets the permit and releases
     it, and the other nine get none."""
     lock, ran = Lock("period", min_hold=4.0, blocking=False, thread_local=False), list[Lease]()
@@ -224,7 +224,7 @@ async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> No
     assert await io.do(brief, "acquire")
 
 
-# One object, many callers
+# Several callers that use one object
 
 
 @both

@@ -23,7 +23,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
     assert lines == [
         ["held", "False", "False"],
         ["mine", "True"],
-        ["mine", "True"],  # after 4 s, because the child renews its own lease of 3 s
+        ["mine", "True"],  # after 4 s: the child has renewed its own lease of 3 s
         ["parent", "True", "True", "True", "True"],
         ["left", "False", "False"],
     ]
@@ -33,7 +33,7 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
 @pytest.mark.promise(9)
 @both
 async def test_paused_holder_cannot_update_a_database_row_with_its_old_fence(io) -> None:
-    """The test stops a process until its lease expires. Then the test acquires the lock itself."""
+    """The test pauses a holder. When its lease has expired, the test itself acquires the lock."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.execute("CREATE TABLE account (owner, fence)")
     database.execute("INSERT INTO account VALUES ('nobody', 0)")
@@ -78,8 +78,8 @@ async def test_handle_lets_another_process_adopt_and_release_a_permit(io, view) 
 
 # If waiters die or are paused, the rest of the queue is delayed by a few seconds in total.
 
-#: Seconds by which all dead or paused waiters together may delay the next waiter. Each lease lasts
-#: ten minutes.
+#: Max seconds by which all dead or paused waiters together may delay the next waiter. Each lease
+#: lasts ten minutes.
 MOST = 10
 VICTIMS = 3
 
@@ -108,6 +108,6 @@ def test_dead_or_paused_waiters_delay_the_next_waiter_only_for_seconds(view, mod
         if what == signal.SIGSTOP:
             for victim in victims:
                 os.kill(victim.process.pid, signal.SIGCONT)
-            # The victims wait again, and hold nothing.
+            # The resumed victims wait again, and hold nothing.
             eventually(lambda: name.waiting == VICTIMS)
         assert name.holding == 1

@@ -1,4 +1,4 @@
-"""Each share of a name has a limit. tests/test_requests_shares.py tests how shares take turns."""
+"""Limits of shares. A share is a part of the callers of a name, for example one tenant."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def tried(io: Any, semaphore: Semaphore, permits: int = 1) -> Lease | None
 
 
 async def why(io: Any, **options: Any) -> str:
-    """Enter a block of `exports(**options)`, which must get no permit. Return the reason."""
+    """Return the reason why `exports(**options)` rejects a caller. Fail if a permit is granted."""
     with pytest.raises(NotAcquired) as caught:
         async with io.entered(exports(**{"blocking": False, **options})):
             pytest.fail("granted")
@@ -76,8 +76,8 @@ async def test_acquire_uses_the_callers_share_limit(io) -> None:
 
 @both
 async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
-    """If a caller has waited until its timeout, and the share is still at its limit, the reason is
-    also "share"."""
+    """If a caller's wait ends at its timeout, and the share is then at its limit, the reason is
+    "share". Otherwise, the reason is "timeout"."""
     assert await tried(io, exports("a")) and await tried(io, exports("a"))
     with pytest.raises(NotAcquired, match="all permits of the share are in use"):
         async with io.entered(exports("a", blocking=False)):
@@ -107,7 +107,7 @@ async def test_adopted_and_retained_permits_count_for_their_share_until_expiry(i
     adopted = await io.do(Lease, "from_handle", await io.do(lease, "detach"))
     assert "share" == await why(io, share="a", share_limit=1)
     waiter = await io.do(exports("a", 1, min_hold=30), "acquire", True, 20)
-    assert waiter.held and not adopted.held  # it has expired
+    assert waiter.held and not adopted.held  # the adopted lease has expired
     await io.do(waiter, "release")
     assert "share" == await why(io, share="a", share_limit=1)
     assert await tried(io, exports("b", 1))

@@ -24,10 +24,10 @@ from .watching import counted
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
 #: Time constants of the scripts in ms, shorter than usual, so that a test sees the keys expire.
-#: GRACE: after the last lease or waiter has ended, keys expire within one to two times this time.
-#: TOMBSTONE_TTL: a tombstone expires this time after its request was undone.
+#: GRACE: after the end of the last lease or waiter, keys expire within GRACE to 2 * GRACE.
+#: TOMBSTONE_TTL: lifetime of a tombstone.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
-#: Lease options. The lease lasts longer than the renewal thread is ever delayed on a busy machine.
+#: Lease options. No delay of the renewal thread, even on a busy machine, is as long as the lease.
 LEASE = {"timeout": 6, "renew": True}
 
 
@@ -84,7 +84,7 @@ def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, per
         each = [pool.submit(Sync().run, work(Sync(), tasks + n)) for n in range(threads)]
         for future in [pool.submit(asyncio.run, main()), *each]:
             future.result()
-    # About half of the calls have no time limit (`endless`). Each of them is granted.
+    # About half of the calls wait without a time limit (`endless`). Each such call is granted.
     assert cycles >= endless > 2 * (tasks + threads)
     assert threads or 1 <= inside[1] <= limit
 
@@ -92,7 +92,7 @@ def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, per
 @pytest.mark.parametrize("crowd", [4, 16, 64])
 @both
 async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
-    """With any number of waiters, an acquire and its release together take three commands."""
+    """An acquire and its release send at most three commands, however many callers wait."""
     turns = 6
     gate = threading.Barrier(crowd) if repr(io) == "sync" else None
 

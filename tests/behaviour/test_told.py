@@ -1,7 +1,7 @@
 """A client never treats a lease as held for longer than the server does.
 
 If a lease can't be renewed, its holder is notified before the lease expires on the server. If
-renewals of a lease overlap, its local expiry is not later than its expiry on the server.
+renewals overlap, the client's local expiry of the lease is not later than the server's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .watching import View
 
 pytestmark = pytest.mark.promise(7)
 
-#: Socket timeouts that are longer than the leases. A notification must not wait for them.
+#: Socket timeouts longer than the leases. A loss must be reported before such a timeout ends.
 PATIENT = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
 
 
@@ -86,7 +86,7 @@ async def test_loss_is_reported_within_a_third_of_the_lease_duration(io, raw, lo
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
-    # A third of the lease duration is 2 s. A notification after half of it, 3 s, would be too late.
+    # The lease lasts 6 s. A notification after half of this, 3 s, would be too late.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
     await until(io, lambda: losses.of(hard) and not hard.held)
     end = View(raw, "kept").end + 3000
@@ -167,7 +167,7 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
     await io.do(lease, "release")
 
 
-def test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
+def test_holder_is_notified_soon_after_an_unanswered_shorter_renewal(bench) -> None:
     """After `renew(90)`, the next renewal is due in 30 s. The unanswered `renew(1)` may have
     shortened the lease to 1 s, so the holder must be notified sooner."""
     lost: list[Any] = []

@@ -69,8 +69,8 @@ class View:
         return max(self.leases.values(), default=0.0)
 
     def renewals(self) -> Callable[[], bool]:
-        """Return a function that tells whether a lease was renewed since `renewals()` was called.
-        It returns True if `end` is later than it was then."""
+        """Return a function that returns True if a lease was renewed after this call of
+        `renewals()`. A renewal makes `end` later."""
         before = self.end
         return lambda: self.end > before
 
@@ -94,7 +94,7 @@ class View:
 
 
 def shown(name: str = "", using: str | None = None) -> dict[str, Any]:
-    """Return what `manage.py locks status` shows about each name and key, by its display name."""
+    """Return what `manage.py locks status` shows, by display name. `name`: show only this name."""
     words = ["status", *([name] if name else []), "--top", "1000"]
     text = locks(*words, format="json", using=using)
     return {row["display"]: row for row in json.loads(text)["names"]}
@@ -106,7 +106,7 @@ def count_of(name: str, event: str, using: str | None = None) -> int:
 
 
 class Counted:
-    """Number of commands by name, and duration of the block in seconds. Both are set at its end."""
+    """The counts of commands during a block, by name, and its duration. Set when the block ends."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
@@ -117,8 +117,8 @@ class Counted:
 
     @property
     def by_clients(self) -> int:
-        """Number of commands that clients sent. It counts only commands that no script calls, such
-        as EVALSHA and BLPOP."""
+        """Number of commands that clients sent. It counts only commands that scripts never call,
+        such as EVALSHA and BLPOP."""
         names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
         return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
 
@@ -166,8 +166,8 @@ class Losses:
         self._thread.join()
 
     def of(self, lease: Any) -> float:
-        """Return the time at which the later one of `on_lost` and `lease_lost` was called for a
-        lease, in seconds of this machine's clock. Return 0 until both have been called."""
+        """Return the time when the last of `on_lost` and `lease_lost` was called for a lease, in
+        seconds of this machine's clock. Return 0 until both have been called."""
         calls, signals = self.calls[lease.token], self.signals[lease.token]
         assert len(calls) < 2 and len(signals) < 2, "a lost lease is reported once"
         return max(calls + signals) if calls and signals else 0.0
@@ -175,7 +175,7 @@ class Losses:
     def preceded(self, end: float, lease: Any) -> bool:
         """Return True if `on_lost` and `lease_lost` were called for the lease before `end`, a time
         in ms of this machine's clock. On a busy machine, each of three threads may wake up `late`
-        seconds late, so the calls may come later by three times `late`."""
+        seconds too late. So allow a delay of three times `late`."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
     def _wake_up(self) -> None:

@@ -18,7 +18,7 @@ from devtools.servers import free_port
 from tests.support.commands import accepts
 
 #: A program that runs the site for the browser. Its argument is the port. The users vera and manu
-#: may view names, and manu may also manage them.
+#: may view locks and semaphores, and manu may also manage them.
 SERVE = """
 import sys, django
 from django.core.management import call_command
@@ -107,8 +107,8 @@ class Visitor:
         self.visit(f"/admin/django_redis_sync/name/{path}")
 
     def visit(self, path: str) -> None:
-        """Go to a page, and wait until it is complete. On a busy machine, the driver may return
-        while the new page is incomplete or has not replaced the old one."""
+        """Go to a page, and wait until it is complete. On a busy machine, `browser.get()` may
+        return while the browser still shows the old page or a part of the new page."""
         state_of_page = "return [performance.timeOrigin, document.readyState]"
         before, _ = self.run(state_of_page)
         self.browser.get(f"{self.site}{path}")

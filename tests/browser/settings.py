@@ -35,7 +35,7 @@ def for_tests(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if name := request.COOKIES.get("user"):
             request.user = User.objects.get(username=name)
         response = get_response(request)
-        if not SKIN:  # the policy forbids scripts and styles of skins
+        if not SKIN:  # skins need scripts and styles that the policy forbids
             response["Content-Security-Policy"] = POLICY
         return response
 

@@ -1,5 +1,4 @@
-"""The admin pages in a browser: how they refresh themselves, and actions that lead from page to
-page."""
+"""The admin pages in a browser: how they refresh themselves, and how operators act on locks."""
 
 import math
 import threading
@@ -101,8 +100,8 @@ def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
         assert ["act-clear", True] == manager.run(f"return {state}")
 
 
-#: COUNT is a script that counts the page's requests in `asked`. WAKE is a script that causes a
-#: refresh.
+#: JavaScript code. COUNT counts the requests of the page in the variable `asked`. WAKE makes the
+#: page refresh itself.
 COUNT = """
 window.asked = 0;
 const own = window.fetch;

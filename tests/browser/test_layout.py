@@ -1,6 +1,6 @@
-"""The layout of the pages: accessibility, phones, right-to-left languages, and skins.
+"""The layout of the admin pages: accessibility, phones, right-to-left languages, and admin themes.
 
-`make deep` tests all sizes, and skins other than Django's.
+`make deep` tests more window widths and more themes (skins).
 """
 
 import math
@@ -63,7 +63,7 @@ return [...document.querySelectorAll('.results, html')]
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """Create names in all states that the admin pages show, and keep them during the test."""
+    """Create locks and semaphores in all states that the admin pages show, for the whole test."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -92,7 +92,7 @@ def busy() -> Iterator[None]:
 
 @pytest.fixture
 def listing(busy: None, manager: Visitor) -> Visitor:
-    """A manager who sees the list with all names."""
+    """The browser of a manager, at the page that lists all locks and semaphores."""
     manager.open()
     manager.wait_for(lambda: len(manager.all("#sync-names tbody tr")) >= 4)
     return manager
@@ -115,8 +115,8 @@ def violations(visitor: Visitor) -> list[str]:
 
 
 def check_pages(visitor: Visitor, widths: tuple[int, ...], schemes: tuple[str, ...]) -> None:
-    """Assert that no page has accessibility problems, clipped buttons, or small links, for each
-    window width in pixels and each color scheme."""
+    """Check each page at each window width (in pixels) and in each color scheme. Assert that the
+    page has no accessibility problems, no clipped buttons, and no small links."""
     pytest.importorskip("axe_core_python")
     for page in PAGES:
         visitor.open(page)
@@ -199,5 +199,5 @@ def test_button_texts_and_chart_lines_are_visible_in_each_skin(
         manager.click("#confirm")
         manager.first("#act-resume")
         assert Semaphore("layout-imports", 2).status().paused
-        if language == "en":  # a skin that `make deep` tests
+        if language == "en":  # only `make deep` runs this case
             check_pages(manager, WIDTHS, ("light",))

@@ -19,7 +19,7 @@ def note(word: str, job: int) -> None:
 
 
 class Effects:
-    """The effects that tasks have recorded in the file, for tests to read."""
+    """Reads what tasks have recorded in the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Effects:
 
     def most_at_once(self, of_one_job: bool = False) -> int:
         """Return the highest number of jobs that ran at the same time. If `of_one_job` is True,
-        count the runs of each job separately."""
+        return the highest number of runs of a single job at the same time."""
         running, most = Counter[int](), 0
         for effect in self.all():
             key = effect.job if of_one_job else 0

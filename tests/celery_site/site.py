@@ -39,7 +39,7 @@ def kill(process: Any) -> None:
 
 
 class Site:
-    """A Celery project with workers that a test starts. `stop()` kills them."""
+    """A Celery project with workers that a test starts. `stop()` kills the workers."""
 
     def __init__(self, broker: str, results: str, folder: Path, **conf: Any) -> None:
         self.folder, self.effects = folder, Effects(folder / "effects")
@@ -53,7 +53,7 @@ class Site:
         self.workers: list[Any] = []
 
     def start(self, processes: int = 4, pool: str = "prefork") -> Any:
-        """Start a worker with a pool of `processes`, and return its main process."""
+        """Start a worker that runs `processes` tasks at once, and return its main process."""
         number = len(self.workers)
         words = f"-m celery -A tests.celery_site.app worker -l INFO -P {pool} -c {processes}"
         words += f" --without-gossip --without-mingle -n w{number}@%h"

@@ -17,8 +17,8 @@ from tests.behaviour.conftest import (  # noqa: F401 - fixtures
 
 
 def doctor(using: str) -> str:
-    """Return what `manage.py locks doctor` prints. The doctor has to find an error. If it finds
-    none, raise AssertionError."""
+    """Return what `manage.py locks doctor` prints. Raise AssertionError if the doctor finds no
+    error."""
     out = io.StringIO()
     with contextlib.suppress(SystemExit):
         call_command("locks", "doctor", using=using, stdout=out)

@@ -1,5 +1,5 @@
-"""Run the tests that prove the table rows of tests/faults/RESULTS.md, and write the results into
-these rows.
+"""Run the tests that prove the claims in the tables of tests/faults/RESULTS.md, and write their
+results into the tables.
 
 Usage: `python -m tests.faults.report`. With `--print`, print the new page, and leave the file
 unchanged.
@@ -35,7 +35,7 @@ class Case(NamedTuple):
     figures: dict[str, str]
 
     def proves(self, test: str) -> bool:
-        """Return True if this case is a run of `test`, an entry of PROOFS."""
+        """Return True if this case is a run of `test`, which is ID or ID[WORD] as in rows.py."""
         node, _, word = test.rstrip("]").partition("[")
         return node == self.node and word in self.parameters
 
@@ -69,7 +69,7 @@ def _outcome(element: ElementTree.Element) -> str:
 
 
 def span(values: list[str]) -> str:
-    """Return the figures of several tests as one number, or as a range."""
+    """Return the range of the figures, such as "0.5–1.5". Equal figures give one number."""
     if not values:
         return ""
     ordered = sorted(values, key=float)
@@ -80,7 +80,7 @@ def span(values: list[str]) -> str:
 def columns(tests: tuple[str, ...], cases: list[Case]) -> dict[str, str]:
     """Return the text of each column in COLUMNS for one table row.
 
-    `tests`: the entries of PROOFS that prove the row. `cases`: the cases of all rows."""
+    `tests`: the entries of PROOFS that prove the row. `cases`: all cases that have run."""
     by_test = [[case for case in cases if case.proves(test)] for test in tests]
     mine = list(dict.fromkeys(case.node + case.parameters for some in by_test for case in some))
     all_of_them = [case for some in by_test for case in some]

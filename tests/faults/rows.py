@@ -16,10 +16,10 @@ ROWS = """\
   behaviour/test_faults test_each_call_returns_its_answer_when_a_reply_is_lost
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[reply lost]
 2
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[loses replies]
-  behaviour/test_faults test_acquire_that_arrives_after_its_undo_takes_no_permit
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[loses replies]
+  behaviour/test_faults test_acquire_gets_no_permit_if_it_arrives_after_its_undo
 3
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[hangs]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[hangs]
   behaviour/test_budgets test_waiter_ends_soon_after_its_timeout_when_the_server_hangs
   behaviour/test_budgets test_operator_reads_end_within_their_time_limit_when_the_server_hangs
 4
@@ -38,11 +38,11 @@ ROWS = """\
   topologies/test_sentinel test_all_names_are_granted_again_after_a_failover_under_load
 10
   topologies/test_sentinel test_client_ignores_an_old_primary_that_returns
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no replicas]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[no replicas]
 11
-  topologies/test_sentinel test_waiter_keeps_its_place_through_a_failover[demote]
+  topologies/test_sentinel test_waiter_keeps_its_position_through_a_failover[demote]
 12
-  topologies/test_sentinel test_waiter_keeps_its_place_through_a_failover
+  topologies/test_sentinel test_waiter_keeps_its_position_through_a_failover
 13
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[no wake-up]
 14
@@ -61,11 +61,11 @@ ROWS = """\
 19
   behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[scripts flushed]
 20
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[endless script]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[endless script]
 21
-  faults/test_servers test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads
+  faults/test_servers test_row_21_acquire_raises_unavailable_soon_while_the_server_loads
 22
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[full memory]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[full memory]
 23
   faults/test_servers test_row_23_evicting_server_loses_leases_and_doctor_reports_an_error
   test_operators_doctor test_doctor_rates_the_facts_of_a_server
@@ -77,7 +77,7 @@ ROWS = """\
   test_requests_outage test_rejected_client_is_logged_until_the_settings_are_corrected
   test_operators_doctor test_doctor_lists_denied_commands_keys_and_channels
 26
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no replicas]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[no replicas]
 27
   faults/test_clocks test_row_27_clock_jump_ahead_ends_leases_and_calls_on_lost
 28
@@ -110,7 +110,7 @@ ROWS = """\
   topologies/test_quorum test_quorum_lease_is_renewed_extended_and_expires
 38
   behaviour/test_faults test_releases_get_connections_while_many_callers_wait
-  behaviour/test_faults test_calls_fail_in_time_and_leave_nothing_behind[no free connection]
+  behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[no free connection]
 39
   test_requests_outage test_under_load_the_limit_holds_and_requests_are_fast_while_redis_hangs
   test_requests_outage test_requests_that_began_before_and_during_an_outage_share_the_limit
@@ -126,7 +126,7 @@ ROWS = """\
 41
   behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
   test_locks_lease_state test_background_renewal_requests_the_longest_duration_in_flight
-  behaviour/test_told test_holder_is_notified_in_time_after_an_unanswered_shorter_renewal
+  behaviour/test_told test_holder_is_notified_soon_after_an_unanswered_shorter_renewal
 42
   test_locks_blocks test_rlock_is_released_when_its_last_block_ends
   test_locks_blocks test_block_releases_what_it_acquired_wherever_it_ends
@@ -146,7 +146,7 @@ ROWS = """\
   test_protocol_memory test_full_memory_denies_a_new_name_and_stores_nothing
 45
   faults/test_servers test_row_45_waiters_of_a_killed_process_are_skipped_together
-  faults/test_servers test_row_45_waiters_of_a_live_process_keep_their_places
+  faults/test_servers test_row_45_waiters_of_a_live_process_keep_their_positions
 46
   behaviour/test_told test_loss_is_reported_before_the_lease_ends[swallow]
   test_engine_cluster test_renewals_are_sent_while_a_renewal_on_another_node_hangs
@@ -171,7 +171,7 @@ ROWS = """\
   behaviour/test_loops test_waiter_is_granted_and_old_connections_close_after_settings_changed
 53
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
-  behaviour/test_budgets test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile
+  behaviour/test_budgets test_thread_that_waits_for_the_gil_reads_replies_that_arrived_meanwhile
   behaviour/test_budgets test_busy_worker_reports_no_outage_and_keeps_the_limit
   test_engine_async test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum
 54
@@ -261,7 +261,7 @@ password in a Redis URL
   behaviour/test_faults test_unavailable_names_the_denied_command_not_the_password
   test_command_usage test_command_fails_with_a_one_line_error_while_redis_is_down
 labels
-  faults/test_threats test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell
+  faults/test_threats test_package_uses_no_pickle_no_eval_and_no_shell
   fuzz/test_parsing test_status_shows_a_label_unchanged_up_to_its_maximum_length
   fuzz/test_garbage test_locks_status_shows_the_readable_part_of_damaged_data
 """

@@ -1,4 +1,4 @@
-"""Jumps of the server's clock: rows 27 and 28."""
+"""Jumps of the server's clock: rows 27 and 28 of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
         thread.start()
         return thread
 
-    # This thread waits while the clock jumps back. The server measures its waiting time by that
-    # clock.
+    # This thread waits while the clock jumps back. With this clock, the server measures how long
+    # the thread has waited.
     waiting = [wait()]
     eventually(lambda: view.waiting == 1)
     shifted.shift(-JUMP)
@@ -116,7 +116,7 @@ def test_row_28_limit_holds_while_the_clock_jumps_back_and_forth(shifted) -> Non
             sem = Semaphore("both", 2, using=shifted.alias, timeout=5)
             if lease := sem.acquire(blocking_timeout=1):
                 time.sleep(0.002)
-                with contextlib.suppress(LeaseLost):  # if the clock jumped ahead meanwhile
+                with contextlib.suppress(LeaseLost):  # raised if the clock jumped ahead
                     lease.release()
                     released.append(lease.fence)
 

@@ -1,5 +1,4 @@
-"""The ACL in docs/keys-and-permissions.md is the least ACL for a Redis user of this library. The
-library works with it, and needs each of its rules."""
+"""The ACL in docs/keys-and-permissions.md suffices for this library, and has no unneeded rule."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ KEYS, CHANNELS = (f"{sign}{settings.PREFIX}:*" for sign in "~&")
 COMMANDS = " ".join(word for word in RULES if word.startswith("+"))
 LEAST = f"{KEYS} {CHANNELS} {COMMANDS}"
 
-#: Commands that the ACL allows, but that the function `core` may not need:
+#: Commands that the library needs, although a call of `core()` may not send them:
 #: INFO: `locks doctor` sends it.
 #: PING: health checks send it.
 #: SELECT: clients of a database other than 0 send it.
@@ -55,7 +54,7 @@ def limited(private: RedisServer, admin: redis.Redis, alias: Any) -> Callable[[s
     for this user."""
 
     def make(rules: str) -> str:
-        # Redis 6.2 allows all channels to a new user, so reset them.
+        # In Redis 6.2, a new user may use all channels. So remove this permission.
         user = ["app", "reset", "resetchannels", "on", ">word", *rules.split()]
         admin.execute_command("ACL", "SETUSER", *user)
         return alias(private.url.replace("redis://", "redis://app:word@"))
@@ -138,9 +137,7 @@ def test_behaviour_suite_passes_with_the_least_acl() -> None:
     assert 0 == done.returncode, done.stdout[-5000:]
 
 
-def test_waiters_are_granted_without_channel_permissions_which_doctor_reports(
-    admin, limited
-) -> None:
+def test_doctor_reports_missing_channel_permissions_but_waiters_are_granted(admin, limited) -> None:
     """Without a wake-up, a waiter gets its grant when it asks again after a heartbeat interval."""
     using = limited(f"{KEYS} &other:* {COMMANDS}")
     core(using, admin)

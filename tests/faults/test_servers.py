@@ -42,11 +42,11 @@ def log_of(server: RedisServer) -> Path:
 def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Any, figure: Any, cut: float
 ) -> None:
-    """`cut`: the lost part of the file, from 0 to 1. The run with 0 proves row 6: the file is
-    complete, so no lease is lost."""
+    """`cut`: the part of the file that is lost at its end, from 0 (nothing) to 1 (all). The run
+    with 0 proves row 6: the file is complete, so no lease is lost."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
-    # The leases that were released before the crash also leave fences in the file.
+    # These leases are released before the crash. Their fences are in the file too.
     for name in NAMES:
         with Lock(name, using=using, timeout=3):
             pass
@@ -74,7 +74,7 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
         after.release()
 
 
-def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
+def test_row_21_acquire_raises_unavailable_soon_while_the_server_loads(
     new_server: Any, alias: Any, figure: Any
 ) -> None:
     # A loading server answers clients once per 1,000 commands that it has loaded. A
@@ -160,11 +160,11 @@ def test_row_45_waiters_of_a_killed_process_are_skipped_together(
         figure(recover=took, said=f"{there:,} waiters")
         assert took < 2 * promised
         got[0].release()
-        eventually(lambda: view.empty)  # some waiters may have queued again behind the live one
+        eventually(lambda: view.empty)  # killed waiters may be behind the live one in the queue
 
 
-def test_row_45_waiters_of_a_live_process_keep_their_places(private, alias) -> None:
-    """Most waiters rarely ask again. One heartbeat keeps the places of all waiters of a process."""
+def test_row_45_waiters_of_a_live_process_keep_their_positions(private, alias) -> None:
+    """One heartbeat of an event loop keeps the queue positions of all tasks that wait in it."""
     held = Lock("x", using=alias(private.url)).acquire()
     with (
         redis.Redis.from_url(private.url) as client,

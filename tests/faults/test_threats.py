@@ -23,7 +23,7 @@ PACKAGE = Path(django_redis_sync.__file__).parent
 # Tokens
 
 
-#: A program that acquires 50 leases. It prints their tokens, and the bytes that were drawn.
+#: A program that acquires 50 leases. It prints their tokens, and the random bytes that it drew.
 DRAW = """
 import json, os, random
 drawn, draw = [], getattr(os, "getrandom", os.urandom)
@@ -72,7 +72,7 @@ def test_token_is_never_shown_in_full(raw: redis.Redis, caplog: Any) -> None:
 # Code
 
 
-def test_package_neither_unpickles_nor_evaluates_nor_uses_a_shell() -> None:
+def test_package_uses_no_pickle_no_eval_and_no_shell() -> None:
     """The library parses data from Redis, headers, and handles as JSON, or splits it as text.
     `locks run` starts a program with a list of arguments."""
     modules = {"pickle", "marshal", "shelve", "dill", "yaml", "xml", "tempfile", "telnetlib"}

@@ -40,7 +40,7 @@ RECORDS = GARBAGE | st.lists(NUMBERS, min_size=6, max_size=8).map(
 FIELDS = st.sampled_from(
     ["#fence", "#expiry", "#extra", "#limit", "#paused", "#seen", "#peak", "#clash"]
 )
-#: SCORES (in ms) below this value are in the past, and SCORES above it are in the future.
+#: A time in ms. The values of SCORES below it are in the past, and the others in the future.
 NOW = 1e12
 SCORES = st.sampled_from([0.0, -1.0, 1.5, 1e13, 4e12, 1e300, float("inf"), float("-inf")])
 MEMBERS = st.sampled_from([b"t1", b"t2", b"", b"\0\n", b"<b>", b"x" * 300])
@@ -48,7 +48,7 @@ COUNTS = st.sampled_from([b"1:g", b"total:g", b"total:w:ms", b"tidied", "²:g".e
 
 
 def shown() -> tuple[dict[str, Any], list[str]]:
-    """Return what `locks status` prints for each readable name, and the unreadable names."""
+    """Return the output of `locks status` for readable names, and a list of unreadable names."""
     out = StringIO()
     with contextlib.suppress(CommandError):  # raised if a name is unreadable
         call_command("locks", "status", "--format", "json", stdout=out)
@@ -89,7 +89,7 @@ def test_locks_status_shows_the_readable_part_of_damaged_data(
     raw.hset(KEYS.stats, mapping={b"total:n": b"7", **counts})  # type: ignore[arg-type]
     found, unread = shown()
     assert "good" in found, "a damaged name hides others"
-    if NAME in unread:  # the script itself fails on a text that is not a number
+    if NAME in unread:  # the script itself fails if a text should be a number
         assert fields or records
         with pytest.raises(SyncError):
             Semaphore(NAME, 1).status()

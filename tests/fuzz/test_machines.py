@@ -1,4 +1,4 @@
-"""Hypothesis makes random calls on a semaphore, and compares its status with a simple model.
+"""With Hypothesis, make random calls on a semaphore, and compare its status with a simple model.
 
 The model only records the holders. The calls run on a real Redis server, and the checker of the
 journal (tests/support/history.py) checks each script that they run.

@@ -1,4 +1,4 @@
-"""The cases that the checker explores: clients, faults, and the minimum number of states."""
+"""The cases that the checker explores: clients, faults, and minimum numbers of states."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: The time constants, in ticks of 0.5 ms. Scripts round times to whole ms, which is two ticks. With
-#: these constants, the checker finds out whether a local expiry is ever later than the lease's end
-#: on the server.
+#: Time constants of the scripts in ticks of 0.5 ms, for cases with leases of a few ms. Scripts
+#: round times to whole ms, which is two ticks. The checker verifies that no rounding makes a local
+#: expiry later than the end of the lease on the server.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
@@ -36,9 +36,10 @@ _READER, _TASK = _plain(limit=2, kind="w"), _plain(asynchronous=True)
 _OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
-#: Each row: name, clients, number of ticks, number of faults, kinds of faults, minimum number of
-#: states. A case that takes long has a further item: (ticks, minimum) of a shorter version, or 0 if
-#: it has none. Operator actions come last.
+#: The arguments of `_cases()`: name, clients, number of ticks, number of faults, kinds of faults,
+#: and minimum number of states. The next argument is set for a case that takes long: (ticks,
+#: minimum) of a shorter version, or 0 for no shorter version. The last two are the operator
+#: actions, and the length of a tick in µs.
 # fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     ("two clients, any one fault", (_FIRST, _NEXT), 7, 1, _ANY, 20_000),

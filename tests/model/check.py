@@ -16,11 +16,11 @@ from django_redis_sync.protocol.scripts import CONSTANTS
 from .clients import KEYS, NAMES, TICKS, Hold, Protocol
 from .world import Facts, Label, Ran, Setting, State, World
 
-FAR = 10_000  # ticks until all keys have expired
+FAR = 10_000  # number of ticks after which all keys must have expired
 
 
 class Violation(AssertionError):
-    """Raised for a broken invariant. `trace`: the shortest sequence of steps that breaks it."""
+    """Raised if an invariant is broken. `trace`: the shortest sequence of steps that breaks it."""
 
     def __init__(self, what: str, trace: str) -> None:
         super().__init__(f"{what}\n{trace}")
@@ -69,8 +69,8 @@ def first_in_queue(facts: Facts) -> str | None:
 
 
 def is_alive(facts: Facts, token: str, now: float) -> bool:
-    """Return True if the waiter `token` is alive: its heartbeat deadline is still ahead and, in
-    async code, so is that of its event loop."""
+    """Return True if the waiter `token` is alive: its heartbeat deadline has not passed. In async
+    code, the deadline of its event loop must not have passed either."""
     record = facts.records.get(token)
     group = record.channel if record and record.channel != "-" else token
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
@@ -115,10 +115,9 @@ def _check_shares(facts: Facts) -> None:
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
-    """Return the ticket of the waiter of `share` that left the queue between `old` and `new`.
-
-    Ignore a waiter that left with a lease. If a waiter left without one, the next waiter of the
-    share gets its ticket. Return infinity if none left."""
+    """Return the ticket of the waiter of `share` that left the queue between `old` and `new`
+    without a lease. The next waiter of the share gets this ticket, and so the queue position.
+    Return infinity if no such waiter left."""
     gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
     return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
 
@@ -166,7 +165,7 @@ class Checker:
                     waiting.append(after)
         return Explored(len(parents), self._fair, self._longest, not waiting)
 
-    # What must hold
+    # The invariants
 
     def _check_run(self, before: State, after: State, ran: Ran) -> None:
         _check_error(self.world, ran)
@@ -192,7 +191,7 @@ class Checker:
         elif word == ("no", "share"):
             share, bound = said.get("share", ""), int(said.get("share_limit", 0))
             permits = int(said.get("permits", 0))
-            if record:  # the values of the caller's first request
+            if record:  # use what the caller's first request stored
                 share, bound, permits = record.share, record.bound, record.permits
             # `release` in mode "giveup" doesn't remove expired leases, so they still count.
             use = used(old, -1 if ran.verb == "release" else now, share)
@@ -250,7 +249,7 @@ class Checker:
     def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
-        # A script may remove a lease that was handed off and not claimed in time.
+        # A script may remove a handed-off lease that was not claimed before its deadline.
         unclaimed = old.waiters.get(token, math.inf) <= now and token in old.wakes
         return (token, "clear") == (ran.token, ran.verb) or unclaimed
 
@@ -308,7 +307,7 @@ class Checker:
             _check_shares(facts)
 
     def _closed(self, state: State) -> set[str]:
-        """Return the tokens of ended acquires. No script may grant a permit to them."""
+        """Return the tokens of ended acquires. A script must not grant a permit to such a token."""
         closed: set[str] = set()
         for index, client in enumerate(state.clients):
             node = self.world.node(state, index)
@@ -355,8 +354,8 @@ class Checker:
 
 
 class _Fair:
-    """A deterministic run from `state`. No further fault happens, and each holder releases its
-    lease."""
+    """A run that continues from `state`, with one fixed order of steps. No further fault happens,
+    and each holder releases its lease."""
 
     def __init__(self, world: World, state: State) -> None:
         self.world, self.steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
@@ -424,8 +423,8 @@ class _Fair:
 
 
 def _lines(steps: Iterable[tuple[Label, State]]) -> str:
-    """Return a line for each step. It has the tick after the step, what happened, and the number of
-    the client."""
+    """Return a text with a line for each step: the tick after the step, what happened, and the
+    number of the client."""
     return "\n".join(f"  {state.now:>3}  {' '.join(map(str, label))}" for label, state in steps)
 
 

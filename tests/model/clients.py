@@ -2,7 +2,7 @@
 
 A plan is a generator, and Python can't copy a generator. So the model stores the state of a client
 as the list of all inputs of its plan. To reach the next state, it runs a new plan with these
-inputs. Two states are merged if the local variables of their generators are equal.
+inputs. Two states count as one if the local variables of their generators are equal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TICKS = {
 
 
 class Protocol(NamedTuple):
-    """The scripts of the package, with constants of a few ticks and optionally with a defect."""
+    """The scripts, with time constants of a few ticks, and optionally with a planted defect."""
 
     sources: Mapping[str, str]
     constants: Mapping[str, int]
@@ -68,8 +68,8 @@ def protocol(
 ) -> Protocol:
     """Return a protocol whose ticks last `micros` µs.
 
-    `lua`: pieces of the scripts to replace, each with its replacement. `ticks`: values in ticks of
-    the time constants that differ from TICKS."""
+    `lua`: maps pieces of the scripts to the code that replaces them. `ticks`: the time constants
+    that differ from TICKS, in ticks."""
     times = {**TICKS, **ticks}
     constants = {**scripts.CONSTANTS, **{n: max(1, t * micros // 1000) for n, t in times.items()}}
     return Protocol(planted(lua, constants), constants, micros)
@@ -142,7 +142,7 @@ class Client:
     protocol: Protocol
     made: int = 0
     grant: Any = None  # the current lease, or None
-    belief: Any = None  # its local expiry, until which the client treats the lease as held
+    belief: Any = None  # the local expiry: until then, the client treats the lease as held
     renewals: int = 0
     kept: int = 0  # number of renewals that the renewal thread has sent
     keeping: Any = None  # the renewal thread's request that is not yet answered
@@ -302,7 +302,7 @@ def _stack(generator: Any) -> tuple[Any, ...]:
 
 
 class Node(NamedTuple):
-    """A state of one client. `step`: the step that its plan has yielded, or None at its end."""
+    """A state of one client. `step`: the latest step of its plan, or None if the plan has ended."""
 
     step: Any
     token: str  # the token of the latest acquire
@@ -330,15 +330,15 @@ class Lives:
         """Return the number of the state that follows the state `node` after the input `given`.
 
         Inputs of the plan:
-        - ("answer", reply, sent, received): the reply to its request, with the times of both.
-        - ("fail", why, at): its request failed. `why`: as in `plans.Failure`.
-        - ("cancel",): raise Cancelled.
+        - ("answer", reply, sent, received): the reply to the plan's request, and the times of both.
+        - ("fail", why, at): the request failed at the time `at`. `why`: as in `plans.Failure`.
+        - ("cancel",): raise Cancelled in the plan.
         - ("say", answer): the answer to `Begin` or `Hold`.
 
         Inputs of the renewal thread:
         - ("keep", now): send the next renewal.
-        - ("heard", reply, sent, received): the reply to it.
-        - ("missed",): no reply came."""
+        - ("heard", reply, sent, received): the reply to this renewal, and the times of both.
+        - ("missed",): no reply to this renewal came."""
         key = (node, given)
         found = self._next.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Defects of the scripts. Tests plant them to see that the checker finds each of them."""
+"""Defects for the scripts. Tests add each of them, and verify that the checker finds it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .world import Setting
 class Defect(NamedTuple):
     """A defect of the scripts, with a setting in which it breaks an invariant.
 
-    `found`: a pattern that the checker's message matches. `changes`: pieces of the scripts to
-    replace, each with its replacement. `kinds`: the possible kinds of the only fault in a run. If
-    `kinds` is empty, a run has no fault.
+    `found`: a pattern that the checker's message matches. `changes`: maps pieces of the scripts to
+    the code that replaces them. `kinds`: the kinds of faults. A run has at most one fault, of one
+    of these kinds. If `kinds` is empty, a run has no fault.
     """
 
     found: str
@@ -33,7 +33,7 @@ class Defect(NamedTuple):
 _NOW, _SOON, _SHORT = Spec(begins=0), Spec(begins=1), Spec(lease=2, begins=0)
 _TRIES, _LATE = Spec(lease=1, wait=False, begins=4), Spec(wait=False, begins=6)
 _TASK, _TWO = Spec(asynchronous=True, begins=0), Spec(limit=2, begins=0)
-#: Clients of two shares. Each share may have one of the two permits of the name.
+#: Clients of two shares. The name has two permits, and each share may use one of them.
 _OF_A, _OF_B = (Spec(limit=2, tenant=tenant, bound=1, begins=1) for tenant in "ab")
 _TURN_A = Spec(tenant="a", begins=1)
 _CLEARED = (("clear", ""),)

@@ -31,7 +31,7 @@ setmetatable(_G, {
 """
 
 
-#: `_DENIED`: while the memory is full, these commands fail, unless the same script has already
+#: `_DENIED`: commands that fail while the memory is full, unless the same script has already
 #: written something. `WRITES`: all commands that write.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
@@ -58,7 +58,7 @@ def _text(arg: Any) -> str:
 def _pack(layout: str, *values: Any) -> str:
     """Pack bytes, doubles, and texts like the server's struct.pack.
 
-    A text ends with a zero byte, except in format c0."""
+    Append a zero byte to each text, except with the format c0."""
     packed = b""
     for kind, value in zip(layout.removeprefix("<").replace("c0", "c"), values, strict=True):
         if kind in "sc":
@@ -69,7 +69,7 @@ def _pack(layout: str, *values: Any) -> str:
 
 
 def _unpack(layout: str, text: str) -> tuple[Any, ...]:
-    """Return the values and the end position, like the server's struct.unpack."""
+    """Return the values, and then the position after them, like the server's struct.unpack."""
     packed, at, values = text.encode("latin-1"), 0, []
     for kind in layout.removeprefix("<"):
         if kind == "s":
@@ -255,7 +255,7 @@ class Store:
     def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
         """Return the members whose scores are from `low` to `high`, with their scores.
 
-        If `low` begins with "(", its score is excluded."""
+        If `low` begins with "(", return only scores above it."""
         least, most = float(low.removeprefix("(")), float(high)
         rows = [row for row in self._order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows
@@ -353,7 +353,7 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
         for anchor, other in lua.items():
             lost -= {anchor} if anchor in text else set()
             text = text.replace(anchor, other)
-        # The texts are replaced before constants and fields become numbers.
+        # `lua` contains names of constants and fields, so replace before they become numbers.
         texts[verb] = scripts.with_numbers(verb, text, {**scripts.PATTERNS, **constants})
     if lost:
         raise LookupError(f"no script contains {sorted(lost)}")
@@ -362,6 +362,6 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
 
 @cache
 def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
-    """Return the scripts with replacements. `lua`: pairs of a piece to replace and its
-    replacement."""
+    """Return the compiled scripts. `lua`: pairs of a piece of the scripts and the code that
+    replaces it."""
     return Scripts(planted(dict(lua), scripts.CONSTANTS))

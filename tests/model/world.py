@@ -1,8 +1,8 @@
 """The states of the model (server, network, and clients), and all possible next steps of a state.
 
-The clock ticks only when no client and no message can proceed, so only a fault can delay them. A
-fault loses or delays a message, or kills or pauses a client. The setting limits the number of
-faults. A delayed message can arrive, and a paused client can continue, at any later time.
+The clock ticks only when no client and no message can proceed. So only a fault can delay a client
+or a message. A fault loses or delays a message, or kills or pauses a client. The setting limits the
+number of faults. A delayed message can arrive, and a paused client can continue, at any later time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Setting:
     """The clients, ticks, faults, and operator actions of an exploration.
 
     `horizon`: number of ticks. `faults`: maximum number of faults in a run. `kinds`: the kinds of
-    faults, as words, for example "lose delay". `operations`: the actions of an operator. A run has
-    the first N of them in this order, for any N. An action is (how, value) for the script
+    faults, as words, for example "lose delay". `operations`: the actions of an operator, in this
+    order. A run may end before all of them have happened. An action is (how, value) for the script
     `operate`, or ("clear", "").
     """
 
@@ -40,17 +40,18 @@ class Setting:
 
 
 class Client(NamedTuple):
-    """The state of a client. `node`: its number in `Lives`. `mode`: live, paused, or dead.
+    """The state of a client.
 
+    `node`: the number of the client's `Node` in `Lives`. `mode`: "live", "paused", or "dead".
     `early`: messages that arrived before the client waited for them, as (token, message). `debts`:
-    undo requests that are not yet sent. `lanes`: what the plan waits for, and what the renewal
-    thread waits for. `at`: the tick at which it began to wait. Each lane is one of these:
+    undo requests that are not yet sent. `lanes`: a pair: what the plan waits for, and what the
+    renewal thread waits for. Each of the two is None for no wait, or one of these, with the tick
+    `at` when the wait began:
 
-    - ("sent", at, slow): the server has to run its request. `slow`: True if the request is delayed.
-    - ("reply", at, reply): the reply is on its way.
-    - ("wait", at, due): the plan waits for a wake-up message until the tick `due`.
-    - ("sleep", at, due): the plan sleeps until the tick `due`.
-    - None: it waits for nothing.
+    - ("sent", at, slow): a request that the server has not run yet. `slow`: True if it is delayed.
+    - ("reply", at, reply): a reply that has not arrived yet.
+    - ("wait", at, due): a wait for a wake-up message until the tick `due`.
+    - ("sleep", at, due): a sleep until the tick `due`.
     """
 
     node: int = 0
@@ -63,13 +64,13 @@ class Client(NamedTuple):
 class State(NamedTuple):
     """The state of the server, the network, and all clients.
 
-    `now`: the tick. `server`: the number of the server's data. `faults`: number of faults that may
-    still happen. `operated`: number of operator actions so far. `top`: the largest fence so far.
-    `cleared`: tokens that an operator has cleared. `full`: True if the memory is full. `loose`:
-    what is on the network, and not in a lane of a client:
+    `now`: the tick. `server`: the number of the server's data in `World`. `faults`: number of
+    faults that may still happen. `operated`: number of operator actions so far. `top`: the largest
+    fence so far. `cleared`: tokens that an operator has cleared. `full`: True if the memory is
+    full. `loose`: requests and messages that are not in `Client.lanes`:
 
     - ("run", client, verb, argv): a delayed request. Its client no longer waits for the reply.
-    - ("pop", token, due): a BLPOP for which its client no longer waits.
+    - ("pop", token, due): a BLPOP that its client has abandoned. It ends at the tick `due`.
     - ("push", client, token, element, late): a published message. `late`: True if it is delayed.
     """
 
@@ -85,7 +86,7 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The record of a token. `bound`: the limit of its share, or 0 if the share has no limit."""
+    """The record of a token on the server. `bound`: the limit of its share, or 0 for no limit."""
 
     state: str
     fence: int
@@ -97,8 +98,8 @@ class Record(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The data of the server in a form for the invariants. Times are in ms of the server's clock.
-    `parked`: the arrival of each parked waiter, in µs."""
+    """The data of the server, prepared for checks. Times are in ms of the server's clock. `parked`:
+    arrival in µs of each parked waiter, which is not in the queue because of its share."""
 
     leases: dict[str, float]
     queue: dict[str, float]
@@ -139,8 +140,8 @@ def _record(text: str) -> Record:
     bound, share = "0", None
     if more and more[0].startswith("/"):
         _, bound, share = more[0].split("/")
-    number = int(fence) if fence.isdigit() else -1  # no valid fence is -1
-    # `state`: the letter of the state, and the number of the newest renewal.
+    number = int(fence) if fence.isdigit() else -1  # -1 is not a valid fence
+    # The text `state` is the letter of the state, followed by the number of the newest renewal.
     return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
 
 
@@ -202,9 +203,9 @@ class World:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
     def _execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
-        """Run a script on the data `server` at the tick `now`. `full`: True if the memory is full.
+        """Run a script at the tick `now` on the data with the number `server`.
 
-        Return the number of the new data, the reply, and the published messages."""
+        Return three values: the number of the new data, the reply, and the published messages."""
         key = (server, now, verb, argv, full)
         found = self._runs.get(key)
         if found is None:
@@ -218,8 +219,8 @@ class World:
         return found
 
     def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
-        """Run a script, and deliver its wake-up messages to BLPOPs. Put its published messages on
-        the network. Return the new state and the run."""
+        """Run a script. Deliver its wake-up messages to BLPOPs, and put its published messages on
+        the network. Return the new state and the `Ran`."""
         before = state.server
         server, reply, published = self._execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
@@ -277,14 +278,14 @@ class World:
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
         """Return token, fence, local expiry, and permits of the lease that a client treats as held.
 
-        Return None if there is none."""
+        Return None if the client treats no lease as held."""
         believed = self.node(state, index).believed
         if believed is None or state.clients[index].mode == "dead":
             return None
         return believed if believed[2] > self.clock(state) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
-        """Give the input `given` to a client, and then begin the next step in this lane.
+        """Give the input `given` to a client, and then begin the next step of `lane`.
 
         `lane`: 0 for the plan, 1 for the renewal thread."""
         client, lives, now = state.clients[index], self.lives[index], state.now
@@ -316,7 +317,7 @@ class World:
         return state
 
     def _answer(self, state: State, index: int, lane: int) -> State:
-        """Deliver the reply that is on its way to this lane of a client."""
+        """Deliver a reply to a client: to its plan (lane 0) or its renewal thread (lane 1)."""
         _, sent, reply = state.clients[index].lanes[lane]
         now = self.clock(state)
         if type(reply) is tuple and reply[0] == "ERROR":
@@ -332,8 +333,8 @@ class World:
     # Steps
 
     def steps(self, state: State) -> Steps:
-        """Yield each possible step: its label, the state after it, and the run of a script or
-        None."""
+        """Yield each possible step as three items: its label, the state after it, and the `Ran`.
+        The last item is None if the step runs no script."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -346,7 +347,7 @@ class World:
             yield ("tick",), self.tick(state), None
 
     def prompt_steps(self, state: State) -> Steps:
-        """Yield the steps that must happen before the clock ticks, in any order."""
+        """Yield the steps that must all happen before the clock ticks. Their order is free."""
         for index, client in enumerate(state.clients):
             live = client.mode == "live"
             for lane, doing in enumerate(client.lanes):
@@ -469,7 +470,7 @@ class World:
                     yield ("a message is late", *item[1:4]), state._replace(loose=late), None
 
     def _faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
-        """Yield the faults that can happen to the request or wait of a lane.
+        """Yield the faults that can happen to the plan (lane 0) or the renewal thread (lane 1).
 
         The renewal thread has only two faults: a delayed request, and a lost reply."""
         client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
@@ -495,8 +496,8 @@ class World:
             yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
 
     def _adrift(self, state: State, index: int, lane: int) -> State:
-        """Move the request or the BLPOP of a lane to `loose`, because its client no longer waits
-        for it. The lane itself is not changed."""
+        """Return `state` after a client has abandoned the request or BLPOP of `lane`: `loose` then
+        contains this request or BLPOP. The lane itself is not changed."""
         client, spec = state.clients[index], self.setting.clients[index]
         step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
         if kind == "sent":
@@ -537,14 +538,14 @@ def _hashable(reply: Any) -> Any:
 
 
 def _put(state: State, index: int, client: Client) -> State:
-    """Return the state with `client` at `index`. This is three times as fast as `_replace`."""
+    """Return `state` with a new client at `index`. This is three times as fast as `_replace`."""
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)
 
 
 def _lane(state: State, index: int, lane: int, doing: Any) -> State:
-    """Return the state in which a lane of client `index` waits for `doing`."""
+    """Return `state`, changed so that the client `index` waits for `doing` in `lane`."""
     client = state.clients[index]
     lanes = (client.lanes[0], doing) if lane else (doing, client.lanes[1])
     return _put(state, index, client._replace(lanes=lanes))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "django_redis_sync"
-#: Files and folders of a copy, besides the package.
+#: Files and folders that a copy contains besides the package.
 BESIDE = ("docs", "tests", "devtools", "benchmarks", "setup.cfg", "pyproject.toml", "conftest.py")
 #: Number of copies that are tested at the same time.
 AT_ONCE = 2
@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def area(self) -> str:
-        """The subfolder of the package whose file contains `text`. "top" for a file that is
+        """The subfolder of the package with the file that contains `text`. "top" if the file is
         directly in the package."""
         folder = self.path().parts[1]
         return "top" if "." in folder else folder

@@ -52,7 +52,7 @@ class ByAddress(APIView):
 
 
 def gated(view):
-    """Return a limited view of DRF that calls `view`."""
+    """Return a view of DRF with a request limit. It calls the plain view `view`."""
 
     class Gated(APIView):
         @method_decorator(one)
@@ -92,7 +92,7 @@ class Problem(JSONRenderer):
 
 
 def format_error(error, context):
-    """The setting EXCEPTION_HANDLER of a project that formats errors in its own way."""
+    """The EXCEPTION_HANDLER of a project that formats errors in its own way."""
     response = exception_handler(error, context)
     details = {"error": response.data["detail"], "code": error.get_codes()}
     response.data = {"ok": False, "action": getattr(context["view"], "action", None), **details}

@@ -1,8 +1,8 @@
-"""Gates, and counts of the requests inside a view. At a gate, a view waits until a test opens the
-gate.
+"""Gates and counts for views. A view waits at a gate until a test opens the gate. The counts show
+how many requests are inside a view.
 
-The Redis server of the test run stores gates and counts. So they work for views in other processes,
-and while the Redis server of the limits is down.
+The Redis server of the test run stores the gates and the counts. So they work for views in other
+processes, and while the Redis server of the request limits is down.
 """
 
 import os
@@ -19,7 +19,7 @@ TICK = 0.02
 
 
 def ask(command, what, name, *args):
-    """Send a Redis command, with all permissions. Its key is made of `what`, such as "gate", and
+    """Send a Redis command, with all permissions. The key is made of `what`, such as "gate", and of
     `name`."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
     with redis.Redis.from_url(url, decode_responses=True) as db:
@@ -31,8 +31,8 @@ def open_gate(name):
 
 
 def while_shut(name):
-    """Yield while the gate `name` is shut, for at most `MAX_WAIT` seconds. The caller has to sleep
-    after each yield. If `name` is None, don't yield."""
+    """Yield while the gate `name` is shut, but for at most `MAX_WAIT` seconds. The caller has to
+    sleep after each yield. If `name` is None, yield nothing."""
     end = time.monotonic() + MAX_WAIT
     while name and not ask("EXISTS", "gate", name) and time.monotonic() < end:
         yield

@@ -12,7 +12,7 @@ one = semaphore_required("one", limit=1)
 
 @api.exception_handler(HttpError)
 def format_error(request, error):
-    with Lock("errors", blocking_timeout=5):  # an exception handler of a project may wait
+    with Lock("errors", blocking_timeout=5):  # a project's exception handler may acquire a lock
         body = {"ok": False, "error": str(error)}
     return api.create_response(request, body, status=error.status_code)
 

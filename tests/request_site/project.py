@@ -30,8 +30,8 @@ WAYS = ("decorator", "mixin", "middleware")
 
 
 def as_param(*cases: tuple[str, bool]) -> Any:
-    """Return a mark that runs a test once for each of `cases`. The fixture `project` is then a
-    Project with this way and asgi."""
+    """Return a mark that runs a test with each of `cases`. A case is a pair (way, asgi): the
+    arguments of the `Project` that the fixture `project` makes."""
     ids = [f"{way}-{'async' if asgi else 'sync'}" for way, asgi in cases]
     return pytest.mark.parametrize("project", cases, ids=ids, indirect=True)
 
@@ -41,13 +41,13 @@ SYNC = as_param(*((way, False) for way in WAYS))
 EVERYWHERE = as_param(*((way, asgi) for way in WAYS for asgi in (False, True)))
 
 
-#: Run a test with Django's WSGI handler and its ASGI handler.
+#: Run a test twice: with Django's WSGI handler, and with its ASGI handler.
 CLIENTS = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 
 #: Run a test with the views of tests/request_site/views.py.
 site = pytest.mark.urls("tests.request_site.views")
-#: Middleware that the query controls: see tests/request_site/middleware.py.
+#: Middleware that the query parameters control. See tests/request_site/middleware.py.
 OBEYING = "tests.request_site.middleware.obeying"
 
 
@@ -112,7 +112,7 @@ def async_view(body: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def mixed(view: Callable[[Any], Any], options: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return a class-based view with the mixin, whose handlers call `view`."""
+    """Return a class-based view with SemaphoreRequiredMixin. Its handlers call `view`."""
 
     attributes = {f"semaphore_{option}": value for option, value in options.items()}
     handlers = dict.fromkeys(("get", "post"), staticmethod(view))
@@ -197,7 +197,7 @@ def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
 
 @contextlib.contextmanager
 def received(signal: Any) -> Iterator[list[dict[str, Any]]]:
-    """Yield a list. During the block, add the arguments of each `signal` to it."""
+    """Yield a list that gets the arguments of each `signal` that is sent during the block."""
     found: list[dict[str, Any]] = []
 
     def receiver(**arguments: Any) -> None:
@@ -210,7 +210,7 @@ def received(signal: Any) -> Iterator[list[dict[str, Any]]]:
         signal.disconnect(receiver)
 
 
-# Figures of operators
+# Statistics, as operators see them
 
 
 def in_use(name: str = "one") -> int:
@@ -244,7 +244,7 @@ OUTCOMES = ("granted", "waited", "rejected", "timed_out", "shadow_rejected")
 
 
 def outcomes(name: str = "one") -> dict[str, int]:
-    """Return the number of requests that were counted with each outcome."""
+    """Return the number of requests by their outcome."""
     counts = Counter[str]()
     for one in facts(name):
         counts.update({kind: one["ever"][kind] for kind in OUTCOMES})

@@ -80,8 +80,8 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # Fork only these two servers. Other servers change Python before the first import, or
-        # aren't written in Python.
+        # The fork server can start only these two servers. Other servers change Python before the
+        # first import, or aren't written in Python.
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)
 

@@ -27,7 +27,7 @@ def client_of(request):
 
 
 def plain(request):
-    """Wait at the gate in the query, if there is one."""
+    """Wait at the gate that the query names, if any."""
     with gate.inside("plain", client_of(request)):
         for _ in gate.while_shut(request.GET.get("gate")):
             time.sleep(gate.TICK)

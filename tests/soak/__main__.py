@@ -1,4 +1,4 @@
-"""Run the soak (see tests/soak/run.py). Exit with 0 if it finds no error."""
+"""Run the soak test (see tests/soak/run.py). Exit with 0 if it finds no error."""
 
 import argparse
 import random

@@ -1,4 +1,4 @@
-"""The soak: processes use locks and semaphores on two Redis servers, while random faults happen.
+"""The soak test: processes use locks and semaphores on two Redis servers while faults happen.
 
 The server `kept` has an append-only file, so it keeps acknowledged writes when it is killed. On
 `kept`, two callers must never treat an exclusive name as held at the same time. The server
@@ -42,8 +42,8 @@ CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: Seconds in which all keys must expire after the last call. Each lease, waiter, and tombstone
 #: expires earlier.
 SETTLE = 20.0
-#: Keys with these last parts may be left: they last longer than their names, or several names share
-#: them.
+#: Last parts of keys that may be left. Such keys last longer than their name, or several names
+#: share them.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
@@ -398,7 +398,7 @@ def overlaps(path: str) -> tuple[int, list[str]]:
         seen.setdefault(f"{alias} {name}", []).append((int(fence), float(first), float(last)))
     found: list[str] = []
     for name, rows in seen.items():
-        # A reentrant lease that was acquired twice has two lines in the log.
+        # If a reentrant lock was acquired twice, the file has two lines for its lease.
         latest, whose, before = -1.0, 0, 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:

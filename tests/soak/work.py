@@ -5,8 +5,8 @@ process.
 
 All processes append to the file LOG. Each holder of an exclusive name writes a line
 `ALIAS NAME FENCE FIRST LAST`. FIRST and LAST are the first and the last time at which the holder
-treated its lease as held. LAST must be earlier than FIRST of each holder of this name with a larger
-fence.
+treated its lease as held. If a holder of the same name has a larger fence, its FIRST must not be
+earlier than this LAST.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ EXPECTED = (LeaseLost, NotAcquired, Unavailable)
 class Kind(NamedTuple):
     """A primitive that the soak uses.
 
-    `make`: a function of a cache alias that returns the primitive. `permits`: the numbers of
-    permits that an acquire may ask for. `alone`: True if the primitive is exclusive. `portable`:
-    True if its leases may be detached. `mortal`: True if processes that the soak kills may use
-    it."""
+    `make`: a function that takes a cache alias, and returns the primitive. `permits`: the numbers
+    of permits that an acquire may ask for. `alone`: True if the primitive is exclusive. `portable`:
+    True if its leases may be detached. `mortal`: True if processes that the soak kills may use the
+    primitive."""
 
     make: Callable[[str], Any]
     permits: tuple[int, ...] = (1,)
@@ -111,8 +111,8 @@ class Turn:
         self.fence, self.first, self.last = 0, 0.0, 0.0
 
     def look(self, lease: Lease) -> None:
-        """If this process treats the lease as held, record the current time as `last`, and as
-        `first` if there is none yet."""
+        """If this process treats the lease as held, record the current time as `last`. At the first
+        such call, also record it as `first`."""
         now = time.monotonic()
         if lease.held:
             self.fence, self.first, self.last = lease.fence, self.first or now, now
@@ -160,7 +160,7 @@ class Turn:
 
 
 async def work(io: Any, chance: random.Random, mortal: bool, log: Log, end: float) -> None:
-    """Run turns until the time `end`. In async code, cancel some turns at a random time."""
+    """Run turns (see `Turn`) until the time `end`. In async code, cancel some at a random time."""
     while time.monotonic() < end:
         turn = Turn(chance, mortal, log).run(io)
         try:

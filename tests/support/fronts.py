@@ -1,8 +1,8 @@
 """Fronts: TCP servers between clients and a real Redis server.
 
 A test chooses which commands a front answers, and how. The front forwards all other commands to the
-real server. Each front has a database of this server. So a test can use a front for each node of a
-Cluster or each server of a quorum, and starts no servers.
+real server. Each front has its own database of the real server. So several fronts can replace the
+nodes of a Cluster or the servers of a quorum.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The names of scripts. Each script has two entries: by SHA and by source text. In tests with a
-#: journal, scripts have another source text, with entries of its own.
+#: The names of scripts, by SHA and by source text. In tests with a journal, a script has another
+#: source text, so it has two further entries.
 _scripts: dict[str, str] = {}
 
 
@@ -50,8 +50,8 @@ class Impatient(Lock):
 class Command(list[str]):
     """The words of a Redis command that a front received.
 
-    `connection`: the number of the client's connection. `verb`: the name of the script that an EVAL
-    or EVALSHA runs. For other commands, the first word in lower case."""
+    `connection`: the number of the client's connection. `verb`: for EVAL and EVALSHA, the name of
+    the script. For other commands, the first word in lower case."""
 
     connection = 0
 
@@ -96,8 +96,8 @@ class Front:
         - bytes, which are sent unchanged
         - SILENCE or CUT
         - None: forward the command
-        - a function of the command and of `forward`, which returns one of these. `forward()` sends
-          the command to the real server, and returns the bytes of its reply.
+        - a function of the command and of `forward`. The function returns one of the above.
+          `forward()` sends the command to the real server, and returns the bytes of its reply.
         """
         self._replies.setdefault(verb, []).extend([reply, times])
 
@@ -106,7 +106,7 @@ class Front:
         self._replies.clear()
 
     def verbs(self, *wanted: str) -> list[str]:
-        """Return the verb of each received command, in order, if it is one of `wanted`."""
+        """Return the verbs of the received commands, in order, but only those in `wanted`."""
         return [one.verb for one in self.received if one.verb in wanted]
 
     def connections_of(self, verb: str) -> int:
@@ -207,7 +207,7 @@ class Front:
         return reply
 
 
-#: The first bytes of the replies that give their length in bytes: `$` for a string, and in RESP3
+#: First bytes of the reply types that state their length in bytes: `$` for a string, and in RESP3
 #: also `=` for a verbatim string and `!` for an error.
 BULK = (b"$", b"=", b"!")
 
@@ -241,7 +241,7 @@ def _packed(reply: Any) -> bytes:
 
 @cache
 def _server() -> RedisServer:
-    return RedisServer().start()  # it ends with this process
+    return RedisServer().start()  # the server ends with this process
 
 
 _numbers = itertools.count(1)

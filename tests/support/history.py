@@ -70,7 +70,7 @@ class Violation:
 
 @dataclass(slots=True)
 class _Token:
-    """What the entries so far say about a token."""
+    """What the replayed entries say about a token."""
 
     lease: float = math.inf  # requested duration in ms
     permits: int = 1
@@ -82,7 +82,7 @@ class _Token:
     fence: int = 0
     nth: int = 0  # number of the newest renewal
     ended: str = ""  # how the token has ended, for example "released"; "" if it has not
-    ended_in: int = 0  # number of the epoch in which it ended; each restart or flush begins one
+    ended_in: int = 0  # epoch in which the token ended; a restart or flush begins a new epoch
     unclaimed: bool = False
 
     @property
@@ -106,10 +106,10 @@ class _Name:
         self.leases: dict[str, float] = {}  # token -> end of its lease in ms
         self.deadlines: dict[str, float] = {}
         self.packed: Packed | None = None  # the compact state
-        #: While a script expands the name: the token and the end of the lease in the compact state,
-        #: which the script writes again.
+        #: Set while a script expands the name: the token and the end of the lease in the compact
+        #: state. The script has to write this lease again.
         self.expanding: tuple[str, float] | None = None
-        self.channels: set[str] = set()  # of event loops, which have heartbeat deadlines too
+        self.channels: set[str] = set()  # event loops; each has a heartbeat deadline too
         self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
@@ -225,8 +225,8 @@ class Replay:
         return held + mine.permits <= mine.bound
 
     def alive(self, token: str) -> bool:
-        """Return True if no heartbeat deadline has passed: neither that of the waiter `token` nor,
-        in async code, that of its event loop."""
+        """Return True if the waiter `token` is alive: its heartbeat deadline has not passed. In
+        async code, the deadline of its event loop must not have passed either."""
         own = self.at.deadlines.get(token, 0) > self.now
         return own and self.beats(self.token(token).channel)
 
@@ -307,7 +307,8 @@ class Replay:
         """Expire leases and keys. Compare the expected state with the one that the script found."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
-            # The clock went back, so expired leases that were not removed count again.
+            # The clock went back. So a lease that had expired, but was not removed, may be held
+            # again.
             for token, end in at.leases.items():
                 if end > now and token not in at.held:
                     at.hold(token, end, self.token(token).weight, now)
@@ -320,8 +321,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # The keys of the name have expired. `check_expiry` has already checked that no key
-            # expires too early. In the last millisecond, the server may still have the keys.
+            # The keys of the name have expired, and `check_expiry` has checked that this is not too
+            # early. The server may still have the keys for one millisecond.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
@@ -355,7 +356,7 @@ class Replay:
                 mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                # If the token is held, keep its permits: its lease may have been downgraded to one.
+                # Not for a held token, because its lease may have been downgraded to one permit.
                 mine.permits = int(said["permits"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
@@ -400,12 +401,12 @@ class Replay:
         if new.holder and not same:
             self.put_lease(new.holder, new.ends)
             self.fences.append(str(new.fence))
-        # In compact state, this key exists even without a lease.
+        # In compact state, the key `leases` exists even without a lease, and expires like `info`.
         self.at.expires["leases"] = self.at.expires["info"]
 
     def on_del_leases(self) -> None:
-        """Note that the script has deleted the compact state. If it had a holder, the script is
-        expanding the name, and must write the same lease again."""
+        """Note that the script has deleted the compact state. If the compact state had a holder,
+        the script is expanding the name, and must write the same lease again."""
         at = self.at
         if at.packed and at.packed.holder:
             at.expanding = at.packed.holder, at.packed.ends
@@ -466,7 +467,7 @@ class Replay:
                 self.emptied("queue")
 
     def on_zadd_parked(self, score: str, member: str) -> None:
-        """Record a parked waiter, which is not in the queue."""
+        """Record a parked waiter. Because of its share, this waiter is not in the queue yet."""
         token = member.split(" ")[-1]
         self.appears("parked")
         self.at.parked.add(token)
@@ -556,7 +557,7 @@ class Replay:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
         shadow = own and self.how == "shadow"
-        mine.nth = 0  # renewals are numbered from the grant
+        mine.nth = 0  # each grant begins new numbers of renewals
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
@@ -574,7 +575,7 @@ class Replay:
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
             # An unfair request may overtake the first waiter if that waiter came less than
-            # HEARTBEAT ago. Times are rounded, so its age may be 1 ms less than computed.
+            # HEARTBEAT ago. Times are rounded, so the computed age may be 1 ms too high.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -735,7 +736,7 @@ class Replay:
         head = next(self.waiting(), None)
         if head is not None and self.fits(self.token(head)):
             self.bad("handover", f"{head[:8]} waits, {at.used} permits are in use")
-        # If the share has permits left, its first waiter must be in the queue.
+        # If a share has permits left, the first waiter of the share must be in the queue.
         firsts = dict[str, str]()
         for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
             if token in at.queue or token in at.parked:
@@ -746,9 +747,9 @@ class Replay:
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
     def check_removed(self) -> None:
-        """Check each waiter that this script removed from the queue.
+        """Check that this script had a reason to remove each waiter that it removed from the queue.
 
-        It must be granted, dead, or ended, or must ask for more permits than the limit."""
+        The waiter must be granted, dead, or ended, or must ask for more permits than the limit."""
         for token in self.gone:
             mine = self.token(token)
             if token in self.at.queue or token in self.at.parked:
@@ -763,7 +764,7 @@ class Replay:
 
     def check_expiry(self) -> None:
         """Check that each key expires, but not before the last lease and the last waiter have
-        ended. A name with an operator override must not expire."""
+        ended. The keys of a name with an operator override must not expire."""
         at = self.at
         latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
         marked = at.paused or at.override is not None
@@ -776,5 +777,5 @@ class Replay:
                 self.bad("expiry", f"{key} never expires")
 
 
-#: Writes that change nothing that the rules check.
+#: Writes that are irrelevant for the rules.
 _WITHOUT_EFFECT = {("DEL", "wake"), ("DEL", "never"), ("DEL", "info"), ("HDEL", "info")}

@@ -1,6 +1,6 @@
-"""Run a call many times, and raise an exception in each run, each time at the next bytecode.
+"""Run a call many times. Interrupt each run with an exception, each time at the next bytecode.
 
-The exception stands for an exception of a signal handler, which can happen at any bytecode.
+The exception represents that of a signal handler, which can happen at any bytecode.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Interrupted(BaseException):
 
 
 def at_any_step(frame: FrameType, event: str) -> bool:
-    """Return True for the event of a line or of a bytecode."""
+    """Return True if the trace event is a new line or a bytecode."""
     return event in ("line", "opcode")
 
 
 def inside_ours(frame: FrameType, event: str) -> bool:
     """Return True for a bytecode, unless it returns to a caller outside of the package.
 
-    An exception at such a return would be an exception in the caller's code."""
+    At such a return, an exception would already be raised in the caller's code."""
     return event == "opcode" and not _returns_to_us(frame)
 
 
@@ -66,8 +66,8 @@ def interruptions(
     where: Callable[[FrameType, str], bool] = inside_ours,
     after: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Run `call` repeatedly. In run N, raise `Interrupted` at event N, and yield the place of this
-    event. Stop after the first run that has fewer than N events.
+    """Run `call` repeatedly. In run N, raise `Interrupted` at event N, and yield the function and
+    line of this event. Stop after the first run that has fewer than N events.
 
     `files`: ends of the paths of source files. `where`: a function of a frame and a trace event. An
     event counts if it happens in one of `files`, and `where` returns True. `after`: names of
@@ -88,8 +88,8 @@ def _interrupted(
     after: tuple[str, ...],
     left: int,
 ) -> str | None:
-    """Run `call`, and raise `Interrupted` at the event number `left`. Return the place of this
-    event, or None if the run has fewer events."""
+    """Run `call`, and raise `Interrupted` at the event number `left`. Return the function and line
+    of this event, or None if the run has fewer events."""
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

@@ -112,7 +112,7 @@ return journal_reply
 
 
 class Entry(NamedTuple):
-    """One run of a script, or a note of a test. The verb of a note starts with `!`."""
+    """A journal entry: a script run, or a note of a test. The verb of a note starts with `!`."""
 
     seq: int
     epoch: str
@@ -170,7 +170,7 @@ class Journal:
         return len(lines)
 
     def note(self, word: str) -> None:
-        """Add a note for the checker. The note `wiped` says that the test has deleted all keys."""
+        """Add a note for the checker. The note `wiped` means that the test has deleted all keys."""
         self.drain()
         self.drained.append(word)
 
@@ -190,7 +190,7 @@ class Journal:
             start += len(chunk)
 
     def check(self) -> Any:
-        """Check all entries, and return their history. Raise AssertionError at a violation."""
+        """Check all entries, and return the `History`. Raise AssertionError at a violation."""
         from .history import judge  # imported here because history.py imports this module
 
         history = judge(self, self.constants)
@@ -200,7 +200,7 @@ class Journal:
 
 
 def install(key: str, constants: Mapping[str, int] | None = None) -> None:
-    """Make this process run wrapped scripts, optionally with other values of constants."""
+    """Record the scripts of this process in the journal `key`. `constants`: values to change."""
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
@@ -227,8 +227,8 @@ def _is_composing() -> bool:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # Replace `compose`, and not `script`: other modules have imported `script`, which looks up
-    # `compose` at each call.
+    # Replace `compose`, because `script` looks it up at each call. Other modules have imported
+    # `script`, so a replacement of `script` would not reach them.
     scripts.compose = compose
     while _is_composing():  # wait for threads that use the former `compose`
         time.sleep(0.001)
@@ -242,7 +242,7 @@ def journalling(
     url: str, key: str | None = None, constants: Mapping[str, int] | None = None
 ) -> Iterator[Journal]:
     """Yield a journal of the scripts that this process runs in the block. Child processes that
-    start in the block write to it too."""
+    start in the block also write to the journal."""
     if key is None:
         prefix = os.environ.get("DJANGO_REDIS_SYNC_TEST_PREFIX", "test-sync")
         key = f"{prefix}-journal:{secrets.token_hex(4)}"

@@ -15,8 +15,8 @@ from django_redis_sync.protocol.keys import display
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use a new renewal thread and a new housekeeping thread for the test. They have not registered
-    any name.
+    """Use a new renewal thread and a new housekeeping thread for the test. The new threads have not
+    registered any name.
 
     After the test, discard the names that the new threads have not yet registered."""
     for each in renewal._renewers.values():  # discard pending names of earlier tests

@@ -13,7 +13,7 @@ from devtools.servers import RedisServer
 from django_redis_sync import Semaphore
 from tests.support.commands import locks as locks
 
-#: The cache of the fixture `second`.
+#: Options that select the cache of the fixture `second`.
 OTHER: dict[str, Any] = {"using": "other"}
 
 
@@ -40,7 +40,7 @@ def status_of(name: str, key: str | None = None, **options: Any) -> Any:
 
 
 def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
-    """Return True if `acquire()` grants a permit at once. Release the permit."""
+    """Return True if `acquire()` grants a permit at once. Release this permit."""
     lease = Semaphore(name, limit, **options).acquire(blocking=False)
     if lease is not None:
         lease.release()

@@ -37,8 +37,8 @@ class Packed(NamedTuple):
 
     @property
     def leases(self) -> dict[str, float]:
-        """The end of each lease in ms, by token. In expanded state, the leases key would have these
-        members and scores."""
+        """The end of each lease in ms, by token. In expanded state, these would be the members and
+        scores of the leases key."""
         return {self.holder: float(self.ends)} if self.holder else {}
 
     @property

@@ -1,4 +1,4 @@
-"""Log test clients in to the Django admin, and read what its pages show."""
+"""Helpers that log in to the Django admin, and read its pages."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.history import Counters, History, add
 from django_redis_sync.operators.listing import Group
 
-#: The time at which the data was read.
+#: The time at which the statuses and histories were read.
 AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 
@@ -48,8 +48,8 @@ def status(name: str = "exports", key: str | None = None, **said: Any) -> Status
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
-    """Return the group of the statuses `some`: of a name, or of a policy and its keys. `keys`: the
-    number of keys that the policy has, by default those in `some`."""
+    """Return a `Group`: the statuses of one name, or of a policy and its keys. `some`: the
+    statuses. `keys`: the number of keys that the policy has, by default those in `some`."""
     own = next((status for status in some if status.key is None), None)
     children = tuple(status for status in some if status.key is not None)
     return Group(some[0].name, own, children, len(children) if keys is None else keys, **said)
@@ -57,7 +57,7 @@ def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
 
 def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
     """Return a history with a row of counters for each minute. The last of `rows` is for the minute
-    of the time AT."""
+    before AT."""
     dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
     total = add(rows)
     given = {"total": total, "ever": total, "suggested_limit": None}

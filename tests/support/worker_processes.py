@@ -55,8 +55,8 @@ READ = (
 class Process:
     """A Python process with the arguments `words`. It is used like a `subprocess.Popen`.
 
-    `log`: a file for stdout and stderr. stdin is then empty. Without `log`, stdin and stdout are
-    pipes, and stderr is that of this process. `errors`: True to make stderr a pipe.
+    `log`: a file for stdout and stderr. With `log`, stdin is empty. Without `log`, stdin and stdout
+    are pipes, and stderr is that of this process. `errors`: True to make stderr a pipe.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ def _pipe(given: contextlib.ExitStack, mode: str) -> tuple[int, IO[str]]:
     """Open a pipe between a child and this process. `mode`: "r" if this process reads, or "w" if it
     writes.
 
-    Return the file descriptor for the child, and the open file for this process. `given` closes the
-    file descriptor at its end."""
+    Return two objects: the file descriptor for the child, and the open file for this process. When
+    the block of `given` ends, the file descriptor is closed in this process."""
     read, write = os.pipe()
     theirs, kept = (write, read) if mode == "r" else (read, write)
     given.callback(os.close, theirs)
@@ -183,7 +183,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class _WorkerProcesses:
-    """Starts the fork server, and sends orders to it."""
+    """Starts the fork server, and sends it orders to start processes."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -280,7 +280,7 @@ def _report_exits(lives: dict[int, int]) -> None:
 
 
 def become(order: _Order) -> None:
-    """In a child, do what `python` would do with the words of the order as its arguments."""
+    """In a child, act like `python` with the words of the order as arguments."""
     had = dict(os.environ)
     os.environ.clear()
     os.environ.update(order.env)
@@ -306,8 +306,8 @@ def become(order: _Order) -> None:
 
 
 def _path(first: str, env: Mapping[str, str], had: Mapping[str, str]) -> list[str]:
-    """Return a new `sys.path`: `first`, the folders of PYTHONPATH in `env`, and the present path
-    without its first item and without the folders of PYTHONPATH in `had`.
+    """Return a new `sys.path`: `first`, the folders of PYTHONPATH in `env`, and the rest of the
+    present path. The rest omits the first item and the folders of PYTHONPATH in `had`.
 
     `env`: the environment of the child. `had`: the environment of the fork server."""
     given, before = (one.get("PYTHONPATH", "").split(os.pathsep) for one in (env, had))

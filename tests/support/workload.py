@@ -1,6 +1,6 @@
 """Simulated clients that call the scripts directly and in random order.
 
-The clients follow the protocol, and write tombstones after an unanswered acquire. Other events are
+The clients follow the protocol, and write tombstones after an unanswered acquire. The rest is
 random: replies are lost, second copies of requests arrive late, clients die, leases expire, and
 operators act. The workload moves the server's clock before each call.
 """
@@ -46,7 +46,7 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
     """Return the ARGV of the script `verb`. `said`: its arguments by name.
 
     The arguments `terms` and `wants` of an acquire are composed of several values in `said`.
-    `only`: names that must be arguments of the script, or values that `terms` contains."""
+    `only`: names that must each be an argument of the script or a part of `terms`."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
         parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
@@ -61,12 +61,12 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
 
 
 def words(reply: Any) -> list[bytes]:
-    """Split the reply of a script into words. Return a reply that is a list unchanged."""
+    """Split the reply of a script into words. If the reply is a list, return it unchanged."""
     return reply.split(b" ") if isinstance(reply, bytes) else reply
 
 
 class Call(NamedTuple):
-    """A call of the script `verb`, with the arguments `said` by name. With the verb "pop", it runs
+    """A call of the script `verb`. `said`: its arguments by name. If `verb` is "pop", the call runs
     no script, but pops a wake-up message."""
 
     verb: str
@@ -75,7 +75,7 @@ class Call(NamedTuple):
 
     @property
     def argv(self) -> list[Any]:
-        """The arguments in the order of the header of the script."""
+        """The arguments in the order in which the script expects them."""
         return argv_of(self.verb, {**DEFAULTS, **self.said}, self.said)
 
     @property
@@ -102,7 +102,7 @@ START = 1_700_000_000_000_000  # time in µs at which the server's clock starts
 
 
 class Recording(Store):
-    """Records the writes of a script as a journal does, and counts its readings of the clock."""
+    """Records the writes of a script as a journal does, and counts its calls of TIME."""
 
     def __init__(self, base: str, *args: Any) -> None:
         super().__init__(*args)
@@ -128,9 +128,9 @@ def utf8(text: str) -> str:
 class ModelServer:
     """The model's Redis (tests/model/redis.py) as a server.
 
-    `micros`: its clock, which tests move. `entries`: its journal. `lua`: pieces of the scripts to
-    replace, each with its replacement. `said`: values by argument name. Each call gets those that
-    are arguments of its script."""
+    `micros`: its clock, which tests move. `entries`: its journal. `lua`: maps pieces of the scripts
+    to the code that replaces them. `said`: argument values by name. They replace these arguments in
+    each call of a script that has them."""
 
     store: Any = Recording
 
@@ -214,8 +214,8 @@ class Kind(NamedTuple):
     """A name, the number of its clients, and the options of their requests.
 
     `permits`: the numbers of permits that a request may ask for; 0 means exclusive. `shares`: the
-    shares of the clients. `marks`: operator overrides of the name's policy. The checker of journals
-    doesn't know them. `calm`: True if most requests allow compact state."""
+    shares of the clients. `marks`: operator overrides of the name's policy, which the checker of
+    journals doesn't know. `calm`: True if most requests allow compact state."""
 
     keys: Keys
     clients: int
@@ -233,8 +233,8 @@ def kinds(keep: int = 0) -> list[Kind]:
         Kind(keys_of("t", "lock", None, keep), 7),
         Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
         Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
-        # Only two clients use this name. So it is sometimes in compact state, and expired leases
-        # sometimes stay in it.
+        # Only two clients use this name. So the name is sometimes in compact state, and then
+        # sometimes has an expired lease.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
     ]
@@ -276,7 +276,7 @@ class Client:
         return [one for one in steps[self.state]() if one is not None]
 
     def _seldom(self, chance: float) -> bool:
-        """Return True with this probability, or with a tenth of it if the name is calm."""
+        """Return True with the probability `chance`, or with a tenth of it if the name is calm."""
         return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
@@ -351,8 +351,8 @@ class Client:
         if roll > 0.9 and self.known is not None:
             return [self._adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
         if roll > 0.93:
-            # A second copy of the renewal before the last one arrives. If there was only one
-            # renewal, the script applies the copy, and the local expiry is unknown.
+            # A late copy of an older renewal arrives. If the client has sent at most one renewal,
+            # the script may apply the copy, and the local expiry is unknown.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
@@ -442,7 +442,7 @@ class Workload:
             roll = self.rng.random()
             if roll < 0.05:
                 self.pass_time(self.rng.uniform(0.1, 2) if roll > 0.01 else 6)
-            elif roll < 0.12:  # go to the next end of a lease or wait, or to 1 ms before it
+            elif roll < 0.12:  # move to the next end of a lease or wait, or to 1 ms before it
                 now = self.server.micros
                 ends = [1000 * end for kind in self.kinds for end in self.server.ends(kind.keys)]
                 soon = min((end for end in ends if end > now), default=now)
@@ -459,8 +459,7 @@ class Workload:
             for one in client.step(self.server.micros / 1e6):
                 sent.append((client, one))
                 if rng.random() < 0.06 * self.faults and one.verb != "pop":
-                    # The client repeats its request, and the first request arrives after the second
-                    # one.
+                    # The client sends this request twice, and one of the two copies arrives late.
                     client.unanswered |= one.verb == "acquire"
                     self.late.append((self.round + int(10 ** rng.uniform(0, 2.3)), one))
         sent += [(None, copy) for due, copy in self.late if due <= self.round]
@@ -504,7 +503,7 @@ class Workload:
         return [call("operate", kind.keys, how=how, value=value)]
 
     def settle(self) -> None:
-        """Undo operator overrides and clear permanent leases, so that all keys expire in time."""
+        """Undo operator overrides and clear permanent leases, so that all keys can expire."""
         for kind in self.kinds:
             for how in ("resume", "reset"):
                 self.server.run(call("operate", kind.keys, how=how))
@@ -512,7 +511,7 @@ class Workload:
             self.server.run(one)
 
     def _permanent(self) -> list[Call]:
-        """Return a call of `clear` for each permanent lease, because none of them expires."""
+        """Return a call of `clear` for each permanent lease. Such a lease never expires."""
         return [
             call("clear", kind.keys, token)
             for kind in self.kinds

@@ -1,4 +1,4 @@
-"""Sell tickets in each of WAYS. Print the sold tickets, errors, and log messages as JSON.
+"""Sell tickets with each view of WAYS. Print the sold tickets, errors, and log messages as JSON.
 
 Arguments: the URL of Redis, the folder of PostgreSQL's socket, and the port of PostgreSQL.
 """

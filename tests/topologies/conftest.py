@@ -27,13 +27,13 @@ from tests.support import journal
 from .everywhere import Everywhere, Journals, by_name
 
 HERE = Path(__file__).parent
-#: Child processes read the alias and its entry of CACHES from this environment variable.
+#: The environment variable that gives child processes the alias and its entry of CACHES.
 ELSEWHERE = "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
 #: Fixtures that start a single server. A borrowed test that uses one of them can't run on a
 #: topology, so it is left out.
 OWN_SERVER = {"alias", "bench", "new_bench", "new_server", "private"}
-#: These tests count PUBLISH commands by the server's statistics, but sentinels publish there too.
+#: Tests that skip Sentinel: they count a server's PUBLISH commands, and sentinels publish too.
 NOT_BESIDE_SENTINELS = {
     "test_waiters_send_no_polling_commands",
     "test_release_wakes_one_waiter_per_freed_permit",
@@ -85,8 +85,8 @@ def redis_url(topology: Any) -> Iterator[str]:
 
 @pytest.fixture
 def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
-    """Let the settings use the cache alias of the topology. Delete all its keys before and after
-    the test."""
+    """Let the settings use the cache alias of the topology. Delete all keys of the topology before
+    and after the test."""
     name = type(topology).__name__.lower()
     settings.CACHES = {**settings.CACHES, name: _cache(topology)}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}

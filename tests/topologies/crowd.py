@@ -20,9 +20,8 @@ class Crowd:
     waits without a time limit.
 
     `lease`: lease duration in seconds. Make it long if no lease may be lost. `shares`: the shares
-    of the requests. Each share has a limit of 1. `over`: number of grants that exceeded a limit.
-    After such a grant, this process treated more leases as held than the limit of the name or of
-    the share.
+    of the requests. Each share has a limit of 1. `over`: number of times that a grant exceeded a
+    limit: this process then treated more leases as held than the limit of the name or of the share.
     """
 
     def __init__(

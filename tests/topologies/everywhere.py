@@ -74,8 +74,8 @@ class Everywhere:
 
 
 def by_name(coda: str) -> str:
-    """Return `coda`, the Lua code that writes to the journal, changed for a Cluster: it writes to
-    one list for each name, in the slot of the name."""
+    """Return a version of `coda` for a Cluster. `coda` is the Lua code that writes to the journal.
+    The new version writes to a separate list for each name, in the slot of the name."""
     own = coda.replace("'%(key)s', cjson", "'%(key)s' .. string.match(KEYS[1], '%%b{}'), cjson")
     assert own != coda
     return own

@@ -38,7 +38,7 @@ PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    """A Cluster of three shards that tests share, so they must not break it."""
+    """A Cluster of three shards. Tests share this Cluster, so a test must not break it."""
     with start_servers(Cluster) as started:
         yield started
 
@@ -61,7 +61,7 @@ def slot_of(name: str) -> int:
 
 
 def spread(cluster: Cluster, each: int = 1) -> list[list[str]]:
-    """Return a list of names per shard. Each list has `each` names in slots of its shard."""
+    """Return a list for each shard: `each` names that have slots of this shard."""
     found: list[list[str]] = [[] for _ in cluster.primaries]
     for number in range(1000):
         name = f"name-{number}"
@@ -186,7 +186,7 @@ def neighbor(cluster: Cluster, slot: int) -> Any:
     return next(server for server in cluster.primaries if server is not here)
 
 
-#: Replies with which the old node of a half-moved slot rejects a script. Redis 6.2 replies ASK.
+#: Errors with which the old node of a half-moved slot rejects a script. Redis 6.2 replies ASK.
 #: Redis 7.0 replies TRYAGAIN while the node still has any key of the script.
 HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
@@ -226,7 +226,7 @@ def test_acquire_that_expands_a_name_changes_nothing_in_a_half_moved_slot(
 
 @both
 async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias, figure) -> None:
-    """The loss of a lease on the shard is reported in time. Leases on other shards are kept."""
+    """The loss of a lease is reported before its expiry. Leases on other shards are kept."""
     own, took = start(Cluster, node_timeout=1.5), []
     using = alias(own, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)
     (first, gone), (second, there), (third, _) = spread(own, 2)

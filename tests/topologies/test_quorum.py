@@ -41,7 +41,7 @@ class Five:
         return kind(name, using=self.aliases, **options)
 
     def ends(self, name: str = "x") -> list[dict[str, float]]:
-        """Return the expiry of each lease by its token, for each running server."""
+        """Return a dict for each running server: the expiry of each lease in ms, by token."""
         found = []
         for server in self.servers:
             if server.pid is not None:
@@ -223,7 +223,7 @@ def is_split(five: Five, name: str) -> bool:
 
 
 class Jumped(Crowd):
-    """A crowd in which two leases may be held if the server whose clock jumped granted both."""
+    """A crowd in which two leases may be held if the server with the wrong clock granted both."""
 
     def __init__(self, five: Five) -> None:
         super().__init__(five.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6)
@@ -249,8 +249,8 @@ def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds:
         shim.shift(0)
         eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
     assert crowd.over == 0
-    # In both cases, the clock jumps ahead once, at the start or back to 0. The jump can end one
-    # lease of each of the two names.
+    # In both cases, the clock jumps ahead once: at the start, or when it returns to the correct
+    # time. The jump can end one lease of each of the two names.
     assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
     assert sum(crowd.errors.values()) <= 2, crowd.messages
     held.release()
@@ -271,8 +271,8 @@ def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, 
     assert acquire(five.lock("x"), False) is None
     shim.shift(60)
     assert acquire(five.lock("x")) and is_split(five, "x")
-    # The first renewal after the jump has to notice the loss. It is due within a third of the lease
-    # duration of 18 s.
+    # The first renewal after the jump has to notice the loss. This renewal is due within a third of
+    # the lease duration of 18 s.
     eventually(lambda: losses.of(held), 18 / 3 + 4)
     assert not held.held
 

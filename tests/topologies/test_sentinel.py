@@ -21,8 +21,8 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds that clients may take to find the new primary and get a grant on a busy machine. The time
-#: of the election isn't included, because sentinels repeat a split vote only after seconds.
+#: Max seconds from the election of a new primary until clients get grants on a busy machine. The
+#: election itself may take long, because sentinels repeat a split vote only after seconds.
 FINDING = 8.0
 #: Duration in seconds of leases that must outlive an election and its repetition.
 LONG = 120
@@ -75,7 +75,7 @@ def test_all_names_are_granted_again_after_a_failover_under_load(
 
 @pytest.mark.parametrize("how", ["kill", "demote"])
 @both
-async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, how: str) -> None:
+async def test_waiter_keeps_its_position_through_a_failover(io, sentinels, using, how: str) -> None:
     """A demoted primary answers READONLY. The client then asks Sentinel for the new primary, and
     sends its request again."""
     first = await io.do(Lock("place", using=using, timeout=LONG), "acquire")
@@ -94,7 +94,7 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, using, h
                 wait_for(lambda: sentinel.execute_command(*words), "the failover")
         await until(io, lambda: sentinels.current() is not sentinels.primary, 60)
         if how == "demote":
-            # Wait until the old primary is a replica. Grants that it makes before this are lost.
+            # Wait until the old primary is a replica. Its grants before this are lost.
             await until(io, lambda: old.info("replication")["role"] == "slave")
         assert places == new.zrange(queue, 0, -1, withscores=True)
         assert first.held and await answered(io, first, "owned")
