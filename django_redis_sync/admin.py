@@ -89,8 +89,8 @@ class NameAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # has no parameter
 
         guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
 
-        # `admin_view` checks CSRF. Django's CSRF middleware must not check it before: with
-        # CSRF_USE_SESSIONS, the middleware would answer 403 if the session has ended.
+        # `admin_view` checks the CSRF token. The CSRF middleware must not check the token earlier:
+        # with CSRF_USE_SESSIONS, it would answer 403 if the session has ended.
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):

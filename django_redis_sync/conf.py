@@ -20,7 +20,7 @@ from .values import whole as whole
 
 SETTING = "REDIS_SYNC"
 #: Max minutes of history that are stored for one key of a policy.
-MOST_FOR_CHILDREN = 60
+MAX_MINUTES_OF_KEY = 60
 
 _NOT_INSTALLED = (
     "django_redis_sync is not in INSTALLED_APPS: its system checks, its pages, its templates and "
@@ -38,10 +38,10 @@ class Config(defaults.Settings):
 
     def keep(self, key: str | None = None) -> int:
         """Return the number of minutes for which history is stored, or 0 if STATS is off. If `key`
-        is a key of a policy, the number is at most MOST_FOR_CHILDREN, because a policy can have
+        is a key of a policy, the number is at most MAX_MINUTES_OF_KEY, because a policy can have
         many keys."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
-        return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
+        return minutes if key is None else min(minutes, MAX_MINUTES_OF_KEY)
 
     def prefix(self, alias: str) -> str:
         """Return the prefix of the library's keys in the cache `alias`."""
@@ -108,8 +108,8 @@ on_change(current.cache_clear)
 
 
 def secrets() -> list[Any]:
-    """Return the secret keys of the site, the oldest first. SECRET_KEY is the newest. In
-    SECRET_KEY_FALLBACKS, the oldest key is the last."""
+    """Return the secret keys of the site, the oldest first: the keys of SECRET_KEY_FALLBACKS in
+    reverse order, and then SECRET_KEY."""
     return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
 
 

@@ -42,7 +42,7 @@ class Option(NamedTuple):
 
 
 Limit = int | Callable[[Any], int | Awaitable[int]] | None
-#: The type of a share in code. For requests, see RequestShare.
+#: The type of the option `share` in code. RequestShare is its type for requests.
 Share = str | int | UUID | date | Enum | None
 Key = str | Callable[[Any], str | int | Awaitable[str | int]] | None
 RequestShare = str | Callable[[Any], Any] | None
@@ -69,7 +69,7 @@ class Settings:
     timeout: Annotated[
         float,
         values.lease,
-        Option(30, "Lease duration in seconds: after a crash, permits become free in that time."),
+        Option(30, "Lease duration in seconds. After a crash, permits become free in this time."),
     ]
     blocking_timeout: Annotated[
         float | None,
@@ -101,12 +101,12 @@ class Settings:
     stats_hours: Annotated[
         float,
         values.hours,
-        Option(24, "Hours of history: per minute for the last two hours, before per 15 minutes."),
+        Option(24, "Hours of history, per minute (last two hours) or per 15 minutes (older)."),
     ]
     async_client: Annotated[
         str | None,
         values.text,
-        Option(None, "Path of a callable alias -> redis.asyncio client. None: made from CACHES."),
+        Option(None, "Path of a callable: alias -> redis.asyncio client. None: made from CACHES."),
     ]
     error_responses: Annotated[
         bool,
@@ -121,12 +121,12 @@ class Shared(TypedDict, total=False):
     timeout: Annotated[
         float | None,
         values.lease,
-        Option(None, "Lease duration in seconds. None: TIMEOUT, renewed while the process runs."),
+        Option(None, "Lease duration in seconds. None: TIMEOUT, and the lease is renewed."),
     ]
     min_hold: Annotated[
         float | None,
         values.positive,
-        Option(None, "Seconds that the permits stay in use, even if they are released sooner."),
+        Option(None, "Min seconds that permits stay in use, even if they are released sooner."),
     ]
 
 
@@ -151,30 +151,30 @@ class SemaphoreOptions(Named, total=False):
     fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     using: Annotated[
         str | Sequence[str] | None,
-        Option(None, "A cache alias. For Lock, a list is a quorum. None: CACHE."),
+        Option(None, "A cache alias. A Lock may have a list of aliases, a quorum. None: CACHE."),
     ]
     label: Annotated[str | None, values.text, Option(None, "A text that operators see.")]
     on_lost: Annotated[
         Callable[[Any], Any] | None,
-        Option(None, "Called with the lease when it is lost, on another thread."),
+        Option(None, "A callable that gets the lease if it is lost. It runs on another thread."),
     ]
     thread_local: Annotated[
         bool, Option(True, "`release` releases leases of this thread or task only.")
     ]
     raise_on_release_error: Annotated[
-        bool, Option(True, "Leaving a `with` block raises if the lease has expired. False: log it.")
+        bool, Option(True, "Raise at the end of a `with` block if the lease was lost. False: log.")
     ]
     release_on_commit: Annotated[
         bool | str,
         values.flag_or_alias,
-        Option(False, "Release when the open transaction ends. A str: that database's."),
+        Option(False, "Release when open transactions end. A str: those of this database only."),
     ]
     sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has it.")]
     key: Annotated[
-        str | None, values.text, Option(None, "A semaphore of its own, as a policy has per user.")
+        str | None, values.text, Option(None, "The key, if the name is a policy with keys.")
     ]
     share: Annotated[
-        Share, Option(None, "The share of the name that takes the permits. Shares take turns.")
+        Share, Option(None, "The caller's group (share), such as a tenant. Shares take turns.")
     ]
     share_limit: Annotated[
         int | None, values.whole, Option(None, "Max permits of one share. None: no limit.")
@@ -185,17 +185,17 @@ class RequestOptions(Shared, total=False):
     methods: Annotated[
         Iterable[str] | None,
         values.methods,
-        Option(None, "HTTP methods that count; GET includes HEAD. None: all that reach the view."),
+        Option(None, "HTTP methods that count. GET includes HEAD. None: all that reach the view."),
     ]
     when: Annotated[
         str | Callable[[Any], bool | Awaitable[bool]] | None,
         values.function,
-        Option(None, "A callable request -> bool, or its path: True if the request counts."),
+        Option(None, "A callable request -> bool, or its path. False: the limit does not apply."),
     ]
     blocking_timeout: Annotated[
         float,
         values.ending,
-        Option(0, "Seconds that a request may wait; it occupies a worker. 0: don't wait."),
+        Option(0, "Seconds to wait for a permit. A waiting request occupies a worker."),
     ]
     max_waiters: Annotated[
         int, values.count, Option(100, "Max requests that wait for the same name and key.")
@@ -210,13 +210,14 @@ class RequestOptions(Shared, total=False):
         Literal["local", "open", "closed"],
         values.one_of("local", "open", "closed"),
         Option(
-            "local", "While Redis is down: local limits each process, open admits all, closed none."
+            "local",
+            'While Redis is down: "local" limits each process, "open" admits all, "closed" none.',
         ),
     ]
     status: Annotated[
         int | None,
         values.status,
-        Option(None, "HTTP status of a rejection. None: 503, or 429 with a key or a full share."),
+        Option(None, "HTTP status of a rejection. None: 429 with a key or a full share, else 503."),
     ]
     on_full: Annotated[
         Literal["response", "raise"],
@@ -229,12 +230,12 @@ class RequestOptions(Shared, total=False):
         Option(None, "A callable (request, rejection) -> response, or its path."),
     ]
     enforce: Annotated[
-        bool, Option(True, "False: shadow mode, which only counts the requests to reject.")
+        bool, Option(True, "False: shadow mode. Requests over the limit are admitted and counted.")
     ]
     trusted_proxies: Annotated[
         int,
         values.count,
-        Option(0, "The number of your proxies. Clients can forge the rest of X-Forwarded-For."),
+        Option(0, "Number of your proxies. Other addresses in X-Forwarded-For can be forged."),
     ]
     ipv6_prefix: Annotated[
         int,
@@ -248,7 +249,9 @@ class PolicyOptions(RequestOptions, total=False):
         Key,
         values.key,
         Option(
-            None, 'One semaphore per value: "user", "ip", a callable request -> str, or its path.'
+            None,
+            'The key of a request: "user", "ip", a callable request -> str, or its path. Each key '
+            "has its own semaphore.",
         ),
     ]
     share: Annotated[
@@ -284,9 +287,9 @@ class Requests(RequestOptions, total=False):
         values.waiting,
         Option(
             "auto",
-            "Max threads of a process that wait at a time, over all limits: a waiting thread "
-            "answers no other request. auto: 20 for sync views under ASGI, where each request has "
-            "its own thread; else 2. None: no limit.",
+            "Max threads of a process that wait at a time, for all limits together. A waiting "
+            'thread answers no other request. "auto": 20 for sync views under ASGI, where each '
+            "request has its own thread, else 2. None: no limit.",
         ),
     ]
     max_waiting_tasks: Annotated[
@@ -296,7 +299,7 @@ class Requests(RequestOptions, total=False):
     ]
 
 
-# Reading the table
+# Reading the table of options
 
 
 class Row(NamedTuple):

@@ -27,7 +27,7 @@ class SyncError(Exception):
 
 
 class NotAcquired(SyncError, LockError):
-    """No permit was available in time, or there is no lease to release.
+    """A caller got no permit, or there is no lease to release.
 
     `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
     release. `lock_name`: the name of the lock or semaphore.
@@ -52,7 +52,7 @@ class LeaseLost(SyncError, LockNotOwnedError):
 
 
 class Unavailable(SyncError, RedisError):
-    """Redis gave no usable reply in time.
+    """Redis gave no usable reply.
 
     `maybe_executed`: True if Redis may have executed the command. If the command was an acquire,
     the library undoes the acquire in the background.

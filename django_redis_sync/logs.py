@@ -28,8 +28,8 @@ def _shown(arg: Any) -> Any:
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    # A filter of the logger escapes the arguments of all calls. Handlers still get the arguments
-    # separately.
+    # This is a filter of the logger, so it escapes the arguments of all log calls. Handlers still
+    # get message and arguments separately.
     if isinstance(record.args, Mapping):
         record.args = {name: _shown(arg) for name, arg in record.args.items()}
     elif record.args:

@@ -1,13 +1,13 @@
 """A replacement for Redis in tests: counters of permits in this process.
 
 Limits, the order of waiters, and growing fences work for the threads and event loops of the
-process. Other features of the scripts are missing:
+process. Other features are missing:
 
 - A lease lasts until it is released: `timeout` and `min_hold` have no effect.
 - Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
 - The handle of a detached lease can be adopted twice.
-- Shares don't take turns. The limit of a share applies. A waiter overtakes waiters of shares that
-  have reached their limit.
+- Shares don't take turns, but `share_limit` applies. A waiter overtakes waiters of shares that have
+  reached this limit.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
@@ -42,12 +42,12 @@ class _Holder(NamedTuple):
 class _Counter:
     """The holders of a name by token, and the waiting tokens in order of arrival.
 
-    Each script of the name is a method that gets the script's arguments and returns its reply.
+    Each script is a method. It gets the script's arguments, and returns the script's reply.
     """
 
     def __init__(self) -> None:
         self.holders: dict[str, _Holder] = {}
-        #: The waiters by token: share, limit of the share (0: none), and permits.
+        #: For each waiting token: the share, its limit (0: none), and the permits to acquire.
         self.waiting: dict[str, tuple[str, int, int]] = {}
         self.seen, self.fence = "", 0
 
@@ -139,7 +139,7 @@ class MemoryServer:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        sent, reply = clock(), list[Any]()  # stays empty for scripts on several names
+        sent, reply = clock(), list[Any]()  # the reply of any other script is empty
         if step.verb in ("acquire", "release", "renew", "inspect"):
             with self._lock:
                 counter = self._counters[step.keys[0]]

@@ -12,15 +12,15 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_all_in_use                           permits in use, of all names together
     redis_sync_all_waiting                          waiters
     redis_sync_all_paused                           paused names and policies, at most MAX_LABELS
-    redis_sync_all_oldest_hold_seconds              seconds since the oldest grant in force
+    redis_sync_all_oldest_hold_seconds              seconds since the grant of the oldest holder
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held
-    redis_sync_limit{name}                          the limit; of a keyed policy, that of each key
+    redis_sync_limit{name}                          the limit; for a keyed policy, of each key
     redis_sync_in_use{name}                         permits in use
     redis_sync_waiting{name}                        waiters
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
     redis_sync_paused{name}                         1 if an operator paused the name
-    redis_sync_oldest_hold_seconds{name}            seconds since the oldest grant in force
+    redis_sync_oldest_hold_seconds{name}            seconds since the grant of the oldest holder
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
@@ -29,16 +29,16 @@ view) then shows them. Each scrape reads Redis:
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
 share_rejected (because of share_limit, including shadow mode). With on_full="retry", there are also
 job_delivered, job_copy_dropped (a duplicate delivery of a job), and job_place_expired (a job that
-was not delivered again in time). Keys and shares have no series of their own, because clients can
-make any number of them.
+lost its place in the queue before its next delivery). Keys and shares have no series of their own,
+because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match
 `names`, a list of globs. If `names` is not given, the names with the oldest holders and the names
 used last are added. The label `name` is a policy or a name. The keys of a policy are summed.
 
-Sums and the counts of policies are some seconds old. Every process shows the same numbers, so one
-scrape target per database is enough. docs/monitoring has rules for alerts.
+The series of all names and the counts of policies are some seconds old. Every process shows the
+same numbers, so one scrape target per database is enough. docs/monitoring has rules for alerts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from .operators.status import statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: Max names that are read from the index of holders. They are the names with the oldest holders.
+#: Max names that a scrape reads because they have the oldest holders.
 _OLDEST = 20
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
@@ -82,21 +82,21 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "all_in_use": ("Permits in use, of all names.",),
     "all_waiting": ("Waiters, of all names.",),
     "all_paused": ("Names that are paused.",),
-    "all_oldest_hold_seconds": ("How long the oldest holder of all has held.",),
-    "limit": ("Permits (of each key).", "name"),
+    "all_oldest_hold_seconds": ("Seconds since the grant of the oldest holder, of all names.",),
+    "limit": ("The limit; for a keyed policy, of each key.", "name"),
     "in_use": ("Permits in use.", "name"),
     "waiting": ("Waiters.", "name"),
     "shares_waiting": ("Shares with waiters.", "name"),
     "paused": ("Paused by an operator.", "name"),
-    "oldest_hold_seconds": ("How long the oldest holder has held.", "name"),
+    "oldest_hold_seconds": ("Seconds since the grant of the oldest holder.", "name"),
     "last_minute": ("Events of the last whole minute.", "name", "event"),
-    "last_minute_seconds": ("Seconds waited and held.", "name", "what"),
+    "last_minute_seconds": ("Seconds waited and held in the last whole minute.", "name", "what"),
 }
 _COUNTERS: dict[str, tuple[str, ...]] = {
-    "all_events": ("Events ever, of all names.", "event"),
-    "all_seconds": ("Seconds waited and held ever, of all names.", "what"),
-    "events": ("Events ever.", "name", "event"),
-    "seconds": ("Seconds waited and held ever.", "name", "what"),
+    "all_events": ("Events so far, of all names.", "event"),
+    "all_seconds": ("Seconds waited and held so far, of all names.", "what"),
+    "events": ("Events so far.", "name", "event"),
+    "seconds": ("Seconds waited and held so far.", "name", "what"),
 }
 #: A function that adds a sample to a metric. It gets the metric's name, the value, and the labels.
 _Put = Callable[..., None]
@@ -110,7 +110,7 @@ def register(
 ) -> SyncCollector:
     """Register a collector of the metrics of a cache alias with prometheus-client, and return it.
 
-    - `registry`: default: prometheus_client's default registry.
+    - `registry`: a registry of prometheus-client. If it is not given, the default registry.
     - `names`: globs of names that have series, in addition to the names in the settings. None: the
       names with the oldest holders and the names used last.
     - `using`: a cache alias. None: REDIS_SYNC["CACHE"].
@@ -214,15 +214,15 @@ def _oldest(found: Iterable[Status]) -> float:
 
 
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:
-    """Add the samples of a group's events. They come from the statistics of the group. If it has
-    none, they come from `past`, the histories of its names.
+    """Add the samples of a group's events, from the statistics of the group. Without statistics,
+    use `past`, the histories of the group's names.
 
     For a policy without statistics, add only the events of its keys in the last minute, and no
     totals. The counters of the keys expire, so a total could fall.
     """
     if group.statistics is not None:
         past = [group.statistics.history]
-    # The last period of a history is the current minute. The one before is complete.
+    # The last period of a history is the current minute. The period before is complete.
     minute = add(one.rows[-2][1] for one in past)
     _put_counters(put, "last_minute", "last_minute_seconds", minute, group.name)
     if len(past) == 1 and past[0].key is None:

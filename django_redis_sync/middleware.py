@@ -78,7 +78,7 @@ class ConcurrencyLimitMiddleware:
         got = admit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
             return answer(request, got)
-        # Decorators and mixins don't apply these policies again.
+        # Decorators and mixins don't apply the policies in `passed` again.
         state_of(request).passed, state_of(request).hold = policies, got
         return None
 
@@ -128,8 +128,8 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     """Return the policies that the middleware applies to a request of this view.
 
     The policies of decorators and mixins are included only if ATOMIC_REQUESTS wraps the view.
-    Otherwise, a decorator or mixin applies its policy itself. Then decorators around it, such as
-    login_required, run before it.
+    Otherwise, each decorator or mixin applies its own policy, and outer decorators, such as
+    login_required, run first.
     """
     endpoint, marks = endpoint_of(request), [*marks_of(view, request.method)]
     own = [] if endpoint.policy is None else [endpoint.policy]
@@ -165,8 +165,8 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Return True if a policy depends on data that only the request object of Django REST framework
-    has."""
+    """Return True if a policy may depend on data that only the request object of Django REST
+    framework has."""
     return (
         policy.key not in (None, "ip")
         or policy.share not in (None, "ip")

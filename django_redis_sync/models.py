@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from .protocol.keys import display, keys_of, split
 
-# In a URL, browsers resolve the path segments "." and "..". So the ids of these two names are
-# replaced. No quoted name is equal to a replacement.
+# Browsers resolve "." and ".." in the path of a URL. So the names "." and ".." have these ids. No
+# other name has an id like that.
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
@@ -23,7 +23,7 @@ class _NoRows(models.Manager["Name"]):
 
 
 class Name(models.Model):
-    """A name in the admin. Its data is in Redis, not in the database."""
+    """A lock, a semaphore, or a key of a policy, in the admin. Its data is in Redis."""
 
     id = models.CharField(primary_key=True, max_length=1300)
 
@@ -45,12 +45,12 @@ class Name(models.Model):
 
     @property
     def parts(self) -> tuple[str, str | None]:
-        """The name and the key. The key is None if the entry is for a name without a key."""
+        """The name and the key. The key is None for a name without a key."""
         return split(_UNDOTTED.get(self.id, self.id))
 
     @classmethod
     def find(cls, id: str) -> Name | None:
-        """Return the entry with this id, or None if the id is not valid."""
+        """Return the `Name` with this id, or None if the id is not valid."""
         entry = cls(id=id)
         try:
             return entry if cls.of(*entry.parts).id == id else None
@@ -59,6 +59,6 @@ class Name(models.Model):
 
     @classmethod
     def of(cls, name: str, key: str | None = None) -> Name:
-        """Return the entry of a name, or of the key `key` of a policy."""
+        """Return the `Name` for a name, or for the key `key` of a policy."""
         quoted = keys_of("", name, key).quoted
         return cls(id=_DOTS.get(quoted, quoted))

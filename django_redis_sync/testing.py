@@ -68,7 +68,7 @@ class Helper(Generic[T]):
             return decorated
         generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if generates or isinstance(function, type):
-            text = "decorates functions and unittest's test cases, not {!r}: use it as a `with`"
+            text = "this helper can't decorate {!r}, only functions and unittest's test cases"
             raise TypeError(text.format(function))
         if iscoroutinefunction(function):
 
@@ -122,13 +122,13 @@ def filled(
     using: str | None = None,
 ) -> Iterator[Lease]:
     """Hold all permits of a semaphore, so that other callers are rejected or have to wait. Return a
-    context manager with the lease.
+    context manager: `with filled(...) as lease`.
 
     - `limit`: the limit of the code or view under test. None: the highest limit in SEMAPHORES,
       ENDPOINTS, or a view.
     - `key`, `user`, `request`: give one of them if the policy has a key. `key`: the key to fill.
-      `user`: a user object, if the policy's key is "user". `request`: the key that the view at the
-      path of this request gives to the request.
+      `user`: a user object, if the policy's key is "user". `request`: a request, to fill its
+      key. The view at the path of the request determines the key.
     - `share`: hold only permits of this share, as many as `share_limit`.
     - `share_limit`: the max permits of the share. None: the highest share_limit in SEMAPHORES,
       ENDPOINTS, or a view.
@@ -169,8 +169,8 @@ def _policies(name: str) -> list[tuple[Policy, str]]:
 
 
 def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
-    """Return the key and the limit of `name` for a request of the view at its path. Raise
-    AssertionError if `name` does not limit the request."""
+    """Return two values: the key and the limit that the policy `name` has for a request. Raise
+    AssertionError if the policy does not limit the request."""
     match = request.resolver_match = resolve(request.path_info)
     policies = {policy.name: policy for policy in policies_of(Route(match.view_name, match.func))}
     policy = policies.get(name)
@@ -186,7 +186,7 @@ def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
 def _check_key(name: str, key: str | None, user: Any) -> None:
     """Raise AssertionError if no view of that name uses this key."""
     if user is not None and user.pk is None:
-        raise AssertionError("anonymous users are limited by address: pass filled() a request")
+        raise AssertionError("anonymous users are limited by address: pass a request to filled()")
     kinds = {policy.key: view for policy, view in _policies(name)}
     if not kinds or any(_makes(kind, key) for kind in kinds):
         return
@@ -194,8 +194,8 @@ def _check_key(name: str, key: str | None, user: Any) -> None:
     by = f"key={kind!r}" if kind is None or isinstance(kind, str) else "a callable"
     this = "without a key" if key is None else f"for {key!r}"
     raise AssertionError(
-        f"{view} is limited by {by}, so it does not use the semaphore of {name!r} {this}: "
-        "pass filled() a request"
+        f"{view} is limited by {by}, so its requests don't use the semaphore {name!r} {this}. "
+        "Instead, pass a request to filled()"
     )
 
 
@@ -219,7 +219,7 @@ def _makes(kind: Any, key: str | None) -> bool:
 
 
 def _limit_of(name: str, option: str = "limit") -> int | None:
-    """Return the highest limit of a name in the settings and views, or None if they give no int."""
+    """Return the highest int limit of a name in the settings and views, or None."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
@@ -260,4 +260,4 @@ def without_redis() -> Iterator[None]:
             yield
         finally:
             for alias in servers:
-                renewer(alias).housekeeper.forget()  # so that it doesn't write names to Redis
+                renewer(alias).housekeeper.forget()  # so that no names are written to Redis

@@ -38,7 +38,7 @@ def not_negative(what: str, value: object) -> float:
     number = _seconds(what, value)
     if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
-    # 292 years: the longest time that Python's timers and locks accept.
+    # Python's timers and locks accept at most TIMEOUT_MAX, which is 292 years.
     return float(number if number == math.inf else min(number, TIMEOUT_MAX))
 
 
@@ -64,7 +64,7 @@ def ending(what: str, value: object) -> float:
     waits occupies a worker."""
     seconds = 0.0 if value is None else not_negative(what, value)
     if seconds == math.inf:
-        raise ValueError(f"{what} of a request must be finite, because it occupies a worker")
+        raise ValueError(f"{what} must be finite, because a waiting request occupies a worker")
     return seconds
 
 
@@ -81,7 +81,7 @@ def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) ->
 
 
 count, status = partial(whole, least=0), partial(whole, least=400, most=599)
-#: A check of a number of bits of an IPv6 address.
+#: A check that a value is a number of bits of an IPv6 address.
 prefix = partial(whole, most=128)
 
 
@@ -164,8 +164,8 @@ function = _callable("a callable or its path")
 
 # Names of options
 
-#: Options of this library, by the names that other libraries give them. A name may mean several
-#: options. Each call takes at most one of these.
+#: Maps names of options in other libraries to the options of this library. If a name means several
+#: options, each call accepts at most one of them.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),
@@ -182,8 +182,8 @@ def unknown(
     given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Return a text that lists the names in `given` that are not in `known`, with likely
-    corrections. Return "" if all are in `known`. `places`: for an option that belongs elsewhere in
-    the settings, the place where it belongs."""
+    corrections. Return "" if all are in `known`. `places`: maps options that belong elsewhere in
+    the settings to a text that says where."""
     words = {word.lower(): word for word in known}
     said = []
     for name in sorted(str(one) for one in given if one not in words.values()):

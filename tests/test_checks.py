@@ -128,7 +128,7 @@ LARGE = cache(CONNECTION_POOL_KWARGS={"max_connections": 4})
 NO_PROXY = {"REQUESTS": {"trusted_proxies": 0}}
 TWO_LIMITS = {"ENDPOINTS": {f"view{n}": {"name": "x", "limit": n + 1} for n in (0, 1)}}
 FIVE = "view0, view1, view2, view3, view4|!view5"
-OPTIONS = "What an entry may say: blocking_timeout, enforce"
+OPTIONS = "Options of an entry: blocking_timeout, enforce"
 
 MISTAKES = [
     Case("E001|CASHE (did you mean CACHE?)|ENABLED, CACHE", sync={"CASHE": "default"}),
@@ -149,7 +149,7 @@ MISTAKES = [
     Case(f"E005|'view0'|limt (did you mean limit?)|{OPTIONS}", [view], endpoints(limt=1)),
     Case("E005|'there'|missing|{'limit': 3}", [view], {"ENDPOINTS": {"view0": "there"}}),
     Case(f"E005|'nowhere'|{OPTIONS}", [view], endpoints(limit=1, key="nowhere.at_all")),
-    Case(f"E005|key must|{HERE}.KEY|per value", [view], endpoints(limit=1, key=f"{HERE}.KEY")),
+    Case(f"E005|key must|{HERE}.KEY|own semaphore", [view], endpoints(limit=1, key=f"{HERE}.KEY")),
     Case("E005|max_hold must|Seconds after", [view], endpoints(limit=2, max_hold=-1)),
     Case("E005|share must|'users'|The share of", [view], endpoints(limit=3, share="users")),
     Case("E005|share_limit must", [view], endpoints(limit=3, share="user", share_limit=0)),

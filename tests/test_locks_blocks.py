@@ -137,7 +137,7 @@ def test_block_ended_by_another_thread_releases_nothing_if_two_blocks_are_open(
     leases = elsewhere(next, first), elsewhere(next, second)
     elsewhere(list, first)
     assert all(lease.held for lease in leases), "a block released the lease of another block"
-    assert "several blocks with the same object are open" in caplog.text
+    assert "Several blocks of the same object are open" in caplog.text
     references = [*map(weakref.ref, leases)]
     elsewhere(list, second)
     del first, second, leases

@@ -258,7 +258,7 @@ async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_onc
         await until(io, lambda: called and received)
     finally:
         lease_lost.disconnect(receive)
-    reason = "Redis no longer has it"
+    reason = "Redis no longer has the lease"
     assert ([], [lease], [(Lease, lease, reason)]) == (former, called, received)
     assert 1 == caplog.text.count("lost a lease of 'a'")
     assert f"<Lease 'a' {lease.token[:8]} {reason}>" == repr(lease)
@@ -327,7 +327,7 @@ async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
 
     client = caches["other"].client.get_client()  # type: ignore[attr-defined]
     async with io.entered(make(Lock)) as lease:
-        with pytest.raises(NotAcquired, match=r"\(this (thread|task) holds it"):
+        with pytest.raises(NotAcquired, match=r"\(this (thread|task) holds the lock"):
             await io.entered(make(Lock, blocking=False)).__aenter__()
         assert await io.do(lease, "owned") and await io.do(make(Lock), "locked")
         assert not await io.do(Lock("aliased"), "locked")

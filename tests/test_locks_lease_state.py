@@ -19,8 +19,8 @@ from .behaviour.watching import View
 pytestmark = pytest.mark.promise(8)
 
 KEYS = View(None, "n").keys  # type: ignore[arg-type]
-GONE, FAILURE = Lost("Redis no longer has it"), Failure(OSError("refused"), 101.0, "final")
-EXPIRED = Lost("it expired")
+GONE, FAILURE = Lost("Redis no longer has the lease"), Failure(OSError("refused"), 101.0, "final")
+EXPIRED = Lost("the lease expired")
 
 
 def state_of(
@@ -99,7 +99,7 @@ def test_lease_whose_renewals_fail_is_lost_shortly_before_its_end() -> None:
         assert state.renewal_done(step, FAILURE, now) is None
         assert (pytest.approx(due), about(102.85)) == (state.due, state.deadline)
     assert state.held(102.84)
-    assert Lost("it could not be renewed") == state.next_renewal(102.86)
+    assert Lost("the lease could not be renewed") == state.next_renewal(102.86)
 
 
 def test_lease_is_held_before_its_end_and_lost_at_its_end() -> None:
@@ -108,7 +108,7 @@ def test_lease_is_held_before_its_end_and_lost_at_its_end() -> None:
         (state.held(now), state.remaining(now)) for now in (109.5, 110.0, 111.0)
     ]
     assert "the lease of 'n' is no longer held: expired" == str(state.lost_error())
-    assert Lost("it was not renewed in time") == state.next_renewal(110.0)
+    assert Lost("the lease expired before a renewal") == state.next_renewal(110.0)
     assert (110.0, None) == (unrenewed.due, unrenewed.next_renewal(105.0))
     assert EXPIRED == unrenewed.next_renewal(110.0)
 
@@ -142,7 +142,7 @@ def test_release_raises_if_the_lease_was_released_or_lost_before() -> None:
         state.end()
     assert [None, GONE] == [state.released(True), state.released(False)]
     assert state.lose("the loss that the release found can be reported")
-    lost.lose("it could not be renewed")
+    lost.lose("the lease could not be renewed")
     lost.end()
     with pytest.raises(LeaseLost, match="could not be renewed"):
         lost.released(True)  # Redis released it

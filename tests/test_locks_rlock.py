@@ -206,7 +206,7 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
 
 def own_hold(io: Any) -> str:
     caller = "task" if repr(io) == "async" else "thread"
-    return f"this {caller} holds it, and only an RLock may be taken again"
+    return f"this {caller} holds the lock, and only an RLock may be taken again"
 
 
 @both
@@ -223,13 +223,13 @@ async def test_not_acquired_error_says_if_the_caller_itself_holds_the_lock(io) -
         for options in ({"blocking": False}, {"blocking_timeout": 0.05}):
             assert (await error_of(Lock("own", **options))).endswith(f" ({own_hold(io)})")
         for full in (Lock("others'", blocking=False), two):
-            assert "holds it" not in await error_of(full)
+            assert "holds the lock" not in await error_of(full)
     await io.do(lease, "release")
 
 
 @both
 async def test_endless_wait_for_a_lock_that_the_caller_holds_is_logged(io, caplog) -> None:
-    message = f"this caller waits for its own permit of 'own': {own_hold(io)}"
+    message = f"this caller waits for a permit of 'own' that it holds itself: {own_hold(io)}"
     lease = await io.do(Lock("own"), "acquire")
 
     async def release_after_the_message() -> None:

@@ -164,7 +164,7 @@ async def asyncgen(pk: int) -> Any:
 
 
 BETWEEN = "put a ':' between the arguments"
-POSITION = "name the arguments"
+POSITION = "use argument names in"
 METHOD = "below @staticmethod and @classmethod"
 
 

@@ -128,7 +128,7 @@ def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(monkeypatch: Any
         asyncio.get_running_loop().call_soon(callback, done)
         return await asyncio.wait_for(done, 30)
 
-    assert "this thread holds it" in asyncio.run(main()), (
+    assert "this thread holds the lock" in asyncio.run(main()), (
         "a callback of the loop does not count as its thread"
     )
 

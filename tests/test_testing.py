@@ -136,14 +136,14 @@ def test_filled_takes_only_the_permits_for_the_given_request_user_or_key(
 @pytest.mark.parametrize(
     ("key", "given", "message"),
     [
-        ("ip", {}, "shop is limited by key='ip', so it does not use the semaphore of 'shop' w"),
-        ("ip", {"key": "127.0.0.1"}, "by key='ip', .* of 'shop' for '127.0.0.1'"),
+        ("ip", {}, "shop is limited by key='ip', so its requests don't use the semaphore 'shop' w"),
+        ("ip", {"key": "127.0.0.1"}, "by key='ip', .* 'shop' for '127.0.0.1'"),
         (by_tenant, {"key": "7"}, "limited by a callable, .* for '7'"),
         (by_tenant, {}, "limited by a callable, .* without a key"),
         ("user", {}, "limited by key='user', .* without a key"),
         (None, {"key": "7"}, "limited by key=None, .* for '7'"),
         *(
-            (key, {"user": User(pk=3)}, r"pass filled\(\) a request")
+            (key, {"user": User(pk=3)}, r"pass a request to filled\(\)")
             for key in ("ip", by_tenant, None)
         ),
         ("user", {"user": AnonymousUser()}, "anonymous users are limited by address"),
@@ -226,7 +226,7 @@ def test_helper_as_decorator_of_a_generator_or_plain_class_raises_type_error():
         yield
 
     for decorated in (object, generated, agenerated):
-        message = re.escape(f"not {decorated!r}: use it as a `with`")
+        message = re.escape(f"this helper can't decorate {decorated!r}")
         with pytest.raises(TypeError, match=message):
             limits_disabled()(decorated)
 

@@ -28,10 +28,10 @@ def check_tasks() -> Iterator[CheckMessage]:
     celery = sys.modules.get("django_redis_sync.locks.celery")
     if celery is not None and (tasks := celery.losing()):
         yield Warning(
-            f'{", ".join(tasks)}: a task with on_full="retry" is lost if its worker is killed '
-            "between acknowledging it and sending it again.",
-            hint="Set acks_late=True and reject_on_worker_lost=True on it, or task_acks_late and "
-            "task_reject_on_worker_lost for all tasks.",
+            f'{", ".join(tasks)}: with on_full="retry", a task is lost if its worker is killed '
+            "after the worker acknowledged the task and before it sent the task again.",
+            hint="Set acks_late=True and reject_on_worker_lost=True on each of these tasks, or the "
+            "settings task_acks_late and task_reject_on_worker_lost for all tasks.",
             id="redis_sync.W026",
         )
 

@@ -20,7 +20,7 @@ from ..engine.clients import backend_of
 from ..limits.policy import Endpoint, Policy, checked, endpoints
 from ..protocol.keys import check_text
 
-#: Min connections of a process: one each to acquire, to release, to renew, and to poll.
+#: Min connections that a process needs: one each to acquire, to release, to renew, and to poll.
 MIN_CONNECTIONS = 4
 
 
@@ -60,8 +60,9 @@ def check_deployment() -> Iterator[CheckMessage]:
         yield message(
             "W011",
             f"The cache {mine!r} of REDIS_SYNC shares its LOCATION with {', '.join(others)}: "
-            "cache.clear() there deletes all leases, and both share one connection pool.",
-            "Give it a database and a URL of its own.",
+            "cache.clear() of any of these caches deletes all leases, and they share one "
+            "connection pool.",
+            f"Give {mine!r} a database and a URL of its own.",
         )
 
 
@@ -85,12 +86,12 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
         backend_of(alias)
     except ImproperlyConfigured as error:
         if alias not in settings.CACHES:
-            number, hint = "E002", "Name one of CACHES, preferably one that nothing else uses."
+            number, hint = "E002", "Give an alias from CACHES, preferably one for locks only."
         elif not hasattr(caches[alias], "client"):
             given = settings.CACHES[alias].get("BACKEND")
             number, hint = "E003", f"BACKEND is {given!r}: set 'django_redis.cache.RedisCache'."
         else:
-            number, hint = "E004", "Name an alias with one server, Sentinel, or Cluster."
+            number, hint = "E004", "Give the alias of a cache on one server, Sentinel, or Cluster."
         yield message(number, f"{where}: {error}", hint)
 
 
@@ -107,7 +108,8 @@ def _check_pool(alias: str) -> Iterator[CheckMessage]:
             "W012",
             f"The cache {alias!r} has a pool of {given} connections: releases, renewals, and new "
             "acquires wait for each other.",
-            f"Set max_connections to {MIN_CONNECTIONS} or more: 2 above the threads of a process.",
+            f"Set max_connections to {MIN_CONNECTIONS} or more. A process needs 2 connections more "
+            "than it has threads.",
         )
 
 
@@ -127,7 +129,7 @@ def _check_async_client() -> Iterator[CheckMessage]:
         yield message(
             "E016",
             f"REDIS_SYNC['ASYNC_CLIENT'] is {path!r}: {problem}.",
-            "Give the dotted path of a function from a cache alias to a redis.asyncio client.",
+            "Give the path of a function that makes a redis.asyncio client for a cache alias.",
         )
 
 
@@ -154,15 +156,15 @@ def mistake(check: Callable[[Any], None], name: Any) -> str:
 
 
 def hint_for(error: str) -> str:
-    """Return a hint for `error`, the message about a wrong entry. If the message says what value an
-    option must have, the hint is the purpose of this option. If the limit is missing, the hint asks
-    for a limit. Otherwise the hint lists all options."""
+    """Return a hint for `error`, the message about a wrong entry. If the value of an option is
+    wrong, the hint is the purpose of the option. If the limit is missing, the hint asks for a
+    limit. Otherwise the hint lists all options."""
     named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
     if named:
         return f"{named[0].name}: {named[0].why}"
     if "limit" in error and "missing" in error:
-        return "Say there how many requests may run at the same time, such as {'limit': 3}."
-    return f"What an entry may say: {', '.join(sorted(ENTRY))}."
+        return "Give a limit, the max requests that run at the same time, such as {'limit': 3}."
+    return f"Options of an entry: {', '.join(sorted(ENTRY))}."
 
 
 def check_endpoint(pattern: str) -> None:

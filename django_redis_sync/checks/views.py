@@ -94,15 +94,15 @@ def _problems_in_production(route: Route) -> Iterator[Problem]:
                 "W015",
                 f"{policy.name!r} limits by address, and no proxy is trusted: behind a proxy or a "
                 "Unix socket, all clients share one limit.",
-                "Set REDIS_SYNC['REQUESTS']['trusted_proxies'], or silence this if there is none.",
+                "Set REDIS_SYNC['REQUESTS']['trusted_proxies']. Without any proxy, silence W015.",
             )
         given = getattr(settings, conf.SETTING, {}).get("REQUESTS", {})
         waits = policy.blocking_timeout and not iscoroutinefunction(route.view)
         if waits and "max_waiting_threads" not in given:
             yield (
                 "W021",
-                f"{policy.name!r}: blocking_timeout lets requests wait, but on most servers only "
-                "two threads of a process at a time, because max_waiting_threads is not set.",
+                f"{policy.name!r} has a blocking_timeout, but max_waiting_threads is not set. So "
+                "on most servers, only two threads of a process can wait at a time.",
                 "Set REDIS_SYNC['REQUESTS']['max_waiting_threads']. Leave a thread to other views.",
             )
 
@@ -114,8 +114,8 @@ def _of_endpoint(route: Route) -> Iterator[Problem]:
         yield (
             "W010",
             f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] limits by user, but Django REST framework knows "
-            "its user only inside the view.",
-            "Put semaphore_required on the handler, below method_decorator.",
+            "the user only inside the view.",
+            "Instead, limit the handler, such as get() or post(), with semaphore_required.",
         )
 
 
@@ -127,14 +127,14 @@ def _of_transaction(view: Any) -> Iterator[Problem]:
         yield (
             "W008",
             "With ATOMIC_REQUESTS, permits are released before COMMIT.",
-            f"{_ADD_LIMITS} It releases them after COMMIT.",
+            f"{_ADD_LIMITS} This middleware releases permits after COMMIT.",
         )
     owner = owner_of(view)
     handlers = [getattr(owner, name, None) for name in owner.http_method_names] if owner else []
     if any(hasattr(one, BEFORE_COMMIT) for one in (view, *handlers)):
         yield (
             "W014",
-            "With ATOMIC_REQUESTS, @synchronized releases before COMMIT.",
+            "With ATOMIC_REQUESTS, @synchronized releases its permit before COMMIT.",
             "Write @synchronized(..., release_on_commit=True).",
         )
 
@@ -146,7 +146,8 @@ def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
             yield (
                 "E017",
                 f"{policy.name!r}: {option}={problem}.",
-                "response gets the request and the rejection, all others the request, never self.",
+                "The callable of response gets the request and the rejection. All other callables "
+                "get only the request. No callable gets self.",
             )
     if wrong := [method for method in policy.methods or () if method not in _METHODS]:
         yield (
@@ -160,13 +161,13 @@ def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
             yield (
                 "W019",
                 f"{policy.name!r}: {option}='user' needs a middleware that sets request.user.",
-                f"Add '{_AUTHENTICATION}', or silence this if another middleware sets it.",
+                f"Add '{_AUTHENTICATION}', or silence W019 if another middleware sets the user.",
             )
 
 
 def _misfit(function: Any, count: int) -> str:
-    """Return the reason why `function` can't be called with `count` arguments. Return "" if it can
-    be called with them, if it is not callable, or if Python doesn't know its arguments."""
+    """Return the reason why `function` can't be called with `count` arguments, or "" if it can.
+    Also return "" if `function` is not callable, or if Python doesn't know its arguments."""
     if not callable(function):
         return ""
     try:
@@ -180,9 +181,9 @@ def _misfit(function: Any, count: int) -> str:
 
 
 def _of_mixin(owner: type) -> Iterator[Problem]:
-    """Yield a problem for each base class that comes before SemaphoreRequiredMixin and has a
-    dispatch() that never calls super().dispatch(). Then no limit applies. Also yield a problem if a
-    login mixin comes after SemaphoreRequiredMixin. `owner`: the class of a view."""
+    """Yield a problem for each base class that disables the limit: it comes before
+    SemaphoreRequiredMixin, and its dispatch() never calls super().dispatch(). Also yield a problem
+    if a login mixin comes after SemaphoreRequiredMixin. `owner`: the class of a view."""
     place = owner.__mro__.index(SemaphoreRequiredMixin)
     for base in owner.__mro__[:place]:
         code = getattr(inspect.unwrap(vars(base).get("dispatch", base)), "__code__", None)
@@ -190,12 +191,13 @@ def _of_mixin(owner: type) -> Iterator[Problem]:
             yield (
                 "W020",
                 f"{base.__qualname__}.dispatch() never calls super().dispatch(): no limit applies.",
-                "Call super().dispatch(), or put semaphore_required on the method.",
+                "Call super().dispatch(), or put semaphore_required on this dispatch().",
             )
     if any(is_a(base, _ACCESS_MIXIN) for base in owner.__mro__[place:]):
         yield (
             "W022",
-            f"{owner.__qualname__}: requests without a login take permits before their rejection.",
+            f"In {owner.__qualname__}, a request without a login takes a permit before it is "
+            "rejected.",
             "List SemaphoreRequiredMixin after the mixin that requires a login.",
         )
 
@@ -210,7 +212,7 @@ def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
             yield message(
                 "W006",
                 f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] matches no view.",
-                "Use a view's name with its namespaces, or its dotted path without one.",
+                "Use a view's name with its namespaces. Without a name, use its dotted path.",
             )
 
 
@@ -227,23 +229,23 @@ def _check_limits() -> Iterator[CheckMessage]:
             each = ", ".join(f"{pattern!r} {limit}" for limit, pattern in sorted(given.items()))
             yield message(
                 "W018",
-                f"REDIS_SYNC['ENDPOINTS'] gives {name!r} different limits: {each}. The largest one "
-                "takes effect.",
+                f"REDIS_SYNC['ENDPOINTS'] gives {name!r} different limits: {each}. The largest "
+                "limit takes effect.",
                 f"Give the limit once, in REDIS_SYNC['SEMAPHORES'][{name!r}].",
             )
 
 
 def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield a warning for each name whose share_limit has no effect: either the name has no share,
-    or its share_limit is above its limit."""
+    """Yield a warning for each name whose share_limit has no effect. Either share is not given, or
+    share_limit is above limit."""
     policies = [policy for route in reached for policy in policies_of(route)]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}
     for name in sorted({name for name, _, share_limit in limits if share_limit} - shared):
         yield message(
             "W024",
-            f"{name!r}: share_limit without share, so all requests are one share.",
-            "Give share too: 'user', 'ip', or a callable that returns a request's tenant.",
+            f"{name!r} has a share_limit, but share is not given. So all requests are one share.",
+            "Set share to 'user', 'ip', or a callable that returns the tenant of a request.",
         )
     for name, entry in conf.current().semaphores.items():
         if not mistake(check_semaphore, name):
@@ -253,13 +255,13 @@ def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
             yield message(
                 "W025",
                 f"{name!r}: share_limit is {share_limit}, above the limit of {limit}.",
-                "Lower share_limit, or leave it out: then shares only take turns.",
+                "Lower share_limit, or remove it. Shares take turns without it, too.",
             )
 
 
 def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
-    """Yield a warning for each pair of limits that two views take in opposite orders. Requests of
-    these views could wait for each other."""
+    """Yield a warning for each pair of limits that two views acquire in opposite orders. Requests
+    of these views could wait for each other."""
     first: dict[tuple[str, str], str] = {}
     for route in reached:
         for way in admissions_of(route, has_middleware(_LIMITS) and is_atomic(route.view)):
@@ -273,7 +275,7 @@ def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
                 "W023",
                 f"{name!r} takes {a!r} before {b!r}, and {first[b, a]!r} takes {b!r} before "
                 f"{a!r}: their requests can wait for each other until both are rejected.",
-                "Declare both in the same order, or put the decorators directly on each other.",
+                "Declare both in the same order, or put one decorator directly above the other.",
             )
 
 
@@ -296,7 +298,7 @@ def _check_middleware() -> Iterator[CheckMessage]:
         yield message(
             "W009",
             f"ConcurrencyLimitMiddleware comes before {', '.join(late)}, which rejects requests.",
-            "Put it last, so that a request that will be rejected takes no permit.",
+            "Put ConcurrencyLimitMiddleware last, so that rejected requests take no permit.",
         )
 
 
@@ -315,5 +317,5 @@ def is_a(found: Any, kind: str) -> bool:
 def _is_listed(path: str, kind: str) -> bool:
     try:
         return is_a(import_string(path), kind)
-    except ImportError:  # Django reports it
+    except ImportError:  # Django itself reports this
         return False

@@ -13,7 +13,7 @@ from ..operators.history import Counters, add
 
 #: Max steps on the time axis.
 MAX_STEPS = 60
-#: Size of a chart in units of its SVG; the page stretches it.
+#: Size of a chart in SVG units. The page stretches the chart.
 WIDTH, HEIGHT = 600, 100
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
@@ -105,7 +105,7 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
 
 def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
     """Yield a column for each step with a value other than 0. `pairs`: for each step, the value at
-    which the column starts, and the value that it adds. `top`: the value at the top of the plot."""
+    the bottom of the column, and the step's value. `top`: the value at the top of the plot."""
     across = WIDTH / max(1, len(pairs))
     for position, (below, value) in enumerate(pairs):
         if value:

@@ -22,10 +22,10 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
 class Action(forms.Form):
-    """The form of an operator action. It has a field for each argument of the action, and one for
-    the reason. By default, `run` calls the method of `actions.Change` with the name of the form's
-    class, in lower case. `title` and `effect`: texts of the confirmation page. `done`: the message
-    after the action. `harmless`: False if the button has the color of a warning."""
+    """The form of an operator action. It has a field for each argument of the action, and a field
+    for the reason. By default, `run` calls a method of `actions.Change`. The name of the method is
+    the name of the form's class in lower case. `title`, `effect`: texts of the confirmation page.
+    `done`: the message after the action. `harmless`: False for a button in the warning color."""
 
     title: Promise
     effect: Promise
@@ -96,8 +96,8 @@ class Reset(Action):
 
 
 class Clear(Action):
-    """Evict the holders with a fence that is at most the fence in the form. A holder that got its
-    permit after the page was opened has a higher fence, and stays."""
+    """Evict each holder if its fence is at most the fence in the form. A holder that got its permit
+    after the page was opened has a higher fence, and is not evicted."""
 
     title = gettext_lazy("Release all holders of %(name)s")
     effect = gettext_lazy(

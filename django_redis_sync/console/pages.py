@@ -42,7 +42,7 @@ Context = dict[str, Any]
 
 
 class Moment(NamedTuple):
-    """A time, its text, and its age as text."""
+    """A time, with two texts for the page: the time, and how long ago it was."""
 
     at: datetime
     clock: str
@@ -50,7 +50,7 @@ class Moment(NamedTuple):
 
 
 def with_age(at: datetime, now: datetime) -> Moment:
-    """Return a time with its age at `now`."""
+    """Return the Moment for the time `at`, with its age at the time `now`."""
     return Moment(at, moment(at), duration((now - at).total_seconds()))
 
 
@@ -69,8 +69,8 @@ class Wanted(NamedTuple):
 
 
 def listing(wanted: Wanted) -> Context:
-    """Return the template context for a page of the list. Raise Unavailable if Redis can't be
-    reached."""
+    """Return the template context for a page of the list of names or keys. Raise Unavailable if
+    Redis can't be reached."""
     selection, page, groups, unread = _select(wanted)
     rows = [_row(one, selection.past) for group in groups for one in _units(group, wanted)]
     if wanted.query and wanted.policy is None:
@@ -88,7 +88,7 @@ def listing(wanted: Wanted) -> Context:
 
 
 def data(wanted: Wanted) -> Context:
-    """Return a page of the list as a dict for JSON."""
+    """Return a page of the list of names or keys, as a dict for JSON."""
     selection, page, groups, unread = _select(wanted)
     pages = {"page": page.number, "pages": page.paginator.num_pages, "order": selection.order}
     return {**pages, **as_json(groups, unread, selection.past, selection)}
@@ -116,17 +116,16 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 
 
 def _units(group: Group, wanted: Wanted) -> list[Group]:
-    """Return a group for each row of the list. A policy gets one row, unless the list shows its
-    keys."""
+    """Split a group into the groups of single rows. In the list of names, a policy is one row. In
+    the list of a policy's keys, each key is a row."""
     if group.children and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each known key, of any policy, that an operator may mean by `query`: a user,
-    an address, or the key itself. If `query` has the form POLICY@KEY, yield a row of that policy
-    only."""
+    """Yield a row for each known key that matches `query`: a user, an address, or the key itself.
+    A query of the form POLICY@KEY matches only keys of that policy."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)
@@ -135,7 +134,7 @@ def _rows_of_keys(query: str) -> Iterator[Context]:
 
 
 def _row(group: Group, past: Past) -> Context:
-    """Return a row of the list: a name, a policy with the sums of its keys, or a key."""
+    """Return a row of a list. It shows a name, a policy with the sums of its keys, or a key."""
     first, oldest, spark = group.all[0], since(group.all), ""
     # The limit of a policy applies to each of its keys separately, not to their sum.
     limit = None if group.keys else group.limit
@@ -158,8 +157,8 @@ def _row(group: Group, past: Past) -> Context:
 
 
 def _links(wanted: Wanted, order: str, page: Page[Any]) -> Context:
-    """Return the links of the column headers, of the orders, and of the pages before and after.
-    Each link keeps the search and the history of the current query."""
+    """Return the URLs of the links that sort the list, and of those to the previous and the next
+    page. Each URL keeps the search text and the history of the current page."""
     kept = {"history": wanted.history} if wanted.history else {}
     kept |= {"q": wanted.query} if wanted.query else {}
 
@@ -259,7 +258,7 @@ _examined: dict[str, tuple[float, list[doctor.Finding]]] = {}
 
 def health() -> Context:
     """Return the findings of the doctor. They are cached for HEALTH_LIFETIME seconds, because an
-    examination sends more commands than the list itself."""
+    examination sends more commands to Redis than the list of names needs."""
     place, now = conf.current().prefix(conf.current().cache), time.monotonic()
     if place not in _examined or now - _examined[place][0] > HEALTH_LIFETIME:
         _examined[place] = now, [*doctor.examine()]

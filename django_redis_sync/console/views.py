@@ -56,8 +56,8 @@ class PageError(Exception):
 
 @contextmanager
 def page_errors() -> Iterator[None]:
-    """Turn an error of Redis or of the settings within the block into a `PageError`. Before the
-    block, check the connection settings."""
+    """Check the connection settings, then run the block. If the check or the block fails because
+    of Redis or the settings, raise PageError."""
     try:
         _check_connection_settings()
         yield
@@ -198,7 +198,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
 
 
 def confirm_url(request: HttpRequest) -> str:
-    """Return the URL of the confirmation page. Its query has the form fields of this request."""
+    """Return the URL of the confirmation page. Its query string has the request's form fields."""
     fields = request.POST.copy()
     fields.pop("csrfmiddlewaretoken", None)
     return f"{request.path}?{fields.urlencode()}"
@@ -248,10 +248,10 @@ def _render(
     live: bool = False,
     status: int | None = None,
 ) -> HttpResponseBase:
-    """Return a page. With `live`, return only the part of it that refreshes itself."""
+    """Return a page. If `live` is True, return only the part of the page that refreshes itself."""
     text = _("Locks and semaphores")
-    # Without a translation, the texts are English. If the site's language is another one, the
-    # template marks the texts as English, which runs from left to right.
+    # If this app has no translation for the site's language, its texts are English. Then the
+    # template marks them as English, which runs from left to right.
     untranslated = text == "Locks and semaphores"
     words = {
         "title": str(context.get("original", text)),

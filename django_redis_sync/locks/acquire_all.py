@@ -19,8 +19,8 @@ from .semaphore import Semaphore
 class acquire_all:
     """Acquire all of several semaphores and locks, or none of them.
 
-    They are acquired in sorted order, so that two callers can't deadlock. Use it in `with` or
-    `async with`, or with `acquire()` and `release()`::
+    They are acquired in sorted order, so that two callers can't deadlock. Use `acquire_all` in
+    `with` or `async with`, or with `acquire()` and `release()`::
 
         with acquire_all([Lock("a"), (Semaphore("exports", 5), 2)]) as (a, exports):
             ...
@@ -28,12 +28,13 @@ class acquire_all:
     - `semaphores`: semaphores and locks, each with a different name. To acquire several permits of
       a semaphore, give a pair of the semaphore and the number of permits.
     - `blocking`: False to not wait. None: use the option of each object.
-    - `blocking_timeout`: seconds to wait for all of them together. None: use that of each object.
+    - `blocking_timeout`: seconds to wait for all objects together. None: use the blocking_timeout
+      of each object.
 
-    The leases have the order of `semaphores`. A block raises NotAcquired if not all of them are
-    available in time. It raises LeaseLost if one lease is lost during the wait for another. After
-    an error, everything that was acquired is released. Raise TypeError or ValueError if an argument
-    is wrong.
+    The leases have the order of `semaphores`. A block raises NotAcquired if it can't acquire all
+    semaphores. It raises LeaseLost if one lease is lost during the wait for another. After an
+    error, everything that was acquired is released. Raise TypeError or ValueError if an argument is
+    wrong.
     """
 
     def __init__(
@@ -56,8 +57,7 @@ class acquire_all:
         self._order()
 
     def acquire(self) -> tuple[Lease, ...] | None:
-        """Return the leases in the order of `semaphores`, or None if not all were available in
-        time."""
+        """Return the leases in the order of `semaphores`, or None if not all could be acquired."""
         return self._hold(self._held.add, or_none=True)
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
@@ -91,8 +91,8 @@ class acquire_all:
 
     # Inside
 
-    # `or_none` is handled here and not in `acquire`. On Python 3.10, a `try` around the call could
-    # be interrupted after the leases were registered.
+    # `_hold` handles `or_none`, so that `acquire` needs no `try`. On Python 3.10, a signal handler
+    # could interrupt a `try` of `acquire` after `_hold` has registered the leases.
     def _hold(
         self, register: Callable[[_Group], None], or_none: bool = False
     ) -> tuple[Lease, ...] | None:
@@ -147,8 +147,8 @@ class acquire_all:
         return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
-        """Return a function that returns the seconds left to wait, counted from now. It returns
-        None if this object has no blocking_timeout."""
+        """Begin the wait. Return a function that returns the seconds left to wait, or None if this
+        object has no blocking_timeout."""
         if self._seconds is None:
             return lambda: None
         deadline = clock() + self._seconds
@@ -183,7 +183,7 @@ class _Group:
         self.taken.append((index, semaphore, got))
 
     def check(self) -> None:
-        """Raise LeaseLost if a lease was lost while the others were waited for."""
+        """Raise LeaseLost if a lease was lost during the wait for another."""
         for _, _, lease in self.taken:
             lease.check()
 

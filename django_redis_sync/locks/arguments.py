@@ -18,13 +18,13 @@ ALLOWED = (str, int, UUID, date, Enum)
 #: The arguments of `acquire`.
 _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 
-#: The arguments of `attributes_of`, in order.
+#: The names of the arguments `given` of `attributes_of`, in order.
 _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
 )
-#: The check of each argument. An argument that is None is not checked. A flag may have any value,
-#: as in redis-py.
+#: The check of each argument. An argument that is None is not checked. Flags, such as `blocking`,
+#: may have any value, as in redis-py.
 _CHECKS: dict[str, values.Check] = {
     "limit": values.whole,
     **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
@@ -40,8 +40,8 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
     """Check the arguments of a public class. Return the attributes of the class's object.
 
     `kind`: the class. `given`: the arguments named in _GIVEN, in the same order. Raise TypeError or
-    ValueError if an argument is wrong. The cache distinguishes types, because
-    True equals 1, but is not a valid limit.
+    ValueError if an argument is wrong. The cache of results distinguishes types, because True
+    equals 1, but is not a valid limit.
     """
     arguments = dict(zip(_GIVEN, given, strict=True))
     name = arguments["name"]
@@ -82,13 +82,13 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:
         return TypeError(
-            f"{call} takes options only by keyword, but a positional argument is {more[0]!r}. "
+            f"{call} takes options only by keyword, but got the positional argument {more[0]!r}. "
             f"{_NO_CLIENT}"
         )
     options = [option for option in options if method or option not in SEMAPHORE]
     wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
     if "token" in options:
-        wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
+        wrong += ". Each acquire makes its own token. Lease.detach() passes on a lease"
     return TypeError(f"{call} has no such argument: {wrong}")
 
 

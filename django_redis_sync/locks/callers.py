@@ -33,16 +33,15 @@ Caller = weakref.ref[Any]
 
 #: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: Number of leases that a search for a lease of the caller looks at. These are the newest leases of
-#: the process.
+#: Max leases that `own_hold` examines. They are the newest leases of the process.
 _MAX_SEARCHED = 100
 #: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
-    "a block ended in another thread or task than it began in, while several blocks with the same "
-    "object are open: its lease is not released, and expires after the other blocks have ended. "
-    "Use an object for each block"
+    "a block ended in another thread or task than it began in. Several blocks of the same object "
+    "are open, so the lease of this block can't be identified. The lease is not released, and "
+    "expires after the other blocks have ended. Use an object for each block"
 )
 
 #: A function that returns the event loop of this thread, or None. If no loop runs, asyncio's public
@@ -51,8 +50,8 @@ running_loop = asyncio._get_running_loop
 
 
 class _Thread:
-    """An object that exists as long as its thread runs. It stands for the thread, because
-    `threading` may have no Thread object for it."""
+    """An object that exists as long as its thread runs. It represents the thread, because some
+    threads have no Thread object of `threading`."""
 
     __slots__ = ("__weakref__",)
 
@@ -86,9 +85,9 @@ def check_may_wait(of: Any, method: str) -> None:
     if not may_wait():
         block = f"`async with {of!r}` or " if method == "acquire" else ""
         raise SynchronousOnlyOperation(
-            f"{method} of {of!r} in sync code waits for Redis and would stop this event loop, "
-            f"forever if one of its tasks holds the lock. Write {block}`await ….a{method}()`, or "
-            "call sync code with sync_to_async."
+            f"{method} of {of!r} in sync code waits for Redis and would stop this event loop. If "
+            f"a task of the loop holds the lock, the wait would never end. Write {block}`await "
+            f"….a{method}()`, or call sync code with sync_to_async."
         )
 
 
@@ -106,16 +105,16 @@ class ByCaller(dict[Caller, T]):
         if found is None:
             found = make()
             if (living := caller()) is not None:
-                # When the caller ends, the weak reference calls `ended`, which is a function in C.
-                # A signal handler could run in a function in Python, and the handler's exception
-                # would be lost. The proxy avoids a reference cycle.
+                # When the caller ends, the weak reference calls `ended`. `ended` is a C function,
+                # because a signal handler could interrupt a Python function. The exception of the
+                # handler would then be lost. The proxy avoids a reference cycle.
                 ended = partial(operator.delitem, weakref.proxy(self))
                 return self.setdefault(weakref.ref(living, ended), found)
         return found
 
 
 _anyone = _Thread()
-#: The caller of all leases of objects with thread_local=False. It never ends.
+#: The caller to which objects with thread_local=False assign all their leases. It never ends.
 _ANYONE: Caller = weakref.ref(_anyone)
 
 
@@ -123,14 +122,14 @@ class Holdings:
     """The leases that were taken through a semaphore, and its open `with` blocks.
 
     An item is a lease, or a group of leases of `acquire_all`. `acquire` and blocks add items, and
-    `release` takes the newest item of its caller. An open block has an entry with its item until
-    the block ends, even if the lease ends earlier. So a block never releases the lease of another
+    `release` takes the newest item of its caller. The item of an open block is stored until the
+    block ends, even if the lease ends earlier. So a block never releases the lease of another
     block.
     """
 
-    # Invariant: _blocks maps each caller with an open block to the items of its open blocks, the
-    # newest last. An entry may outlive the caller, because a block in a generator may end in
-    # another thread.
+    # Invariant: `_blocks` has an entry for each caller with an open block: the items of the open
+    # blocks, the newest last. The entry may outlive the caller, because a block in a generator may
+    # end in another thread.
     def __init__(self, shared: bool = False) -> None:
         # The leases are the keys of a dict, because operations on a dict are atomic.
         self._leases: ByCaller[dict[Any, None]] = ByCaller()
@@ -233,9 +232,8 @@ class Holdings:
         return item
 
     def _forget_unidentified(self) -> None:
-        """Remove all entries of `_blocks` if every block has ended. `_unidentified` counts the
-        blocks with an unknown caller at their end. If it equals the number of entries, all have
-        ended."""
+        """If every block has ended, remove all items of `_blocks`. Each item belongs to an open
+        block, or to one of the `_unidentified` blocks that have ended."""
         if self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller, items in list(self._blocks.items()):
@@ -250,7 +248,7 @@ def own_hold(keys: Keys, alias: Any) -> str:
     if not any(lease._caller == caller and lease.held for lease in newest):
         return ""
     kind = "thread" if isinstance(caller(), _Thread) else "task"
-    return f"this {kind} holds it, and only an RLock may be taken again"
+    return f"this {kind} holds the lock, and only an RLock may be taken again"
 
 
 _next_collection = [0.0]
@@ -270,5 +268,5 @@ def collect_if_ended(caller: Caller) -> None:
 
 
 def _collect() -> None:
-    time.sleep(0.05)  # until then, the lease renewer refers to the lease that it has just renewed
+    time.sleep(0.05)  # until the lease renewer no longer refers to the lease that it has renewed
     gc.collect()

@@ -26,11 +26,10 @@ except ImportError as error:
         'on_full="retry" needs Celery 5.5 or newer: pip install django-redis-sync[celery]'
     ) from error
 
-#: The header of a task that was sent again. Its value is the `note` that `JobQueue.again` got.
+#: The header with which a task is sent again. Its value is the argument `note` of `JobQueue.again`.
 HEADER = "redis_sync"
 #: An attribute of a task's request. It is set when the task asks for the permit of its own body. If
-#: the body calls limited functions later, these calls wait for their permits. They don't send the
-#: task again.
+#: the body later calls limited functions, their calls wait for permits, and don't resend the task.
 _LET_IN = "_redis_sync_let_in"
 
 
@@ -104,8 +103,8 @@ def _is_body(function: Callable[..., Any], task: Any) -> bool:
 
 
 def _bodies(task: Any) -> Iterator[Any]:
-    """Yield the function of a task, and then the functions that it wraps, the innermost last."""
-    inner = getattr(task, "_orig_run", None) or task.run  # autoretry_for sets _orig_run
+    """Yield the function of a task, then the function that this one wraps, and so on."""
+    inner = getattr(task, "_orig_run", None) or task.run  # the option autoretry_for sets _orig_run
     while inner is not None:
         inner = getattr(inner, "__func__", inner)
         yield inner
@@ -113,8 +112,8 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the names of the tasks with on_full="retry" that can be lost. If a worker dies between
-    getting such a task and sending it again, the task is lost."""
+    """Return the names of the tasks with on_full="retry" that are lost if a worker dies between
+    receiving the task and sending it again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

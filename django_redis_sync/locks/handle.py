@@ -19,9 +19,9 @@ from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
-#: Min seconds of `max_hold` in a handle. The time that is left of `max_hold` may be 0, but the
-#: option `max_hold` must be positive.
-_MIN_HOLD_LEFT = 0.001
+#: Min value of `max_hold` in a handle, in seconds. The value must be positive, even if no time is
+#: left.
+_MIN_TIME_LEFT = 0.001
 
 
 def check(terms: LeaseSettings) -> None:
@@ -33,17 +33,17 @@ def check(terms: LeaseSettings) -> None:
 
 
 def of(state: LeaseState) -> str:
-    """Mark a lease as detached, and return its handle. The `max_hold` in the handle is the time
-    that is left of `max_hold`."""
+    """Mark a lease as detached, and return its handle. The handle's `max_hold` is that of the
+    lease, minus the time since the grant."""
     terms, grant, known = state.terms, state.grant, state.detached()
-    max_hold = max(_MIN_HOLD_LEFT, terms.max_hold - (clock() - grant.began))
+    max_hold = max(_MIN_TIME_LEFT, terms.max_hold - (clock() - grant.began))
     values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), state.permits]
     values += [terms.timeout, terms.renew, max_hold, terms.min_hold, grant.unanswered, known]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
 def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Plan]:
-    """Return the alias of a lease, and a plan with which this process adopts the lease. Raise
+    """Return two objects: the cache alias of the lease, and a plan that adopts the lease. Raise
     TypeError if the handle is not a str, and ValueError if it is malformed."""
     if not isinstance(handle, str):
         raise TypeError(f"a handle is a str, not {type(handle).__name__}")
@@ -55,12 +55,12 @@ def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Pl
 
 
 def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
-    """Adopt a lease. Return the lease's settings, its grant with the new local expiry, and the
-    number of the renewal that adopted it. `known`: the highest number that the former owner
-    of the lease used for a renewal. Raise LeaseLost if the lease ended or was adopted before."""
+    """Adopt a lease. Return three objects: the lease's settings, its grant with the new local
+    expiry, and the number of the renewal that adopted it. `known`: a number above those of all
+    renewals by the former owner. Raise LeaseLost if the lease ended or was adopted before."""
     start = clock()
-    # If two processes adopt the lease, Redis rejects the second one, because this number is random
-    # and above `known`.
+    # Each process that adopts the lease uses another random number above `known`. Redis rejects an
+    # adoption if the lease already has another number above `known`.
     nth = known + 1 + int.from_bytes(os.urandom(4), "big")
     times = terms.budget, terms.attempt, start
     until = yield from plans.renew(terms.keys, grant, terms.timeout, nth, *times, known)
@@ -80,7 +80,7 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSett
     texts, numbers = (alias, quoted, token, fence), (permits, known)
     typed = all(isinstance(v, str) for v in texts) and all(isinstance(v, int) for v in numbers)
     if version != 1 or not (typed and token.isalnum() and len(token) <= 64):
-        raise ValueError("unknown version or wrong types")
+        raise ValueError("the version is unknown, or values have wrong types")
     name, key = split(quoted)
     config = conf.current()
     keys = keys_of(config.prefix(alias), name, key, config.keep(key))

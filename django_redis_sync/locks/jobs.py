@@ -28,21 +28,21 @@ RETRIES = "_redis_sync_retries"
 #: Max characters that operators see of a task's name, and of its id.
 _MOST, _SHOWN = 180, 8
 #: The first and the longest delay, in seconds, before a job without a place in the queue is sent
-#: again. Each delay is twice the delay before, and then shortened at random.
+#: again. Each delay is twice the previous delay, and then shortened at random.
 _BACKOFF = 0.5, 60.0
 
 
 class JobQueue(NamedTuple):
     """Connects a limited function to the task queue that runs it. Each field is a function:
 
-    - `delivery()`: return a pair, the identity and the note of the job that calls the limited
-      function. Return None if the call does not come from the task queue. Such a call waits for its
-      permit like any other. The identity is a tuple of str: the task's name, the job's id, and
-      anything else that makes this another job, such as the number of the task's own retries. The
-      note is the one given to `again`, or None at the first delivery.
+    - `delivery()`: return the pair (identity, note) of the job that calls the limited function. The
+      identity is a tuple of str: the task's name, the job's id, and anything else that makes this
+      another job, such as the number of the task's own retries. The note is the one given to
+      `again`, or None at the first delivery. If the call does not come from the task queue, return
+      None instead of a pair. Such a call waits for its permit.
     - `again(seconds, note)`: send the job again. The queue must deliver it after `seconds`, with
       `note`, a short list of str and int. Then end this delivery: return a result, or raise an
-      exception. Raise NotSent if the queue did not accept the job. Then this worker waits for the
+      exception. If the queue did not accept the job, raise NotSent. This worker then waits for the
       permit.
     - `drop()`: end this delivery without calling the function: return a result, or raise an
       exception. It is called for a delivery that must not run, for example the second delivery of
@@ -63,8 +63,8 @@ def guarded(
     semaphore: Callable[[Any, Any], Semaphore],
     of: Callable[[Callable[..., Any]], JobQueue],
 ) -> Callable[..., Any]:
-    """Return `function` with its calls limited by `semaphore(args, kwargs)`. `of(function)` returns
-    the task queue of the limited function."""
+    """Return a function that limits the calls of `function`. `semaphore(args, kwargs)` returns the
+    semaphore of a call. `of(limited)` returns the task queue of the limited function."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -115,8 +115,8 @@ def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return a Later, with the delay, for a job that got no place in the queue because too many
-    callers wait."""
+    """Return a Later with the delay after which a job is sent again. The job got no place in the
+    queue, because too many callers wait."""
     least, most = _BACKOFF
     seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
     return Later(seconds, job.nth + 1, job.ticket, -1)
@@ -127,7 +127,7 @@ def _job(identity: tuple[str, ...], note: Any) -> Job:
     place = conf.digest(_SALT, "\0".join(identity))[:24]
     shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
     label = json.dumps(shown, separators=(",", ":"))
-    # A retry by the task itself is another job, but it may carry the note of the previous job.
+    # If the task itself retries, the retry is another job, but may carry the note of the first job.
     match note:
         case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
             return Job(place, nth, ticket, label)

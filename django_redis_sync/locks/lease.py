@@ -1,4 +1,4 @@
-"""Lease: the result of an acquire. Its state is in `lease_state`, without I/O."""
+"""The class Lease: the result of an acquire. Its state is in `lease_state`, without I/O."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from .lease_state import LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
-    """A lease is the right of a holder to its permits, for a time.
+    """The right of a holder to its permits, until the lease ends.
 
     `bool(lease)` is True while the lease is held. A lease ends when it is released or detached, or
-    when it is lost: it expired, an operator cleared it, or Redis lost its data. A lease is a
-    context manager, too::
+    when it is lost: it expired, an operator cleared it, or Redis lost its data. A lease is also a
+    context manager::
 
         if lease := Lock("report").acquire(blocking=False):
             with lease:
                 report()
                 lease.check()  # before anything that must not happen twice
 
-    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry. It is
-    never later than the expiry in Redis, because this process counts from the time before it sends
-    the request. All threads and tasks of the process may use a lease; a forked child may not.
+    `held`, `remaining` and `check()` need no round trip to Redis. They use the local expiry, which
+    this process counts from the time before it sent the request. So the local expiry is never later
+    than the expiry in Redis. All threads and tasks of the process may use a lease; a forked child
+    may not.
     """
 
     # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.
@@ -170,7 +171,7 @@ class Lease:
             if state.answer is None:
                 self._release_in_background()
             else:
-                with contextlib.suppress(LeaseLost):  # the caller gets the cancellation, not this
+                with contextlib.suppress(LeaseLost):  # raise the cancellation instead
                     self._released(state.answer)
             raise
         self._released(released)
@@ -304,7 +305,7 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:  # collect now, while most of the lease is left: a collection pauses this thread
+        else:  # a garbage collection pauses this thread: best right after a renewal
             collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
@@ -338,7 +339,7 @@ class Lease:
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
-        self._log_lost(reason)  # at the end, because a handler of the log may be slow
+        self._log_lost(reason)  # last, because a handler of the log may be slow
 
     def _lose_if(self, lost: Lost | None) -> None:
         """If the lease is lost, report that and raise LeaseLost."""
@@ -346,7 +347,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # `release` and `detach` don't call this, because tasks of the loop may wait for the permit.
+    # `release` and `detach` don't call this. If they raised an error, the permit would stay taken.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

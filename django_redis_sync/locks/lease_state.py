@@ -19,12 +19,12 @@ from ..protocol.steps import TICK, Answer, Failure, LocalExpiry, Plan, Run, run_
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
-#: The safety margin, as a part of the lease duration: a lease that could not be renewed counts as
-#: lost when only this part is left.
+#: Fraction of the lease duration that is the safety margin. If a lease could not be renewed, it
+#: counts as lost when only the margin is left.
 _MARGIN_PART = 0.05
 #: Max seconds by which a detached lease may be shorter than requested.
 _CLOSE = 0.005
-_GONE = "Redis no longer has it"
+_GONE = "Redis no longer has the lease"
 
 
 class LeaseSettings(NamedTuple):
@@ -53,7 +53,7 @@ def looking(keys: Keys, now: float) -> Plan:
 
 
 class Lost(NamedTuple):
-    """The outcome of a step that found the lease lost. `reason`: a text for the error."""
+    """A result that says that the lease is lost. `reason`: a text for the error."""
 
     reason: str
 
@@ -62,8 +62,8 @@ class LeaseState(LocalExpiry):
     """The local expiry of a lease, and when to renew it. Each argument `now` is the current time of
     this process's clock, in seconds.
 
-    A method that finds that the lease is lost returns Lost. A method for the holder raises
-    LeaseLost if the lease was lost before.
+    If a method finds that the lease is lost, it returns Lost. If an earlier call found the loss,
+    the methods for the holder raise LeaseLost.
     """
 
     # The attributes that need an explanation:
@@ -74,7 +74,7 @@ class LeaseState(LocalExpiry):
     # - `_not_lost_yet`: a list with one item. The first thread that finds the lease lost removes
     #   the item, in one atomic step.
     # - `_nth`: counts the renewals.
-    # - `_aims`: the ends that the holder's own renewals in flight have requested. The key is the
+    # - `_aims`: the ends that the holder's unanswered renewals have requested. The key is the
     #   number of the renewal.
     # - `_last_end`: the end of a lease that is not renewed in the background.
     # - `_leaving`: True while the lease is being detached.
@@ -93,7 +93,7 @@ class LeaseState(LocalExpiry):
         self._nth, self._ends = itertools.count(renewals + 1), {renewals: (grant.until, True)}
         self._aims: dict[int, float] = {}
         self._last_end, self._leaving, self._scheduled = grant.ends, False, now
-        # The value that `_schedule` would compute for a new lease, computed faster.
+        # This sets `due` to the same value as `_schedule`, but is faster.
         self.due = now + (grant.until - now) / _RENEWALS
         if not terms.renew and grant.ends <= grant.until:
             self.due = grant.until
@@ -140,8 +140,8 @@ class LeaseState(LocalExpiry):
 
     @property
     def deadline(self) -> float:
-        """The time at which the lease counts as lost unless it is renewed: its end, minus the
-        safety margin."""
+        """The local expiry minus the safety margin. If the lease is not renewed before this time,
+        it counts as lost."""
         return self.until - self._margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
@@ -154,8 +154,8 @@ class LeaseState(LocalExpiry):
         if until - now <= self._margin:
             if self.terms.renew and until >= self._last():
                 return Lost("max_hold has passed")
-            late = "it was not renewed in time" if wanted > 0 else "it expired"
-            return Lost("it could not be renewed" if now < until else late)
+            late = "the lease expired before a renewal" if wanted > 0 else "the lease expired"
+            return Lost("the lease could not be renewed" if now < until else late)
         if now + wanted <= until:
             self._schedule(now)
             return None
@@ -168,7 +168,7 @@ class LeaseState(LocalExpiry):
         if not self.ours:
             return None
         if isinstance(answer, Failure):
-            # Try again soon, at the latest at the deadline, when the lease counts as lost.
+            # Try again soon, but no later than at the deadline, when the lease counts as lost.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
             self.due = min(now + pause, max(now, self.until - self._margin))
             return None
@@ -180,20 +180,20 @@ class LeaseState(LocalExpiry):
         return None
 
     def _last(self) -> float:
-        """Return the latest end that renewals in the background can give the lease."""
+        """Return the time beyond which background renewals can't extend the lease."""
         return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
 
     def _aim(self) -> float:
-        """Return the latest end that the holder's own renewals in flight have requested."""
+        """Return the latest end that the holder's unanswered renewals have requested."""
         return max(list(self._aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
-        """Return the duration in seconds for a renewal in the background."""
+        """Return the seconds for which a background renewal extends the lease."""
         left, aim = self._last() - now, self._aim() - now
         if self._leaving:
             return aim
-        # This renewal has a higher number than the holder's own renewals in flight, so it overrides
-        # them. It must not end earlier than they do.
+        # This renewal has a higher number than the holder's unanswered renewals, so it overrides
+        # them. It must not make the lease end earlier than they do.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
@@ -224,8 +224,8 @@ class LeaseState(LocalExpiry):
         nth = next(self._nth)
         self._aims[nth] = end = now + wanted - TICK
         self._leaving |= leaving
-        # Record the renewal before it is sent, because Redis may shorten the lease before its
-        # answer arrives, or the answer may be lost.
+        # Record the renewal before it is sent, because Redis may shorten the lease although the
+        # answer of Redis arrives late or never.
         self.asked(nth, wanted, now)
         if not self.terms.renew:
             self._last_end = min(self._last_end, end)
@@ -265,8 +265,8 @@ class LeaseState(LocalExpiry):
         """Return the new duration in seconds. It is `additional_time` plus the time left, or only
         `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
-        # Count from the later end: between a handoff and the first renewal, the local expiry is
-        # earlier than the end in Redis.
+        # From a handoff to the first renewal, the local expiry is earlier than the end in Redis. So
+        # count from the later of the two.
         return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra
 
     def sharing(self, now: float) -> Plan:
@@ -274,7 +274,7 @@ class LeaseState(LocalExpiry):
         self.check_ours()
         if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
-        # From now on, Redis may let readers in, even if its answer is late or lost.
+        # From now on, Redis may let readers in, even if the answer of Redis is late or lost.
         self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
 
@@ -290,8 +290,8 @@ class LeaseState(LocalExpiry):
     # End
 
     def lose(self, reason: str) -> bool:
-        """Mark the lease as lost. Return False if it had ended before, or if another thread has
-        marked it."""
+        """Mark the lease as lost. Return False if the lease had ended before, or if another thread
+        has marked it as lost."""
         if self.over:
             return False
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class _Leases(ByCaller[weakref.WeakSet[Lease]]):
     """The leases that each thread or task has taken, through any object.
 
-    Leases are referenced weakly, so that a lease that no code can release any more is not renewed.
+    The references are weak. So if no code can release a lease any more, the lease is not renewed.
     """
 
     def add(self, lease: Lease) -> None:
@@ -64,7 +64,7 @@ class Lock(Semaphore):
 class _ReentrantLease(Lease):
     """The lease of an RLock.
 
-    `times`: a list of 0, 1, 2, … with one number for each acquire that was not released yet.
+    `times`: a list [0, 1, 2, …] with a number for each acquire that was not released yet.
     `deferred`: True if the open transaction releases the lease when the transaction ends.
     """
 
@@ -82,11 +82,11 @@ class _ReentrantLease(Lease):
 
 
 class RLock(Lock):
-    """A lock that its holder, a thread or task, may take again, through any object of the name.
+    """A lock that the thread or task that holds it may take again, through any RLock of that name.
 
     All acquires share one lease. The lease is released after as many releases as acquires.
-    `lease.release()` releases the lease at once. If the lease was lost, an acquire raises LeaseLost
-    until there were as many releases as acquires. The options are those of `Lock`, without
+    `lease.release()` releases the lease at once. If the lease was lost, acquires raise LeaseLost
+    until the caller has released as often as it acquired. The options are those of `Lock`, without
     `thread_local`::
 
         def transfer():
@@ -121,8 +121,8 @@ class RLock(Lock):
         return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
 
     def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
-        """Return the lease of this thread or task, taken through any object, or None. `deferred`:
-        also return a lease that is no longer in use, but that the open transaction will release."""
+        """Return the lease that this thread or task took through any object, or None. `deferred`:
+        True to also return an unused lease that the open transaction will release."""
         mine: list[Any] = self._leases.of_name(self)
         return next((lease for lease in mine if deferred or lease.times), None)
 
@@ -141,7 +141,7 @@ class RLock(Lock):
     def _last(self, lease: Any) -> bool:
         if not lease.times or lease.times.pop() == 0:
             return True
-        # Keep a reference to the lease: the block that ends may have had the only one.
+        # Keep a reference to the lease. The block that ends may have had the only reference.
         self._held.add(lease)
         return False
 
@@ -164,9 +164,9 @@ class _Readers(Semaphore):
 
     _kind, _public_name = "w", "ReadWriteLock"
     _leases = _Leases()
-    #: The name of this side, its permits, and why a holder of the other side can't take this side.
+    #: The name of this side, the permits of a lease, and the error for a holder of the other side.
     _word, _permits = "read", 1
-    _conflict = "writes; downgrade() turns it into a reader"
+    _conflict = "has a write lease; downgrade() turns the write lease into a read lease"
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         super().__init__(name, MOST_PERMITS, *more, **options)
@@ -176,7 +176,7 @@ class _Readers(Semaphore):
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         if permits != 1:
-            raise ValueError("a read/write lock has no permits to count")
+            raise ValueError("the argument permits of a read/write lock must be 1")
         return MOST_PERMITS, self._permits
 
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
@@ -196,7 +196,7 @@ class _Writers(_Readers):
     """The write side of a ReadWriteLock: one writer at a time, and no readers beside the writer."""
 
     _word, _permits = "write", 0
-    _conflict = "reads; it must release before it can write"
+    _conflict = "has a read lease, and must release it before it can write"
 
 
 class ReadWriteLock:

@@ -34,8 +34,8 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max cached acquire requests of objects with equal arguments. There may be many such requests,
-#: because their labels differ: a label names the thread.
+#: Max acquire requests in a cache that objects with equal arguments share. The requests of threads
+#: differ, because their labels name the thread.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL
@@ -48,13 +48,13 @@ def _token() -> str:
 
 
 def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
-    """Return the function to call when a wait begins, and again when it ends. `may_be_own`: True to
-    log a warning at the beginning if the caller itself holds a permit of the name."""
+    """Return the function to call when a wait begins, and again when the wait ends. `may_be_own`:
+    True to log a warning at the beginning if the caller itself holds a permit of the name."""
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
         if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
-            message = "this caller waits for its own permit of %r: %s"
+            message = "this caller waits for a permit of %r that it holds itself: %s"
             logger.warning(message, settings.keys.display, hint)
 
     return waits
@@ -95,9 +95,9 @@ class Acquirer:
     share_limit: int | None
     #: The template of the name, for statistics; "" if it is unknown.
     _template = ""
-    # A cache of requests for one permit with the object's own blocking_timeout. The key is
-    # `blocking`, label, and template. Objects with equal arguments share the cache. An object whose
-    # attribute is changed gets its own cache.
+    # A cache of the requests for one permit that use the object's own blocking_timeout. The cache
+    # key is `blocking`, label, and template. Objects with equal arguments share the cache. If an
+    # attribute of an object is changed, the object gets its own cache.
     _usual: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
@@ -124,15 +124,15 @@ class Acquirer:
         return keys_of(conf.current().prefix(self.alias()), self.name, self.key)
 
     def _check_permits(self, permits: int) -> None:
-        """Check whether `permits` can be acquired at all. Raise the errors of `_options` and
-        `_limit`."""
+        """Raise ValueError if `permits` are above a limit. Raise ImproperlyConfigured if no limit
+        is set, or if the settings are wrong."""
         self._limit(self._options(conf.current()), permits)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> Asked:
-        """Return the lease's settings and the acquire request, resolved with the current
-        settings."""
+        """Return two objects, made from the arguments and the current REDIS_SYNC: the settings of
+        the lease, and the acquire request."""
         label = write_label(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
@@ -143,8 +143,8 @@ class Acquirer:
         )
 
     def _asked(self, blocking: bool | None, label: str) -> Asked:
-        """Return the settings of the lease and the acquire request for one permit, with the
-        object's own blocking_timeout. Both are made once and then kept in `_usual`."""
+        """Return two objects: the settings of the lease, and the acquire request for one permit
+        with the object's own blocking_timeout. Both are made once and then cached in `_usual`."""
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
@@ -155,8 +155,8 @@ class Acquirer:
         return self._completed(*found[1:])
 
     def _completed(self, terms: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
-        """Return the settings and the request. Add the two values that are not cached: the share,
-        and the time when the wait ends."""
+        """Add the values that are not cached to a request: the share, and the time when the wait
+        ends. Return the settings of the lease and the new request."""
         if self.share:  # not cached: there may be many shares
             ask = ask._replace(share=self.share, words=None)
         return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
@@ -342,8 +342,8 @@ class Acquirer:
         return self._settle(terms, got)
 
     def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
-        """Count the outcome of an acquire in the statistics. Return a lease for a Grant, or the
-        Rejection. Raise WrongKind if the name is in use as another kind."""
+        """Count the outcome of an acquire in the statistics. For a Grant, return a lease. Return a
+        Rejection as it is. Raise WrongKind if the name is in use as another kind."""
         if type(got) is Grant:
             lease = self._lease(terms, got)
             count = lease._renewer.housekeeper.count
@@ -366,8 +366,7 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases don't call this. If they raised an error on an event loop, the permit would stay
-    # taken, and other callers may wait for the permit.
+    # Releases don't call this. If they raised an error, the permit would stay taken.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:
@@ -375,13 +374,13 @@ class Acquirer:
         a Lock, or if its lease is permanent."""
         if self.limit != 1:
             raise ImproperlyConfigured(
-                f"{self.name!r} can't have several servers in using, only a Lock can: with "
-                "majorities of three servers, a limit of 2 would have 3 holders, and readers could "
-                "get in beside a writer."
+                f"{self.name!r} can't use several servers, because it is not a Lock. A holder "
+                "needs a majority of the servers, so three servers with a limit of 2 would admit 3 "
+                "holders, or readers beside a writer."
             )
         if self.timeout == math.inf:
             raise ImproperlyConfigured(
-                "A permanent lease can't have several servers in using: it is not renewed, so a "
-                "server that loses it would never get it back."
+                "A permanent lease can't be on several servers. It is not renewed, so a server "
+                "that loses the lease would never get it back."
             )
         return quorum_of(using)

@@ -1,4 +1,4 @@
-"""Semaphore. Each method that sends a request to Redis has an async version, with prefix `a`."""
+"""The class Semaphore. Each method that needs Redis has an async version, with prefix `a`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Semaphore(Acquirer):
         sleep: float | None = None,
         **wrong: NoReturn,
     ) -> Lease | None:
-        """Return a lease, or None if no permit was available in time.
+        """Return a lease, or None if no permit was granted.
 
         - `blocking`: False to not wait. None: use the option of the object.
         - `blocking_timeout`: seconds to wait, 0 or more. None: use the option of the object.
@@ -220,16 +220,17 @@ class Semaphore(Acquirer):
             await self._aleave(lease, kind, error, trace)
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
-        """Return a context manager that acquires, runs a database transaction, and then releases.
+        """Return a context manager that acquires a lease, runs its block in a database transaction,
+        and then releases the lease.
 
-        The transaction is `transaction.atomic(using, durable=True)`, and the release follows its
-        COMMIT or rollback. `using`: alias of a database. Raise what a `with` block of the semaphore
-        raises. Raise RuntimeError inside another transaction on that database. Roll back and raise
-        LeaseLost if the lease was lost before the COMMIT.
+        The transaction is `transaction.atomic(using, durable=True)`. `using`: alias of a database.
+        Raise what a `with` block of the semaphore raises. Raise RuntimeError inside another
+        transaction on that database. If the lease was lost before the COMMIT, roll back and raise
+        LeaseLost.
         """
         return transactions.locked_atomic(self, using)
 
-    # The newest lease of this thread or task, as in redis-py's Lock
+    # Methods of redis-py's Lock, for the newest lease of this thread or task
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Call `extend()` of the lease that `release()` would release. Raise NotAcquired if there
@@ -338,13 +339,13 @@ class Semaphore(Acquirer):
         return lease
 
     def _last(self, lease: Lease) -> bool:
-        """Count a release, and return True if it is the last one that the lease needs. Only a lease
-        of an RLock may need several."""
+        """Count a release of a lease. Return True if the lease needs no further release. Only a
+        lease of an RLock may need several releases."""
         return True
 
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
         """Release a lease at the end of its block. `kind`: the type of the block's exception, or
-        None. `undo`: True if `acquire_all` could not acquire the others."""
+        None. `undo`: True if `acquire_all` failed to acquire another semaphore."""
         if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
             lease._leave(kind, lenient=not self.raise_on_release_error)
 

@@ -84,7 +84,7 @@ class _Template(string.Formatter):
         argument without a name, such as {0}."""
         names = {name.split(".")[0].split("[")[0] for name in self.fields}
         if any(not name or name.isdigit() for name in names):
-            raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
+            raise ValueError(f"use argument names in {self.text!r}: {{pk}}, not {{}} or {{0}}")
         parameters = inspect.signature(function).parameters
         wrong = names - parameters.keys()
         if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -99,8 +99,8 @@ class _Template(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if not isinstance(value, ALLOWED):
             raise TypeError(
-                f"{type(value).__name__} in the {self.what} {self.text!r}: use str, int, UUID, "
-                "date or Enum; for a model, use its pk, such as {account.pk}"
+                f"{type(value).__name__} can't be used in the {self.what} {self.text!r}: use str, "
+                "int, UUID, date or Enum. For a model, use its pk, such as {account.pk}"
             )
         if isinstance(value, enum.Enum):
             value = value.name
@@ -181,17 +181,17 @@ def synchronized(
     if callable(name):
         called = _qualname(name).rpartition(".")[2]
         raise TypeError(
-            f'@synchronized needs a name: write @synchronized("{called}") for all calls of it, or '
-            f'@synchronized("{called}:{{argument}}") for each value of an argument'
+            f'@synchronized needs a name: write @synchronized("{called}") for all calls together, '
+            f'or @synchronized("{called}:{{argument}}") for each value of an argument separately'
         )
     template, share = _Template(name), options.get("share")
     shares = None if share is None else _ShareTemplate(share)
     if shares is None and options.get("share_limit") is not None:
-        raise ValueError('share_limit needs a share, a template such as share="{tenant_id}"')
+        raise ValueError('share_limit needs a share template, such as share="{tenant_id}"')
     retries = _retries(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
-    Semaphore("probe", limit, **options)  # if options are wrong, raise now, not at the first call
+    Semaphore("probe", limit, **options)  # wrong options raise now, not at the first call
 
     def decorate(function: Function) -> Function:
         _check_function(function)
@@ -302,7 +302,7 @@ def _retries(on_full: Any, options: Any) -> bool:
     if wrong := [option for option in ("blocking", "blocking_timeout") if option in options]:
         raise ValueError(f'on_full="retry" never waits: leave out {wrong[0]}')
     if not isinstance(options.get("using", ""), (str, type(None))):
-        raise ValueError('on_full="retry" is for one server: a quorum has no queue')
+        raise ValueError('on_full="retry" works with one server only: a quorum has no queue')
     return True
 
 

@@ -26,19 +26,20 @@ from .lease_state import LeaseSettings
 
 @contextmanager
 def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -> Iterator[Lease]:
-    """Acquire, run `transaction.atomic(using, durable=True)`, then release.
+    """Acquire a lease, run the block in `transaction.atomic(using, durable=True)`, then release the
+    lease.
 
     `using`: alias of a database. Raise RuntimeError inside another transaction, before a request is
-    sent to Redis. Raise NotAcquired if no permit was available in time. Raise LeaseLost, after a
-    rollback, if the lease was lost before the COMMIT.
+    sent to Redis. Raise NotAcquired if the semaphore can't be acquired. If the lease was lost
+    before the COMMIT, roll back and raise LeaseLost.
     """
     alias = using or DEFAULT_DB_ALIAS
     if transactions_of(alias):
         raise RuntimeError(
-            f"atomic() of {semaphore!r} begins a durable transaction on {alias!r}, which can't be "
-            "nested, and a transaction is open there. If ATOMIC_REQUESTS began it, put "
-            "@transaction.non_atomic_requests on the view; otherwise acquire the lock before the "
-            "transaction, or inside with release_on_commit=True."
+            f"atomic() of {semaphore!r} can't begin its durable transaction on {alias!r}, because "
+            "another transaction is open there. If ATOMIC_REQUESTS began it, put "
+            "@transaction.non_atomic_requests on the view. Otherwise, acquire the lock before the "
+            "transaction, or inside it with release_on_commit=True."
         )
     with semaphore as lease, transaction.atomic(using, durable=True):
         yield lease
@@ -46,8 +47,8 @@ def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -
 
 
 def release_when_over(lease: Lease, using: str | bool) -> bool:
-    """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
-    innermost savepoint. Return False if no transaction is open.
+    """Release a lease when the open transaction ends: after the COMMIT, or when the innermost
+    savepoint is rolled back. Return False if no transaction is open.
 
     `using`: alias of a database. If it is True, release when all open transactions have ended.
     """
@@ -76,10 +77,10 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 
 class _Connected(threading.local):
-    """The database connections of this thread. Each release needs their list, and Django is slow to
-    make it. `leases`: the leases that the thread's open transactions will release."""
+    """A cached list of this thread's database connections. Each release needs the list, and Django
+    makes it slowly. `leases`: the leases that the thread's open transactions will release."""
 
-    _known: list[weakref.ref[Any]] | None = None  # None until first use, which needs the settings
+    _known: list[weakref.ref[Any]] | None = None  # filled at first use, when settings are ready
 
     def __init__(self) -> None:
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -119,8 +120,8 @@ def check_not_nested(terms: LeaseSettings) -> None:
 
 
 class _Releasing:
-    """A callback of on_commit that releases a lease. It acts when it is called, or when it is
-    garbage-collected without a call.
+    """A callback of on_commit that releases a lease. If Django discards the callback without a
+    call, its garbage collection releases the lease.
 
     If several transactions are open, each has such an object for the lease. `left`: a list that
     these objects share, with an item for each transaction. Each object removes an item. The object
@@ -142,7 +143,7 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
         return
     if threading.get_ident() == thread:
         _release_now(lease)
-    else:  # the garbage collector may run on any thread
+    else:  # called by the garbage collector, which runs on any thread
         run_callbacks(partial(_release_now, lease))
 
 
@@ -154,21 +155,21 @@ def _release_now(lease: Lease) -> None:
         logger.error("releasing %r at the end of a transaction failed: %s", lease.name, error)
 
 
-#: A warning names a line of the project's code. To find the line, frames of these packages are
-#: skipped.
+#: A warning names a line of the project's code. The search for this line skips the frames of these
+#: packages.
 _INSIDE = (__name__.split(".")[0], "contextlib")
-#: The locks and functions (`what` of `warn_if_racing`) that were logged without DEBUG. At most
-#: _MAX_LOGGED are logged, because their names may contain arguments, so there may be many.
+#: The values of `what` that `warn_if_racing` has logged, at most _MAX_LOGGED values. There may be
+#: many others, because names may contain arguments.
 _logged: set[str] = set()
 _MAX_LOGGED = 20
 
 
 def warn_if_racing(what: str, remedy: str) -> None:
-    """Warn if `what` is about to be released before a COMMIT. `what` and `remedy` are texts for the
-    warning.
+    """Warn if a permit is about to be released before a COMMIT. `what`: a text that names it.
+    `remedy`: a text that says what to do.
 
-    With DEBUG, the warning names the line that releases it. Otherwise log an error, once for each
-    `what`.
+    With DEBUG, the warning names the line that releases the permit. Otherwise log an error, once
+    for each `what`.
     """
     aliases = transactions_of(None)
     if not aliases or (not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED)):

@@ -155,7 +155,7 @@ async def test_calls_of_an_ended_lease_raise_and_change_nothing(io, view, end: s
         with pytest.raises(LeaseLost) as caught:
             await io.do(lease, method, *args)
         assert LeaseLost is type(caught.value) and isinstance(caught.value, LockNotOwnedError)
-    words = "Redis no longer has it" if end == "clear" else f"{end.removesuffix('e')}ed already"
+    words = "Redis no longer has" if end == "clear" else f"{end.removesuffix('e')}ed already"
     with pytest.raises(LeaseLost if end == "clear" else NotAcquired, match=words):
         await io.do(lease, "release")
     assert await io.do(other, "owned") and not await io.do(lease, "owned")
