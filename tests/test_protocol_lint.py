@@ -56,7 +56,7 @@ def test_lint_accepts_every_file_and_finds_a_name_with_one_wrong_letter(path: Pa
         "if KEYS then if ARGV then redis.call('TIME') end end": "more than one statement",
         "if KEYS then weight(1) end": "line 1 creates a function for a call",
         "local f = function() return 1 end\nreturn f()": "line 1 has a function",
-        "-- insert here the functions: conut": "line 1 inserts conut, which is not a function",
+        "-- the composer inserts here: conut": "line 1 inserts conut, which is not a function",
     }.items(),
     ids=lambda text: text if "\n" not in text else "",
 )

@@ -542,7 +542,7 @@ def listed(verb: str) -> set[str]:
     """Return the first word of each reply that the header of a script lists."""
     returns = re.search(r"^-- Returns (.*)\n((?:--   .*\n)*)", scripts.read(verb), re.M)
     assert returns is not None, verb
-    return set(re.findall(r"^--   (\w+)", returns[2], re.M)) or {returns[1]}
+    return set(re.findall(r'^--   "(\w+)', returns[2], re.M)) or {returns[1].strip('"')}
 
 
 @pytest.mark.parametrize("verb", sorted({*scripts.NAME_SCRIPTS, "statistics"} - {"inspect"}))
@@ -598,7 +598,7 @@ def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:
             "weight for if whole",
         ),
         "once, where it is made": (
-            "-- insert here the functions: weight\nif a then\n  weight(1)\nend\n"
+            "-- the composer inserts here: weight\nif a then\n  weight(1)\nend\n"
             "if a then\n  weight(2)\nend\n",
             "weight if if",
         ),

@@ -1,7 +1,7 @@
-"""Redis keys: `PREFIX:{NAME}:part`. Because of the braces, all keys of a name are in one slot.
+"""Redis keys: `PREFIX:{NAME}:part`. The braces put all keys of a name into one slot of a cluster.
 
-`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy, NAME is `POLICY@KEY`. The
-`@` between policy and key is not quoted.
+In NAME, `%`, `{`, `}` and `@` are percent-quoted. A policy has a name of its own for each of its
+keys (for example, each user): `POLICY@KEY`. The `@` between policy and key is not quoted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MOST_BYTES = 200
 #: Number of characters to which a token is shortened before people see it.
 SHOWN = 8
 
-# A name may not contain control characters, surrogates, separators of lines, or marks that change
-# the text direction.
+# A name must not contain control characters, surrogates, line separators, or marks that change the
+# text direction.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
@@ -41,14 +41,14 @@ class Token(str):
 class Policy:
     """The operators' overrides of a policy, as this process last read them.
 
-    - `mark`: the overrides as text. It is "PAUSED LIMIT", or "-" if there are none. For PAUSED, see
-      `pause_of`. LIMIT is 0 if the limit is not overridden. Each request for a key sends `mark` to
-      the server, because the policy and the key may be on different nodes.
-    - `exempt`: for each exempt key, by its quoted name, the text that applies instead of `mark`.
+    - `mark`: the overrides as the text "PAUSED LIMIT", or "-" for none. PAUSED is a pause (see
+      `pause_of`), or 0. LIMIT is a limit, or 0. Each request for a key sends `mark` to the server,
+      because the policy and the key may be on different nodes.
+    - `exempt`: maps the quoted name of an exempt key to the text that replaces `mark` for this key.
     - `due`: when to read the overrides again, in seconds of the monotonic clock.
     - `used`: when the policy was last used, by the same clock.
-    - `stirred`: True if the overrides have changed, but the change was not yet sent to the keys for
-      which this process waits.
+    - `stirred`: True if the overrides have changed, and this process has yet to send the change to
+      the server, for each key on which it waits.
     """
 
     def __init__(self, registry: str, quoted: str) -> None:
@@ -57,7 +57,7 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: The policies of this process, by (Redis key of the overrides, quoted name of the policy).
+#: Maps (Redis key of the overrides, quoted name of the policy) to a policy of this process.
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
@@ -65,11 +65,11 @@ class Keys(NamedTuple):
     """The Redis keys of a name.
 
     - `display`: the name as people see it. `quoted`: the name as it is in Redis keys.
-    - `declared`: the two KEYS of every script. The script derives the other keys from the first
-      one. The second one never exists. Because of it, a Cluster node that is moving the slot
-      rejects the script before the script runs, instead of stopping it halfway.
+    - `declared`: the two KEYS of every script. The first is `leases`, from which the script derives
+      the other keys. The second never exists: if a Cluster node is moving the slot, a missing key
+      makes the node reject the script at once, instead of stopping it halfway.
     - `keep`: minutes of history to write, or 0 for no history.
-    - `policy`: the policy, if the name is a key of a policy.
+    - `policy`: the policy if the name belongs to a key of a policy, else None.
     """
 
     display: str
@@ -92,18 +92,17 @@ class Keys(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The overrides of the policy that apply to this key, as scripts expect them in ARGV. It is
-        "-" if there are none."""
+        """The overrides that the policy has for this name, as text (see `Policy.mark`)."""
         policy = self.policy
         if policy is None:
             return "-"
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return the overrides that are in force at `now`, as three numbers: the start and the end
-        of the pause, and the limit. Each is 0 if there is no such override. Times are server ms.
-        `paused` (see `pause_of`) and `limit`: overrides of the name itself, which take precedence
-        over those of its policy."""
+        """Return three numbers: the start and the end of the pause in force, and the limit that an
+        operator set. Without such an override, a number is 0. Times, also `now`, are in server ms.
+        `paused` (see `pause_of`) and `limit` (0: none): overrides of the name itself. They take
+        precedence over those of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -112,24 +111,24 @@ class Keys(NamedTuple):
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the Redis keys that a script with the KEYS `declared` uses. A script on a name also
-    uses wake-up lists, one for each token. The result has only the common prefix of their keys."""
+    """Return the Redis keys that a script uses. `declared`: its KEYS. Each token has a wake-up list
+    with a key of its own. For these lists, the result has only the common prefix of the keys."""
     base = declared[0].removesuffix("leases")
     return declared if base == declared[0] else tuple(base + part for part in _PARTS)
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
     """Return `value`. Raise TypeError if it is not a str. Raise ValueError if it is empty, has a
-    control character, or is longer than `most` bytes in UTF-8. `what`: the first words of the error
-    message, which name the value."""
+    control character, or is longer than `most` bytes in UTF-8. `what`: what error messages call the
+    value, such as "a name"."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{what} must not be empty")
-    # Nearly all names pass the first, fast check.
+    # Nearly all names are printable ASCII, and skip this loop.
     for char in "" if value.isascii() and value.isprintable() else value:
         if unicodedata.category(char) in _REFUSED or char in _TURNING:
-            raise ValueError(f"{what} must not hold the control character U+{ord(char):04X}")
+            raise ValueError(f"{what} must not contain the control character U+{ord(char):04X}")
     if len(value.encode()) > most:
         raise ValueError(f"{what} must not be longer than {most} bytes in UTF-8")
     return value
@@ -146,14 +145,14 @@ def unquote(text: str) -> str:
 
 
 def share_terms(share: str, share_limit: int) -> str:
-    """Return "/LIMIT/SHARE", the text that stands for a share in a record, before the label. SHARE
-    is empty for the common share. LIMIT is 0 if the share has no limit."""
+    """Return "/LIMIT/SHARE", the text of a share in records. SHARE is empty for the common share,
+    that of callers without a share. LIMIT is 0 if the share has no limit."""
     return f"/{share_limit}/{share.translate(_SHARE)}"
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """Return the share, its limit, and the label. `text`: the part of a record after the channel.
-    If the record has no share, return "" as share and 0 as limit."""
+    """Return three values: the share, its limit, and the label. `text`: "/LIMIT/SHARE LABEL" or,
+    without a share, "LABEL". In the second case, return "" as share and 0 as limit."""
     if not text.startswith("/"):
         return "", 0, text
     head, _, label = text.partition(" ")
@@ -168,8 +167,8 @@ def unquote_share(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
-    """Return the Redis keys of `name`. If `key` is given, `name` is a policy, and the Redis keys
-    are those of its key `key`. Raise TypeError or ValueError for an invalid name or key (see
+    """Return the Redis keys of a name or, if `key` is given, those of a key of the policy `name`.
+    `keep`: minutes of history. Raise TypeError or ValueError if `name` or `key` is invalid (see
     `check_text`)."""
     check_text("a name", name)
     quoted, policy = quote(name), None
@@ -185,16 +184,15 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """Return the Redis key of the hash with the operators' overrides. Its fields are pauses
-    ("p:NAME", see `pause_of`) and limits ("l:NAME"). If NAME is a key of a policy, a field
-    "xp:NAME" or "xl:NAME" exempts it from the pause or the limit of the policy. NAME is quoted."""
+    """Return the Redis key of the hash with the operators' overrides of policies. Its fields are
+    "p:POLICY" (a pause, see `pause_of`) and "l:POLICY" (a limit). A field "xp:POLICY@KEY" exempts a
+    key from the pause, and "xl:POLICY@KEY" from the limit. The names and keys are quoted."""
     return f"{quote(prefix)}:marks"
 
 
 def pause_of(text: str) -> tuple[int, float]:
-    """Return the start and the end of a pause, in server ms. `text`: "SINCE UNTIL" or, for a pause
-    without an end, "SINCE". In the second case, the end is inf. For "0" (not paused), return 0 and
-    0."""
+    """Return the start and the end of a pause, in server ms. `text`: "SINCE UNTIL", "SINCE" for a
+    pause without an end (the end is then inf), or "0" for no pause (both are then 0)."""
     since, _, until = text.partition(" ")
     if not since.isdecimal() or since == "0":
         return 0, 0
@@ -202,12 +200,13 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Return three Redis keys with the statistics of a group of names: the permits that each
-    process holds, hourly details (durations, and rejections by key), and counts per minute.
+    """Return three Redis keys with statistics of a group of names. The first has the permits and
+    waiters of each process. The second has durations, and rejections by name or key, per hour. The
+    third has counts per minute.
 
     `prefix`: the quoted prefix. `group`: a quoted policy or template, or "" for all names.
     """
-    base = f"{prefix}:{{{group or '%'}}}:"  # no quoted name is "%"
+    base = f"{prefix}:{{{group or '%'}}}:"  # a quoted name is never "%"
     return base + "shares", base + "sketch", base + "sums"
 
 

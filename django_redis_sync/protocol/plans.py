@@ -1,16 +1,16 @@
-"""Plans: for each operation, the steps that it takes. A plan is a generator without I/O.
+"""Plans. A plan is a generator of the steps of an operation, such as an acquire. It has no I/O.
 
 A plan yields `Run`, `Wait` or `Sleep`. A driver, sync or async, carries out the step and sends an
 `Answer` into the plan, or throws `Failure` if there was no usable answer. Times are seconds of the
 client's monotonic clock. A lease duration is in seconds, or `math.inf` for a permanent lease.
 
 The plans are safe for these reasons:
-- The client counts the duration of a lease from a time before it sent the request. For a waiter, it
-  counts from the server time of the grant, converted to its own clock with the latest "wait"
-  answer. So the local expiry is never later than the expiry on the server.
+- The client counts the duration of a lease from the time when it sent the request. For a waiter,
+  the client counts from the server's time of the grant. It converts this time to its own clock with
+  the latest "wait" answer. So the local expiry is never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
-- If an acquire of a token was not answered, the script that ends the token writes a tombstone. The
-  tombstone blocks late copies of the acquire.
+- If an acquire of a token was not answered, its release or undo writes a tombstone. The tombstone
+  blocks late copies of the acquire.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ UNDO_BUDGET = 1.0  # max seconds by which an undo delays the exception that caus
 class AcquireRequest(NamedTuple):
     """The arguments of an acquire.
 
-    - `lease`: duration of the lease in seconds, or inf. `permits`: 0 for the whole name.
-    - `wait`: False to try once. `give_up_at`: when waiting ends, or inf.
-    - `budget`: max seconds until the first answer, with retries. `attempt`: max seconds of a try.
-    - `tokens`: makes a token. `later`: retries an undo in the background.
+    - `lease`: its duration in seconds, or inf. `permits`: number of permits; 0 for the whole name.
+    - `wait`: False to try once. `give_up_at`: when to stop waiting, or inf.
+    - `budget`: max seconds until the first answer, with retries. `attempt`: max seconds per try.
+    - `tokens`: returns a new token. `later`: repeats a failed undo in the background.
     - `kind`: p (plain) or w (read/write). `words`: see `worded`.
-    - `channel`: the channel of the wake-up message. "-": the waiter pops it from a list.
-    - `shadow`: True to grant in any case, and to count a request that would be rejected.
-    - `learn`: makes a plan to carry out before the acquire.
+    - `channel`: the channel of the wake-up message, or "-" if the waiter pops it from a list.
+    - `shadow`: True to grant in any case, and to count a request that the limit would reject.
+    - `learn`: returns a plan that runs before the acquire.
     - `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
-      wait ends. It may return False to forbid the wait.
+      wait ends. The first call may return False to forbid the wait.
     - `share`: "" for the common share. `share_limit`: max permits of the share, or 0 for no limit.
-      If both are empty, the request does not use shares.
+      With "" and 0, the request does not use shares.
     """
 
     keys: Keys
@@ -86,12 +86,11 @@ class AcquireRequest(NamedTuple):
 class Grant(NamedTuple):
     """A granted lease. It began at `began` and is held at least until `until`.
 
-    - `ends`: when a lease of the requested duration would end. A renewal must follow if this is
-      later than `until`.
+    - `ends`: when a lease of the requested duration would end. If `until` is earlier, because the
+      server has granted a shorter lease, the holder must renew the lease.
     - `unanswered`: True if an acquire of this token was not answered. The release then writes a
       tombstone.
-    - `rejected`: if only shadow mode granted the request, the reason why the limit would have
-      rejected it.
+    - `rejected`: why the limit would have rejected the request, if only shadow mode granted it.
     - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
     - `used`: permits in use after the grant or, if unknown, the permits of this grant.
     - `place`: the ID of the job that the release marks as done, or "".
@@ -110,13 +109,13 @@ class Grant(NamedTuple):
     place: str = ""
 
 
-#: The usual last arguments of an acquire (override, max_waiters, fair, compact) and of a release
-#: (how, tombstone, hold, override, place). They are the scripts' defaults, so they are not sent.
+#: The defaults of the last arguments of `acquire` (mark, max_waiters, fair, compact) and `release`
+#: (how, tombstone, hold, mark, place). Arguments with these values need not be sent.
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `last` without the arguments at its end that equal those in `usual`."""
+    """Return the arguments `last`. Leave out those at the end that have the defaults `usual`."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -135,7 +134,7 @@ def _ending(
 
 
 def undoing(keys: Keys, token: str) -> Run:
-    """Return the step that removes a token's lease or place, and writes its tombstone."""
+    """Return the step that removes the lease or the waiter of a token, and writes a tombstone."""
     return _ending(keys, token, "0", UNDO_BUDGET, "undo", (1, 0, ""))
 
 
@@ -155,8 +154,8 @@ def acquire(
 ) -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first token, or "" to make it. `per_token`: a function to call instead of
-    `_acquire_with`.
+    `token`: the first token, or "" to make one. `per_token`: the plan that runs for each token, by
+    default `_acquire_with`.
     """
     if ask.learn is not None:
         yield from ask.learn()
@@ -169,7 +168,7 @@ def acquire(
                 ask.later(undoing(ask.keys, token))
             raise
         except BaseException:
-            # A cancelled or interrupted acquire may still be on its way to the server.
+            # The request of a cancelled or interrupted acquire may still reach the server.
             yield from _undo(ask, token)
             raise
         finally:
@@ -186,14 +185,15 @@ def acquire(
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
-    """Return a step of the script `acquire`. `how`: its argument, or "" for the first step."""
+    """Return a step of the script `acquire`. `how`: as in the script; "" in the first step."""
     words = words_of(ask, how) if how or ask.words is None else ask.words
     return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
-    """Return the request with `words`, the arguments of its first step, so that they are made only
-    once. For a key of a policy, return it unchanged, because its overrides may change."""
+    """Return a copy of the request with `words`, the arguments of the first step. Many acquires can
+    use them. If the name belongs to a key of a policy, return the request unchanged, because the
+    overrides of the policy may change."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
@@ -241,15 +241,15 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # If the message was sent, but lost, the reply to the next request has the lease.
+                # If the wake-up message is lost, the reply to the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
-            # The client sent its request at `asked`, before the server read its clock (`then`). So
-            # `began`, the local time of the grant, is not too late.
+            # The client sent its request (`asked`) before the server read its clock (`then`). So
+            # `began`, the time of the grant on the client's clock, is not too late.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A message on a channel claims no lease. So the lease lasts for CLAIM, until a renewal.
+            # A message on a channel claims no lease. Without a renewal, the lease ends after CLAIM.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
             # Ignore a message that is too old. The reply to the next request has the new state.
             if began + seconds(lease) > answer.received:
@@ -257,7 +257,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 return (yield from settled(ask, token, reply, began, start, state))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, state, answer.received))
-        # A request that has a place in the queue is repeated during an outage of up to RIDE_OUT.
+        # During an outage, repeat the request of a waiter for up to RIDE_OUT.
         until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
 
 
@@ -282,8 +282,8 @@ def settled(
     waited = max(began - start, TICK) if state.there else 0.0
     state.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # The request was for a permanent lease, but a grant always has a limited lease, so that it
-        # expires if the caller is dead. The caller is alive, so make its lease permanent.
+        # The server grants only a limited lease, which expires if the caller is dead. But this
+        # caller is alive, and wants a permanent lease. So make the lease permanent.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
@@ -339,9 +339,9 @@ def release(
     if given_back(answer):
         return True
     if grant.unanswered:
-        # A second copy of the acquire may have got another lease, with another fence. Undo it.
+        # A late copy of the acquire may have got a second lease, with another fence. Undo it.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
-    # If a try was not answered, that try may have released the lease.
+    # The lease is gone. An earlier try that was not answered may have released it.
     return state.unanswered and grant.until > start
 
 
@@ -354,9 +354,9 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
-    """Return the step of the renewal with the number `nth`. The server ignores the step if it has
-    executed a renewal of the lease with a higher number. `known`: None, or the highest number that
-    the former owner of the lease used, if the step adopts a detached lease."""
+    """Return the step that renews a lease. `nth`: number of the renewal. If the server has executed
+    a renewal of the lease with a higher number, it ignores the step. `known`: only to adopt a
+    detached lease: the highest number that the former owner used."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)

@@ -14,11 +14,11 @@ def gettext_noop(text: str) -> str:
 class Reason(NamedTuple):
     """A reason for a rejection.
 
-    `word`: the reason's code for programs, as in the server's reply. `sentence`: a text for people,
-    a `str.format` template with `detail`. `crowded`: True if other holders or waiters are the
-    cause. `skippable`: True if `locks run --skip` exits with 0 for this reason. `counted`: the
-    letter of the counter in the statistics: n (rejected at once), t (timed out), or "" if the
-    rejection is not counted.
+    - `word`: the reason for programs, as in the server's reply.
+    - `sentence`: the reason for people, as a `str.format` template with the field `detail`.
+    - `crowded`: True if other holders or waiters are the cause.
+    - `skippable`: True if `locks run --skip` exits with 0 for this reason.
+    - `counted`: the counter in the statistics: n (rejected), t (timed out), or "" for none.
     """
 
     word: str
@@ -71,10 +71,10 @@ REASONS = {
 class Rejection:
     """The outcome of an acquire that was granted no permit.
 
-    `reason`: a word of REASONS. `detail`: for "large", the limit; for "kind", p or w. `waiting`:
-    number of waiters. `mean_hold`: mean seconds that permits were held lately, or None if unknown.
-    `limit`: the limit in force, or None if unknown. If the reason is "share", `waiting` and `limit`
-    are the numbers of the share.
+    `reason`: a word of REASONS. `detail`: the limit if `reason` is "large"; the kind in use if it
+    is "kind". `waiting`: number of waiters. `mean_hold`: mean seconds that permits were held
+    lately, or None if unknown. `limit`: the limit in force, or None if unknown. If `reason` is
+    "share", `waiting` and `limit` are those of the share.
     """
 
     reason: str
@@ -85,8 +85,8 @@ class Rejection:
 
     @property
     def why(self) -> Reason:
-        """The entry of the reason in REASONS. If REASONS has no entry, a Reason with the word as
-        its sentence."""
+        """The reason's entry in REASONS. For an unknown word, a Reason with this word as its
+        sentence."""
         word = self.reason
         return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 

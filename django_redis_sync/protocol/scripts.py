@@ -1,12 +1,12 @@
-"""The Lua scripts, composed from files: a script, the functions that it calls, and constants.
+"""The Lua scripts, and their composer, which joins a script and the functions that it calls.
 
 Each script is a file in `lua`. Each function is a file of its name in `lua/functions`, and uses
-nothing but its arguments. The server creates the functions of a script in each run, and each
+no variables of the script. The server creates the functions of a script in each run, and each
 creation costs a tenth of a command. So the composer inserts a function in front of the statement
 that calls it. A run that skips the statement doesn't create the function. If several statements of
 a block call a function, a line before them inserts the function for the rest of the block:
 
-    -- insert here the functions: count, grant
+    -- the composer inserts here: count, grant
 
 The composer reads lines, not Lua syntax. `devtools/lua_lint.py` rejects what the composer would
 misread. The rules are:
@@ -33,7 +33,7 @@ from ..values import MOST_PERMITS as MOST_PERMITS
 from .keys import share_of_terms
 
 LUA = Path(__file__).parent / "lua"
-INSERT, _OPENS = "-- insert here the functions: ", ("then", "do", "else")
+INSERT, _OPENS = "-- the composer inserts here: ", ("then", "do", "else")
 
 #: Constants of the scripts, which Python uses too. Times are in milliseconds.
 #:
@@ -45,47 +45,49 @@ INSERT, _OPENS = "-- insert here the functions: ", ("then", "do", "else")
 #: - The engine sends the heartbeat of an event loop every ALIVE / 3, so two may be lost.
 #: - Until the new holder answers a handoff, its lease lasts at most FIRST. It has to answer within
 #:   CLAIM. So CLAIM has to be shorter than FIRST.
-#: - TOMBSTONE_TTL must be longer than a copy of a request can be on its way.
-#: - A job that is away is due after SOONEST to LATEST. If it does not come back within PLACE_LIFE
-#:   after it was due, it loses its place in the queue.
-#: - A free permit is kept for a job for TURN. If the job is not delivered by then, no permit is
-#:   kept during the next REST. So other callers lose at most TURN in each TURN + REST.
+#: - TOMBSTONE_TTL must be longer than the max delay of a late copy of a request.
+#: - A job without a permit is sent again after SOONEST to LATEST. If the job is overdue by
+#:   PLACE_LIFE, it loses its position in the queue.
+#: - A free permit is reserved for a job for TURN. If the job does not come, no permit is reserved
+#:   during the next REST. So other callers lose at most TURN in each TURN + REST.
 CONSTANTS = MappingProxyType(
     {
         "FIRST": 5000,  # max lease duration after a handoff, until the new holder answers
-        "CLAIM": 2500,  # a new holder that does not answer within this time loses the lease
+        "CLAIM": 2500,  # max time for a new holder to answer; then it loses the lease
         "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
-        "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
-        "ASLEEP": 5000,  # a waiter without a heartbeat counts as dead after at most this time
-        "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
-        "NEAR": 32,  # number of first waiters with interval HEARTBEAT; each later rank adds 10 ms
-        "GRACE": 5000,  # the keys outlive the last lease or waiter by 1 to 2 times this time
-        "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
-        "BOUND": 100,  # max entries that a script removes or hands off in one round
+        "PATIENCE": 2000,  # a waiter counts as dead if its heartbeat is overdue by this time
+        "ASLEEP": 5000,  # max time until a waiter without a heartbeat counts as dead
+        "ALIVE": 2500,  # time until an event loop without a heartbeat counts as dead
+        "NEAR": 32,  # number of waiters that use HEARTBEAT; each waiter behind them adds 10 ms
+        "GRACE": 5000,  # min time from the last end of a lease or waiter until the keys expire
+        "TOMBSTONE_TTL": 120_000,  # how long a tombstone rejects late copies of an acquire
+        "BOUND": 100,  # max leases or waiters that a script handles in one round
         "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
         "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
-        "TOP_SHARES": 20,  # the status of a name shows this many of its heaviest shares
+        "TOP_SHARES": 20,  # max shares that the status of a name shows
         "EXCLUSIVE": 2**40,  # permits that a lease of the whole name takes: more than any limit
         "FORMAT": 1,  # version of the compact state; change it with the packed fields
-        "FINE": 120,  # number of minutes of recent history, of which each minute is stored
-        "QUARTER": 15,  # older history is stored in periods of this many minutes
-        "PLACE_LIFE": 90_000,  # how long the place of a job outlives the time when the job is due
-        "SOONEST": 50,  # shortest time until a job comes back
-        "LATEST": 60_000,  # longest time until a job comes back
-        "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
-        "STARVED": 3,  # number of deliveries without a permit after which one is kept for the job
-        "TURN": 2000,  # how long a permit is kept for a job, and how long a job may be overdue
-        "REST": 30_000,  # after the end of TURN, no permit is kept for any job for this time
-        "PAIR": 2**40,  # count * PAIR + ms is one number for a count of events and a sum of ms
+        "FINE": 120,  # number of minutes for which the history of each minute is stored
+        "QUARTER": 15,  # minutes in each period of the older history
+        "PLACE_LIFE": 90_000,  # an overdue job loses its position in the queue after this time
+        "SOONEST": 50,  # min time until a job without a permit is sent again
+        "LATEST": 60_000,  # max time until a job without a permit is sent again
+        "AWAY": 100,  # estimated time that a task queue takes to send a job again
+        "STARVED": 3,  # after this many deliveries without a permit, reserve a permit for the job
+        "TURN": 2000,  # how long a permit is reserved for a job; an overdue job then seems lost
+        "REST": 30_000,  # min time between two reservations of a permit for a job
+        "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
 )
 
-#: Patterns and formats of the scripts. RECORD is the record of a token. It starts with the state:
-#: w (waiting), g (granted by a handoff), h (held), k (retained by `min_hold` after a release), or x
-#: (tombstone). Then come the number of the newest renewal, if any, the fence, the lease duration,
-#: and the terms. TERMS are permits, limit, wake-up channel, share (if any), and label. PLACE is the
-#: record of a job; see `note_place.lua`.
+#: Patterns and formats of the scripts.
+#:
+#: - RECORD: the record of a token. Its parts are the state, the number of the newest renewal (if
+#:   any), the fence, the lease duration, and the terms. The state is w (waiting), g (granted by a
+#:   handoff), h (held), k (retained by `min_hold` after a release), or x (tombstone).
+#: - TERMS: permits, limit, wake-up channel, share (if any), and label.
+#: - PLACE: the record of a job; see `note_place.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
@@ -133,8 +135,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
-    """Return the values in ARGV by name. Include the defaults of arguments that are not sent, and
-    the parts of `terms` and `wants`."""
+    """Return a dict of the values in ARGV, by the names of the arguments. Also include the defaults
+    of arguments that were not sent, and the parts of `terms` and `wants`."""
     names = script(verb).argv
     given = {name: DEFAULTS[name] for name in names[len(argv) :]}
     given.update(zip(names, argv, strict=False))
@@ -160,8 +162,8 @@ def read(name: str) -> str:
 
 
 def header(text: str, word: str) -> tuple[str, ...]:
-    """Return the words in those lines of `text` that begin with `-- WORD `. For example, if `word`
-    is "KEYS", return the KEYS of a script."""
+    """Return the words of the comment lines in `text` that begin with `word`. For example, the
+    `word` "KEYS" returns the KEYS of a script."""
     return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
 
 
@@ -190,20 +192,20 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
 
 
 def keys_of(verb: str) -> tuple[str, ...]:
-    """Return the KEYS of a script. For a script on a name, add those that `set_key_names` makes."""
+    """Return the KEYS of a script. For a script on one name, add the keys of `set_key_names`."""
     declared = header(read(verb), "KEYS")
     derived = header(read("functions/set_key_names"), "KEYS")
     return declared + derived if "leases" in declared else declared
 
 
 def fields() -> tuple[str, ...]:
-    """Return the fields of a name, in the order of the list that `open` returns."""
+    """Return the names of the fields in the table that the Lua function `open` returns."""
     return header(read("functions/open"), "FIELDS")
 
 
 @cache
 def functions() -> dict[str, list[str]]:
-    """Return the lines of each function."""
+    """Return a dict from the name of each Lua function to its lines."""
     return {path.stem: _code(path.read_text("utf-8")) for path in LUA.glob("functions/*.lua")}
 
 
@@ -214,7 +216,7 @@ def called(code: str) -> list[str]:
 
 
 def _code(text: str) -> list[str]:
-    """Return the lines of `text` without empty lines and comments, except INSERT lines."""
+    """Return the lines of `text`. Leave out empty lines, and all comments but INSERT lines."""
     lines = (re.sub(rf"\s*--(?!{INSERT[2:]}).*", "", line) for line in text.splitlines())
     return [line for line in lines if line]
 
@@ -229,8 +231,8 @@ class _Statement(NamedTuple):
 
 
 def _placed(lines: list[str], made: set[str]) -> list[str]:
-    """Return `lines` together with the functions that they call. Leave out the functions in `made`,
-    because the script already has them."""
+    """Return `lines`, and the functions that they call, each in front of its first call. Leave out
+    the functions in `made`, because the script already has them."""
     made, placed = set(made), []
     for statement in _statements(tuple(lines)):
         for name in statement.calls:
@@ -240,9 +242,9 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the lines of the function `name`. Other functions that it needs in each run come
-    before it. Functions that it needs only in some runs are inserted in its body. Return no
-    lines if the function is in `made`, because the script already has it."""
+    """Return the lines of the function `name`, after the functions that it calls in each run. Its
+    body includes the functions that it calls only in some runs. Return no lines if `name` is in
+    `made`, because the script already has this function."""
     if name in made or name not in functions():
         return []
     made.add(name)
@@ -254,8 +256,8 @@ def _defined(name: str, made: set[str]) -> list[str]:
 
 @cache
 def _statements(lines: tuple[str, ...]) -> list[_Statement]:
-    """Return the statements of a block. The results are cached, because many scripts insert the
-    same functions."""
+    """Return the statements of a block of code. Many scripts insert the same functions, so the
+    results are cached."""
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
     found: list[_Statement] = []

@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The step that waits up to `seconds` for the message that a handoff leaves for the token."""
+    """The step that waits up to `seconds` for the token's wake-up message."""
 
     keys: Keys
     token: str
@@ -91,7 +91,7 @@ class SendState:
 
     - `unanswered`: True if a request of the token was not answered, and may still reach the server.
     - `there`: True if the token may have a place in the queue, or a lease.
-    - `announced`: True if `AcquireRequest.waits` was called, so that it must be called once more
+    - `announced`: True if `AcquireRequest.waits` was called with True. It must be called with False
       when the wait ends.
     """
 
@@ -101,9 +101,9 @@ class SendState:
 
 
 def uncounted(step: Run) -> Run:
-    """Return the step that repeats `step`, which was not answered. The server may have executed
-    `step`, and counted its event. So if it was an acquire, or reported a lost lease, set its
-    argument `keep` to 0, so that the script does not count the event twice."""
+    """Return the step that repeats `step`, which was not answered. The server may already have
+    executed and counted `step`. So in an acquire, or in a report of a lost lease, set `keep` to 0.
+    The script then does not count the repeated step."""
     if step.verb == "acquire" and step.argv[2] != "again":
         keep = 5
     elif step.verb == "release" and step.argv[3:4] == ("lost",):
@@ -117,9 +117,8 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
     """Return the answer to `step`. Repeat the step as long as a retry can succeed, at most until
     the time `until` (in seconds of the monotonic clock). Then raise Failure.
 
-    `patient`: True if the request has a place in the queue, which it could lose. If the server is
-    unreachable, only such a request is repeated until `until`. Any other request is repeated at
-    most once.
+    `patient`: True for the request of a waiter, which could lose its position in the queue. If the
+    server is unreachable, such a request is repeated until `until`, and any other at most once.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -128,10 +127,10 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
         except Failure as failure:
             if failure.why == "unanswered":
                 state.unanswered, step = True, uncounted(step)
-            # If a try had less time than the first, and was not answered, keep the earlier cause.
+            # A short last try may time out only because it is short. Then keep the earlier cause.
             if failure.why != "unanswered" or step.timeout == whole:
                 cause = failure.cause
-            # If the server is unreachable, a request without a place in the queue fails fast.
+            # If the server is unreachable, only waiters continue to try.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
@@ -148,31 +147,31 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
 
 
 def once(step: Run, start: float) -> Plan:
-    """Return the reply to a step that the server may execute twice without harm. Repeat the step
-    until twice its timeout has passed since `start`."""
+    """Return the reply to a step. Without an answer, repeat the step, until twice its timeout
+    has passed since `start`. It must be harmless if the server executes the step twice."""
     return (yield from persist(step, start + 2 * step.timeout, SendState())).reply
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """Run a script with `once`, and return its reply. `attempt`: timeout of each try in seconds."""
+    """Run a script by `once`, and return its reply. `attempt`: timeout of each try in seconds."""
     return once(Run(verb, keys.declared, argv, attempt), start)
 
 
 class LocalExpiry:
-    """The earliest possible end of a lease, for any order in which Redis may execute renewals.
+    """The earliest time at which a lease can end on the server, for any order in which the server
+    may execute renewals.
 
-    Threads share this object without a lock: each method reads or writes the table in one atomic
-    step.
+    Threads share this object without a lock. Each access to the dict `_ends` is atomic.
     """
 
-    # The server ignores a renewal with a lower number than the last one. So only the answer with
-    # the highest number counts. The server may still execute a later renewal that was not answered.
-    # The lease then ends when the duration has passed since that renewal was sent, or later. The
+    # The server ignores a renewal with a lower number than the last. So of the answered renewals,
+    # only that with the highest number counts. The server may still execute each later renewal. The
+    # lease would then end when its duration has passed since that renewal was sent, or later. The
     # earliest of these ends is the local expiry.
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
-        #: By the number of the renewal: the end, and True if the renewal was answered.
+        #: Maps the number of a renewal to (end of the lease, True if the renewal was answered).
         self._ends = {nth: (until, True)}
 
     @property

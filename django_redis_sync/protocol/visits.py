@@ -14,7 +14,7 @@ class Job(NamedTuple):
 
     - `place`: a digest that identifies the job and its place in the queue of the name.
     - `nth`: how many times the job was sent again.
-    - `ticket`: time of the job's first request in µs of the server's clock, or 0 in that request.
+    - `ticket`: time of the job's first request in µs of the server's clock; 0 in the first request.
     - `label`: a text for operators.
     """
 
@@ -54,8 +54,8 @@ def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
 
 
 def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
-    """Visit with one token, and return the outcome. Return None if the token has lost its lease, so
-    that `acquire` tries again with another token."""
+    """Ask for a permit with one token, and return the outcome. Return None if the token has lost
+    its lease. The caller, `acquire`, then tries again with another token."""
     lease, _, wants, terms, keep, *_ = words_of(ask)
     of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
     argv = (token, lease, *of_job, wants, terms, keep, *last)

@@ -1,30 +1,32 @@
--- acquire: grant permits of a name, or add the caller to the queue. A waiter repeats the call as its heartbeat.
--- If the token already holds a lease, the reply is that lease again. A token with a tombstone never gets permits.
+-- acquire: grant permits of a name, reject the caller, or let the caller wait in the queue.
+-- A waiter repeats the call with its token, as its heartbeat. If the token has a lease, the reply is this lease.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token lease how wants terms keep mark max_waiters fair compact
---   lease: ms, or inf
---   how: try, wait, again (the heartbeat of a waiter), or shadow (grants in any case, and counts what it would reject)
---   wants: the kind (p: plain; w: read/write), followed by the limit
---   terms: permits (0: the whole name), limit, channel ("-" in sync code), label. If the caller gives a share,
---     /LIMIT/SHARE precedes the label.
---   keep: minutes of history
---   The other arguments may be left out:
---   mark: the overrides of the policy, see apply_override; "-" (the default) for none
---   max_waiters: the max number of waiters of the name; by default, there is no limit
---   fair: 0 lets a newcomer pass a first waiter that needs more permits than are free
---   compact: 0 keeps the name expanded
+--   token: the ID of this acquire, which the caller makes
+--   lease: lease duration in ms, or inf
+--   how: "try" (don't wait), "wait", "again" (a waiter's heartbeat), or "shadow" (grant in any case)
+--   wants: the kind ("p": plain, "w": read/write), and the limit
+--   terms: permits (0: the whole name), limit, channel of the caller's event loop ("-" in sync code), label. If the
+--     caller gives a share, "/LIMIT/SHARE" precedes the label.
+--   keep: minutes of history in the statistics
+--   The caller may leave out the last arguments, from mark on:
+--   mark: the overrides of the policy (see apply_override); "-" (the default) for none
+--   max_waiters: max number of waiters of the name; no limit by default
+--   fair: 0 to let a newcomer pass the first waiter, if that waiter came less than HEARTBEAT ago
+--   compact: 0 to keep the name in the expanded state (see compact_state)
 -- Returns one of these texts. Words in capitals are values.
---   ok FENCE LEASE [USED] [REASON]: a lease of LEASE ms. USED: permits in use, if there are other holders. REASON: why
---     shadow mode would have rejected the caller.
---   wait NOW DELAY RANK: the caller waits. NOW: server time in ms. DELAY: ms until the next heartbeat. RANK: number of
---     waiters ahead.
---   no REASON WAITING MEAN_HOLD LIMIT: a rejection, see reject. If REASON is "share", WAITING and LIMIT are those of
---     the share.
---   more: this call has removed only some of the expired leases. The caller repeats the call immediately.
---   large LIMIT: the caller wants more permits than the limit in force.
---   kind OTHER: the name is in use as the kind OTHER, which is not the caller's kind.
---   gone: the lease or the place of the token has ended.
---   dead: the token has a tombstone.
+--   "ok FENCE LEASE [USED] [REASON]": the token has a lease of LEASE ms. USED: permits in use, if there are other
+--     holders. REASON: only in shadow mode; why the limit would have rejected the caller.
+--   "wait NOW DELAY RANK": the caller waits. NOW: server time in ms. DELAY: ms until the next heartbeat. RANK: number
+--     of waiters ahead.
+--   "no REASON WAITING MEAN_HOLD LIMIT": the caller is rejected (see reject). If REASON is "share", WAITING and LIMIT
+--     are those of the share.
+--   "more": this call could not remove all expired leases and dead waiters. The caller repeats the call immediately.
+--   "large LIMIT": the caller wants more permits than LIMIT, the limit in force.
+--   "kind OTHER": the name is in use as the other kind, OTHER.
+--   "gone": the token's lease has ended, or the token has lost its position in the queue.
+--   "dead": the token has a tombstone, so it gets no permits.
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)
@@ -37,8 +39,8 @@ if packed then
   if reply then return reply end
 end
 local name, record = open(token, keep, us, mark)
--- insert here the functions: count
-local reply, me, rank = nil, nil, nil -- me: the token, if it belongs to a waiter
+-- the composer inserts here: count
+local reply, me, rank = nil, nil, nil -- me: the token, if the caller already waits
 if record then
   reply, terms = answer_known(name, token, record)
   if reply then return reply end
@@ -59,9 +61,9 @@ if me then
   if name.shared and not (reply or rank) then
     local _, share = share_of(terms)
     rank = share and redis.call('ZRANK', PARKED, parked_as(share, string.match(record, '%d+'), token))
-    rank = rank and rank + redis.call('ZCARD', QUEUE) -- behind the whole queue
+    rank = rank and rank + redis.call('ZCARD', QUEUE) -- parked waiters come after the whole queue
   end
-  if not reply and not rank then reply = 'gone' end -- the waiter was removed, as it needs more than the new limit
+  if not reply and not rank then reply = 'gone' end -- hand_off removed the waiter, as a new limit is too low
 elseif permits > limit or name.seen ~= wants then
   reply = mismatch(name, wants, permits, limit, waiting)
 end

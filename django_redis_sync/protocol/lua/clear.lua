@@ -1,11 +1,13 @@
--- clear: remove a lease, a waiter, or a job that is away, for an operator. The token never gets permits again.
+-- clear: remove a lease, a waiter, or an away job. A job is away until its task queue delivers it again.
+-- A tombstone then keeps the token of the lease or waiter from getting permits.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token mark keep
 --   token: the token of the lease or waiter, or the ID of the job
 --   mark, keep: as in acquire
 -- Returns one of these texts:
---   ok: the lease, the waiter, or the job was removed.
---   gone: the lease, the waiter, or the job had ended before.
+--   "ok": the lease, waiter, or job was removed.
+--   "gone": the lease, waiter, or job had already ended.
 local token, mark, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then
@@ -14,7 +16,7 @@ if packed then
   expand(packed)
 end
 local name, record = open(token, keep, us, mark)
--- insert here the functions: count, grant
+-- the composer inserts here: count, grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
   local base = string.sub(LEASES, 1, -7)
   local away, nth, last, ticket, _, _, share, job = string.match(record or '', PLACE)
@@ -22,7 +24,8 @@ if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', toke
   local due = math.max(name.now, tonumber(redis.call('ZSCORE', base .. 'due', token)))
   redis.call('DEL', NEVER)
   remove_place(base, token)
-  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due) -- the next delivery is dropped
+  -- Because of the state 'c' (cleared), `visit` drops the job's next delivery.
+  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due)
   finish(name)
   return 'ok'
 end

@@ -1,14 +1,21 @@
--- inspect: return the state of a name, without changes.
+-- inspect: return the state of a name, without changing it.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token max_rows
---   token: empty; max_rows: the max number of rows of holders, and that of waiters
+--   token: always empty
+--   max_rows: max number of holders in the reply, and max number of waiters
 -- Returns now fence limit paused seen clash used holding waiting holders waiters
---   limit, paused: the overrides of the name. seen, clash: see mismatch. used: number of permits in use.
---   holding, waiting: number of holders, number of waiters
---   holders: for each unexpired lease, its token, end, and record. The lease that ends first comes first.
---   waiters: for each waiter, its token, ticket, deadline, and record. The waiters in the queue come first, then parked
---     waiters by share, then jobs that are away. The deadline of a job is the time when it is due.
---   If the name has shares, three values follow, see heaviest_shares.
+--   now: server time in ms
+--   fence: fencing token of the last grant
+--   limit, paused: the operators' overrides of the name, or ''
+--   seen, clash: see mismatch
+--   used: number of permits in use
+--   holding: number of holders
+--   waiting: number of waiters, including away jobs (jobs that their task queue will deliver again)
+--   holders: a flat list with the token, end, and record of each unexpired lease. The earliest end comes first.
+--   waiters: a flat list with the token, ticket, deadline, and record of each waiter. Waiters in the queue come first,
+--     then parked waiters by share, then away jobs. For a job, the deadline is the time when it is due.
+--   If the name has shares, the three values of heaviest_shares follow.
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
@@ -20,7 +27,7 @@ if packed and packed ~= '' then
 end
 local name = open(token, '0', us, '-')
 local used, live = name.card + name.extra, '(' .. name.at
-local ended = {} -- by share, the permits of expired leases
+local ended = {} -- maps a share to the permits of its expired leases
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
   local permits, _, share = weight(tonumber(string.match(terms or '1', '^%d+'))), share_of(terms or '')

@@ -1,6 +1,7 @@
--- marks: return all overrides by operators. Remove pauses that have ended.
+-- marks: return all overrides that operators have set on policies. Remove pauses that have ended.
 -- KEYS marks
--- Returns fields and values in turn
+--   marks: a hash. A field "p:NAME" has a pause (see pause_ends).
+-- Returns the fields and values of the hash, alternately
 local all, time = redis.call('HGETALL', MARKS), redis.call('TIME')
 local found, now = {}, time[1] * 1000 + math.floor(time[2] / 1000)
 for i = 1, #all, 2 do

@@ -1,17 +1,17 @@
--- operate: set or remove an operator's override of a name. An override is a pause or a limit. A pause lasts until its
--- end, or until it is resumed. A limit lasts until it is reset. The keys of the name don't expire before the override.
+-- operate: set or remove an operator's override of a name. An override is a pause or a limit.
+-- A pause lasts until its end or "resume". A limit lasts until "reset". The keys of the name don't expire before that.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token how value mark keep
 --   token: always empty
 --   how: one of these words:
---     pause: set a pause. value: see pause_ends; empty for a pause from now on, without an end
---     resume: remove the pause
---     resize: set a limit, which replaces the limits of the callers. value: the limit
---     reset: remove this limit
---     poke: change no override, and only grant free permits, because an override of the policy has changed
---   mark: the overrides of the policy, see apply_override; "-" for none
---   keep: minutes of history
--- Returns ok
+--     "pause": set the pause `value` (see pause_ends). If `value` is empty, the pause begins now, and has no end.
+--     "resume": remove the pause
+--     "resize": set the limit `value`, which replaces the limits of the callers
+--     "reset": remove this limit
+--     "poke": change no override, but grant free permits, because an override of the policy has changed
+--   mark, keep: as in acquire
+-- Returns "ok"
 local token, how, value, mark, keep = unpack(ARGV)
 local packed, us = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
@@ -19,9 +19,9 @@ if packed and packed ~= '' then
   expand(packed)
 end
 local name = open(token, keep, us, '-')
--- insert here the functions: count, grant, remove
+-- the composer inserts here: count, grant, remove
 if how == 'pause' and value == '' then value = name.at end
-if how == 'pause' or how == 'resize' then -- write at once, because `finish` reads the end of the override
+if how == 'pause' or how == 'resize' then -- write the override now, because `finish` reads it
   retry_write('HSET', INFO, how == 'pause' and '#paused' or '#limit', value)
 elseif how ~= 'poke' then
   redis.call('HDEL', INFO, how == 'resume' and '#paused' or '#limit')

@@ -1,21 +1,23 @@
 -- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token fence keep how tombstone hold mark place
---   how: one of these words:
---     release: release the lease with this fence
---     undo: remove any lease or waiter of the token
---     giveup: remove a waiter. If it was granted a lease meanwhile, claim the lease.
---     share: turn the lease of a writer into one of a reader
---     lost: only count a lost lease in the statistics. The reply is ok.
+--   fence: the fencing token of the lease
 --   keep, mark: as in acquire
+--   how: one of these words:
+--     "release" (the default): release the lease
+--     "undo": remove the lease or the waiter of the token. `fence` is ignored.
+--     "giveup": remove the waiter. If the waiter has got a lease in the meantime, confirm the handoff instead.
+--     "share": turn the lease of a writer into the lease of a reader
+--     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
---   hold: for how many ms after the grant the permits stay taken, or 0
---   place: the ID of the job that the holder has finished
+--   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
+--   place: the ID of the job that the holder has finished, if any
 -- Returns one of these texts. Words in capitals are values.
---   ok [FENCE LEASE]: done. The two values follow if `giveup` found a lease. LEASE: ms left, or inf.
---   no REASON WAITING MEAN_HOLD LIMIT: the waiter was removed. The values are those of a rejection, see reject.
---   lost: nothing changed, because the token holds no lease with this fence.
---   gone: the token had no lease that has not expired. Any waiter of the token is removed.
+--   "ok [FENCE LEASE]": done. If "giveup" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
+--   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" removed the waiter. For the values, see reject.
+--   "lost": the token has no unexpired lease with this fence.
+--   "gone": the token had no unexpired lease. If it had a waiter, "undo" or "giveup" has removed the waiter.
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
@@ -32,7 +34,7 @@ local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- first, because without the lease, a copy of the job would count its worker as dead
+if place then -- first end the job: without its lease, a copy of the job would run
   end_run(name, place, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end
@@ -40,9 +42,9 @@ if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
--- insert here the functions: count, remove
-local gave_up = how == 'giveup' and state == 'w' -- other outcomes were counted before
-if how == 'share' then -- a lease of the whole name becomes one of one permit
+-- the composer inserts here: count, remove
+local gave_up = how == 'giveup' and state == 'w' -- only a waiter is counted as timed out
+if how == 'share' then -- the lease had the whole name, and keeps one permit
   local permits, others = string.match(terms, '^(%d+)( .*)$')
   name.extra = name.extra - weight(tonumber(permits)) + 1
   put(name, token, state .. nth .. ' ' .. own .. ' ' .. lease .. ' 1' .. others)
@@ -50,7 +52,7 @@ else
   end_token(name, state, own, terms, ends, live)
 end
 if waiting_of(name) > 0 then
-  if name.card > 0 then -- else no lease can have expired
+  if name.card > 0 then -- without leases, none can have expired
     sweep(name, nil)
   end
   hand_off(name, nil)

@@ -1,16 +1,19 @@
 -- renew: change the end of a lease, or confirm a handoff.
 -- KEYS leases never
+--   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token fence how ms nth known keep
+--   fence: the fencing token of the lease
 --   how: one of these words:
---     set: the lease ends after `ms` (inf: never)
---     adopt: as set, but for the new owner of a detached lease
---     confirm: the end of the lease stays
---   nth: number of this renewal of the lease. If a renewal with a higher number was executed, nothing changes.
---   known: highest nth of the owner that detached the lease. If the lease has a higher nth, another owner adopted it.
+--     "set": the lease ends `ms` from now
+--     "adopt": as "set", for a new owner that takes over a detached lease
+--     "confirm": the end of the lease stays
+--   ms: the new lease duration in ms, or inf
+--   nth: number of this renewal. After a renewal with a higher number, a renewal changes nothing.
+--   known: only for "adopt": highest `nth` of the former owner. If the lease has a higher one, it is already adopted.
 -- Returns one of these texts:
---   ok LEASE: the lease is held. LEASE: ms left, or inf.
---   lost: the lease has expired, or has another fence. Nothing changed.
---   adopted: another owner has adopted the lease.
+--   "ok LEASE": the caller holds the lease. LEASE: ms left, or inf.
+--   "lost": the lease has expired, or has another fence. Nothing changed.
+--   "adopted": another owner has adopted the lease.
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
 local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then

@@ -1,16 +1,20 @@
--- statistics: add the counts of a process for a group of names, and store how many permits it holds. If the
--- reply is lost, the process repeats the call, and the counts may be added twice. The statistics accept this error.
+-- statistics: add the counts of a process to those of a group of names, and store the gauge of the process.
+-- If the reply is lost, the process repeats the call. The counts may then be added twice, which the statistics accept.
 -- KEYS shares sketch stats
+--   shares: the gauge of each process
+--   sketch: durations, and rejections by name or key, per hour
+--   stats: counts per minute
 -- ARGV process entry life counts durations rejected rest keep peak
---   process: a random name of the process
---   entry: the number of permits that the process holds now; empty if it holds none
---   life: ms until the entry expires, unless the process repeats the call
---   counts, durations, rejected: JSON objects with numbers as text. The keys of `counts` are events, those of
---     `durations` are ranges of ms, and those of `rejected` are keys of the policy
---   rest: each key that is not in `rejected` had at most this number of rejections
+--   process: a random ID of the process
+--   entry: the gauge (permits in use and waiters of the process) as JSON; empty for none
+--   life: ms for which the gauge is valid
+--   counts: JSON object that maps an event to its number
+--   durations: JSON object that maps a range of ms to the number of events with such a duration
+--   rejected: JSON object that maps a name, or a key of a policy, to its number of rejections
+--   rest: max number of rejections of any name or key that is not in `rejected`
 --   keep: minutes of history
---   peak: the max number of permits of one key that were in use at the same time
--- Returns ok
+--   peak: max permits of one name or key that were in use at the same time
+-- Returns "ok"
 local process, entry, life, counts, durations, rejected, rest, keep, peak = unpack(ARGV)
 local time = redis.call('TIME')
 local name = compact_fields(time[1] * 1000000 + time[2], keep, STATS)
@@ -31,7 +35,7 @@ else
   redis.call('HSET', SHARES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
 end
 local gauges = redis.call('HGETALL', SHARES)
-for i = 1, #gauges, 2 do -- remove the entries of dead processes
+for i = 1, #gauges, 2 do -- remove the gauges of dead processes
   if tonumber(string.match(gauges[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', SHARES, gauges[i]) end
 end
 redis.call('PEXPIRE', SHARES, life)

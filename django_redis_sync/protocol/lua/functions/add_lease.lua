@@ -1,5 +1,5 @@
--- Store a lease of the token `t`, and its record. The lease has `permits` (0: the whole name), and ends at `ends`, in
--- server ms.
+-- Store a lease of the token `t`, and the record of `t`. `ends`: the end of the lease in server ms. `permits`: its
+-- number of permits (0: the whole name).
 local function add_lease(name, t, ends, permits, record)
   if name.card == 0 then name.new_leases = true end
   redis.call('ZADD', LEASES, string.format(name.format, ends), t)

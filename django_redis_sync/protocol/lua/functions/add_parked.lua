@@ -1,6 +1,6 @@
--- Append parked waiters to `queue`, until it has `limit` waiters. `queue`: a list of tokens and tickets in turn.
--- Then replace the ticket of each waiter by the time when the waiter came. The two times differ for a waiter that was
--- parked, because it entered the queue with the ticket of another waiter.
+-- Append parked waiters (those outside the queue) to `queue`, up to `limit` waiters in total. `queue`: a flat list of
+-- tokens and tickets. Then replace the ticket of each waiter by its time of arrival. The two times differ if the
+-- waiter was parked, because it then got the ticket of another waiter.
 local function add_parked(queue, limit)
   local left = limit - #queue / 2
   for _, member in ipairs(left > 0 and redis.call('ZRANGE', PARKED, 0, left - 1) or {}) do

@@ -1,20 +1,18 @@
--- Grant a lease to a newcomer, and return the reply.
--- `free`: true if enough permits are free. If it is false, the caller uses shadow mode. The lease is then granted all
--- the same, and a rejection is counted.
--- `alone`: true if there are no waiters, and the caller allows the compact state. In this case, the name becomes
--- compact after a grant of free permits, except in these cases:
--- - The lease is permanent.
--- - The name has another lease, or a limit that an operator set.
+-- Grant a lease to a newcomer (a caller that is not waiting yet), and return the reply.
+-- `free`: true if enough permits are free. If it is false, the caller uses shadow mode. The lease is then granted too.
+-- `alone`: true if there are no waiters, and the caller allows the compact state (see compact_state).
+-- If `free` and `alone` are true, the name becomes compact, except in these cases:
+-- - The new lease is permanent.
+-- - The name has another lease, a job, the field '#clash', or a limit that an operator set.
 -- - The name has a deadline, for example that of a tombstone.
--- - The name has a job, or the field '#clash'.
--- The compact state stores the terms as the caller sent them, without the common share that `terms` may contain.
+-- The compact state stores ARGV[5], the terms of the caller. `terms` may also have the common share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
   if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end
   if alone and redis.call('ZCARD', WAITERS) == 0 and not redis.call('HGET', INFO, '#clash') then
     local reply = take_compact(name.us, name.keep, base, token, lease, permits, ARGV[5], name.fence, name.expiry, wants, name.peak or '', '', true)
-    redis.call('DEL', INFO) -- last: if the script stops before this write, `open` expands the packed text
-    name.puts, name.dropped = {}, false -- nothing is left for `finish`
+    redis.call('DEL', INFO) -- last: if the script stops before, the next script expands the name again
+    name.puts, name.dropped = {}, false -- so `finish` writes nothing
     return reply
   end
   local fence, ms, used = grant(name, token, permits, lease, terms, nil, false, not free)

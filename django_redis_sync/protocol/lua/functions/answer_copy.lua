@@ -1,13 +1,12 @@
--- Return the reply to a copy, which is a second delivery of a job by its task queue. Return nil if this delivery is not a
--- copy, or if it takes the place of a lost delivery. `known`: the record of the job. `nth`, `token`: of this delivery.
--- - The job runs: tell the copy to come again later. If the lease of the job has expired, the worker died: return nil.
--- - The job has ended, or an operator cleared it: drop the copy.
+-- Return the reply to a copy of a job, which is a second delivery by its task queue. Return nil if this delivery may
+-- ask for a permit. `known`: the record of the job. `nth`, `token`: number and token of this delivery.
+-- - The job has ended, or an operator cleared it: drop this delivery.
+-- - The job runs: let the task queue send this copy again later. If the job's lease has expired, return nil.
 -- - The job is away, and this is its next delivery: return nil.
--- - The job is away, and its latest delivery repeats this call with the same token, because the reply was lost: return
---   that reply again.
--- - The job is away, and this is a copy of its latest delivery, with another token: tell it to come again later. If the
---   job is overdue by TURN, its next delivery seems lost: return nil.
--- - The job is away, and this is a copy of an earlier delivery: drop the copy.
+-- - The job is away, and its latest delivery repeats the call with the same token: return the lost reply again.
+-- - The job is away, and this is a copy of its latest delivery, with another token: let the task queue send it again
+--   later. If the job is overdue by TURN, its next delivery seems lost: return nil.
+-- - The job is away, and this is a copy of an earlier delivery: drop this copy.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)
@@ -21,7 +20,7 @@ local function answer_copy(name, base, place, known, nth, token)
     noted = name.now + ms
   elseif nth >= tonumber(next_one) then
     return nil
-  elseif owner == token then -- the reply to this delivery was lost
+  elseif owner == token then -- the call is repeated, because its reply was lost
     ms, nth = math.max(1, due - name.now), next_one
   elseif nth < tonumber(next_one) - 1 then
     return 'drop copy'

@@ -1,5 +1,5 @@
--- Count a waiter that gave up, and return the reply. The reply says why the waiter got no permit: its share's
--- limit was reached, an operator paused the name, or the time was up.
+-- Count a waiter that gave up, and return its rejection (see reject). The reason is "paused" if an operator paused the
+-- name. Otherwise, it is "share" if the waiter's share is at its limit, or else "timeout".
 local function answer_in_vain(name, terms)
   local permits, limit = string.match(terms, '^(%d+) (%d+)')
   local bound, share = share_of(terms)

@@ -1,6 +1,5 @@
--- Apply the overrides of a policy to the name of one of its keys. `mark`: "<paused> <limit>", as the caller sends it. A
--- part that is not overridden is 0. For the format of <paused>, see pause_ends. Overrides of the name itself take
--- precedence.
+-- Apply the overrides of a policy to the name of one of its keys. An override of the name itself takes precedence.
+-- `mark`: "<paused> <limit>". <paused> is a pause (see pause_ends), or 0 for none. <limit> is a limit, or 0 for none.
 local function apply_override(name, mark)
   local paused, limit = string.match(mark, '^(.+) (%d+)$')
   if paused ~= '0' and not name.paused then

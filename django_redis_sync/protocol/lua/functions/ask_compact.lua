@@ -1,7 +1,6 @@
--- Return the reply to an acquire of a name in the compact state. If the compact state can't store the result, expand
--- the name and return nil. The caller then continues in the expanded state.
--- `keep`: minutes of history. `base`: the prefix of all keys of the name. `packs`: true if the new lease may be stored
--- in the compact state. The other arguments come from compact_state.
+-- Reply to an acquire of a name in the compact state (see compact_state). If the compact state can't store the result,
+-- expand the name and return nil. The caller then continues in the expanded state.
+-- `packs`: true if the compact state may store the new lease. The other arguments come from compact_state.
 local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   local token, lease, how, wants, terms, _, mark, max_waiters = unpack(ARGV)
   local name = compact_fields(us, keep, base .. 'stats')
@@ -22,13 +21,13 @@ local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, s
       apply_override(name, mark)
     end
     limit = name.override or limit
-    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- true if the caller may not wait
+    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- true if the caller must not wait
     local out = permits > limit or how ~= 'shadow' and stays and not fits(name, permits, limit)
     out = out or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)
     if out and live and seen == wants and name.us >= fence then
       return permits > limit and 'large ' .. whole(name, limit) or reject(name, 'full', 0, limit)
     end
-    -- If the memory is full, a rejection and the replacement of an expired lease are allowed.
+    -- To reject a caller, or to replace an expired lease, write even if the memory is full (see retry_write).
     if out or (not live and holder ~= '') then redis.call('DEL', NEVER) end
     expand(packed)
   end

@@ -1,6 +1,6 @@
--- Move the first parked waiter of a share into the queue, unless its permits would exceed the limit of the share.
--- `held`: number of permits that the share holds. `ticket`: see enter_queue. Return the token of the waiter, or '' if
--- no waiter was moved.
+-- Move the first parked waiter (one outside the queue) of a share into the queue. Return the token of the moved
+-- waiter. If the share has no parked waiter, or has too few permits left, return ''.
+-- `held`: number of permits that the share holds. `ticket`: see enter_queue.
 local function call_up(name, share, held, ticket)
   for _ = 1, BOUND do
     local member = redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', '1')[1]
@@ -14,7 +14,7 @@ local function call_up(name, share, held, ticket)
       enter_queue(name, t, ticket)
       return t
     end
-    redis.call('ZREM', PARKED, member) -- the record was lost
+    redis.call('ZREM', PARKED, member) -- the waiter's record was lost
   end
   return ''
 end

@@ -1,12 +1,12 @@
--- Read the compact state. A name can be compact if it has at most one lease and no waiters. A packed text in the field
--- '#' of the hash LEASES then has the whole state, except the counters, which are in another key.
--- If the name is expanded, return false. A name that has the key INFO is expanded, even if it also has a packed text.
+-- Read the compact state. A name with at most one lease and no waiters can be compact. All its data is then a packed
+-- text, in the field '#' of the hash LEASES. Only the counters are in another key.
+-- Return false if the name is expanded. A name with the key INFO is expanded, even if it also has a packed text.
 -- Otherwise return these values:
 -- - the packed text, or '' for an unused name
 -- - the time in microseconds
--- - the COMPACT fields: fence, expiry of the key, end of the lease (0: none), seen (see mismatch), peak (see
---   highest_use), holder (its token)
--- - the position of the record in the packed text
+-- - from the packed text: the last fence, expiry of the key, end of the lease (0: no lease), seen (see mismatch), peak
+--   (see highest_use), and the token of the holder
+-- - the position of the holder's record in the packed text
 local function compact_state(base)
   if redis.call('EXISTS', base .. 'info') == 1 then
     set_key_names(base)
@@ -15,7 +15,7 @@ local function compact_state(base)
   local packed = redis.pcall('HGET', LEASES, '#')
   if type(packed) ~= 'string' then
     set_key_names(base)
-    if packed or redis.call('EXISTS', LEASES) == 1 then return false end -- leases without their INFO, or a foreign key
+    if packed or redis.call('EXISTS', LEASES) == 1 then return false end -- INFO is lost, or LEASES has a foreign value
   end
   local time = redis.call('TIME')
   local us = time[1] * 1000000 + time[2]

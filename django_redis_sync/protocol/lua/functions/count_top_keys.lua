@@ -1,8 +1,9 @@
--- Add counts to fields of the present hour. A field "<hour>:d:<range>" counts durations in a range of ms. A field
--- "<hour>:k:<key>" counts the rejections of a key. `durations`, `rejected`, `rest`: see the script `statistics`.
--- At most TOP_KEYS keys stay in an hour, by the algorithm of Misra and Gries. If there are more keys, sort them by count,
--- highest first. Subtract the count of key number TOP_KEYS + 1 from the counts of all keys. Remove the keys without a
--- count. Add the subtracted number to "<hour>:off". So a count is never too high. It is too low by at most "<hour>:off".
+-- Add counts to the fields of the present hour. A field "<hour>:d:<range>" counts durations in a range of ms. A field
+-- "<hour>:k:<key>" counts the rejections of a key. For the arguments, see the script `statistics`.
+-- Keep at most TOP_KEYS keys in an hour (algorithm of Misra and Gries). If there are more keys, sort them by count,
+-- highest first. Subtract the count of key number TOP_KEYS + 1 from all counts, and remove the keys that have no count
+-- left. Add the subtracted number to "<hour>:off".
+-- So the count of a key is never too high. It is too low by at most "<hour>:off".
 local function count_top_keys(name, durations, rejected, rest)
   local hour = math.floor(name.minute / 60)
   local this = hour .. ':'

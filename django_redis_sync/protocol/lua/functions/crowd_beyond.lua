@@ -1,5 +1,5 @@
--- Return the number of waiters and jobs of the name, if this number has reached max_waiters and no permit is free for
--- the visiting job. Otherwise return nil.
+-- Check if the queue is full for a job. If there are at least `max_waiters` waiters and away jobs, and no permit is
+-- free for the job, return their number. Otherwise return nil.
 local function crowd_beyond(name, base, max_waiters, terms, limit)
   local crowd = redis.call('ZCARD', base .. 'places') + waiting_of(name)
   if crowd < max_waiters then return nil end

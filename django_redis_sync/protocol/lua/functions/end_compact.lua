@@ -1,7 +1,6 @@
--- Return the reply to a release of a name in the compact state. If the release can't be done in this state, expand the
--- name and return nil. The caller then continues in the expanded state.
--- `base`: the prefix of all keys of the name. `how`: see the script `release`. `last`: the fence. The other arguments
--- come from compact_state.
+-- Reply to a release of a name in the compact state (see compact_state). If the compact state can't store the result,
+-- expand the name and return nil. The caller then continues in the expanded state.
+-- `how`: see the script `release`. `last`: the fence of the last grant. The other arguments come from compact_state.
 local function end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   local token, fence, keep, _, tombstone, hold = unpack(ARGV)
   local held = holder == token and us < ends * 1000

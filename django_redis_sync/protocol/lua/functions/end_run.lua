@@ -1,5 +1,6 @@
--- Remove the record of a job that the holder of `token` has finished. If the task queue may deliver the job again (the
--- field `seen` is 1), mark the record as ended instead, so that such a delivery is dropped.
+-- End the job `place`, which the holder of `token` has finished. Remove the job's record. If the task queue may
+-- deliver the job again, mark the record as ended instead, so that this delivery is dropped.
+-- `own`: the fence of the job's lease. Also update the mean time for which jobs hold a permit.
 local function end_run(name, place, token, own)
   local base = string.sub(LEASES, 1, -7)
   local state, nth, owner, ticket, vain, seen, share, job = string.match(redis.call('HGET', INFO, place) or '', PLACE)

@@ -1,7 +1,7 @@
--- Remove the lease or the waiter of the token in ARGV. If ARGV asks for a tombstone, write it. If a release has `hold`,
--- the permits stay taken until `hold` ms after the grant.
--- `state`, `own` (the fence), `terms`: parts of the token's record; nil if it has none. `ends`: the time at which the
--- lease ends. `live`: true if the lease has not expired. The statistics count only a release of a live lease.
+-- Remove the lease or the waiter of the token in ARGV. If ARGV asks for a tombstone, write it. If a release has
+-- `hold`, the permits stay taken until `hold` ms after the grant.
+-- `state`, `own` (the fence), `terms`: parts of the token's record, or nil. `ends`: the end of its lease, if any.
+-- `live`: true if this lease is unexpired. Only then, the release is counted.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then
@@ -14,7 +14,7 @@ local function end_token(name, state, own, terms, ends, live)
     write_tombstone(name, token)
   end
   if (how or 'release') == 'release' and hold and hold ~= '0' then
-    -- with min_hold, a new token keeps the permits taken, so that a late request can't release them
+    -- The token 'k…' now holds the permits, so that a late request of the old token can't release them.
     local until_then = math.ceil(math.min(own / 1000, name.now) + tonumber(hold))
     local record = 'k ' .. own .. ' ' .. string.format(name.format, until_then - name.now) .. ' ' .. terms
     if until_then > name.now then

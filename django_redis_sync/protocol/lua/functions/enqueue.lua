@@ -1,5 +1,5 @@
--- Store the record of a waiter that is in the queue or parked. `arrival`: for a name with shares, the time when the
--- waiter came. For other names, it is '0', because the ticket of the waiter is the time when it came.
+-- Store the record of a new waiter. `arrival`: if the name has shares, the waiter's time of arrival in microseconds.
+-- For other names, '0': there, the waiter's ticket is its time of arrival.
 local function enqueue(name, token, lease, terms, arrival)
   put(name, token, 'w ' .. arrival .. ' ' .. lease .. ' ' .. terms)
   if name.asker ~= '-' then

@@ -1,6 +1,6 @@
--- Expand the compact state into the keys that all other functions use. Write INFO first, with the packed text in
--- '#lone', and remove '#lone' last. If a script stops in between, the next script expands the name again. If the memory
--- is full, the server denies the first write, unless the caller has run DEL before (see retry_write).
+-- Expand the compact state into several keys, which most functions work on. First write INFO, with the packed text in
+-- '#lone'. Remove '#lone' last. If a script stops in between, '#lone' makes the next script expand the name again.
+-- If the memory is full, Redis denies the first write, unless the caller has run DEL before (see retry_write).
 local function expand(packed)
   set_key_names(string.sub(LEASES, 1, -7))
   local _, fence, expiry, ends, seen, peak, holder, at = struct.unpack(COMPACT, packed)

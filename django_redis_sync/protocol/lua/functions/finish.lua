@@ -1,15 +1,15 @@
--- Store the fields that changed. If a lease or a deadline would outlast the keys, extend the expiry of the keys.
+-- Store the fields that this script has changed. If a lease or a deadline would outlast the keys, extend their expiry.
 local function finish(name)
   local puts, latest, expiry = name.puts, name.latest, name.expiry
   if name.extra ~= name.stored then
     put(name, '#extra', whole(name, name.extra))
   end
-  if name.recount then -- an entry without an end was removed, so find the latest end
+  if name.recount then -- the latest end may be earlier than before
     expiry, latest = 0, latest_of_all(name)
   end
   local later = (name.recount or puts[1] or latest > name.now) and latest + GRACE > expiry
   if later then
-    expiry = latest + 2 * GRACE -- later than needed, so that most scripts need not change it
+    expiry = latest + 2 * GRACE -- GRACE more than needed, so that the expiry seldom changes
     put(name, '#expiry', whole(name, expiry))
   end
   if puts[1] and not tonumber(redis.pcall('HSET', INFO, unpack(puts))) then

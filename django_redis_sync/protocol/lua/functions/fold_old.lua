@@ -1,12 +1,12 @@
--- If a counter is old, move it to the counter of a longer period. `field`: the counter's field. `minute`: the present
--- minute. `fine`, `keep`: numbers of minutes. There are counters for three periods:
--- - "<minute>:<what>" is for a minute. After `fine` minutes, the counter moves to its quarter of an hour.
--- - "<minute>q:<what>" is for the quarter of an hour that begins at this minute.
--- - "total:<what>" is for the time before. After `keep` minutes, the other counters move there.
--- If an event has a duration, its counter of a minute also contains a sum of ms (see `count`). In a longer period, the
--- sum is in a field of its own, which ends with ":ms".
--- The counter "p" is a peak. Peaks are not added up: a quarter has the highest peak of its minutes, and the totals have
--- no peak.
+-- If a counter is old, move its value to the counter of a longer period. `field`: the hash field of the counter.
+-- `minute`: the present minute. `fine`, `keep`: ages in minutes. There are three kinds of counters:
+-- - "<minute>:<what>" counts the events of a minute. After `fine` minutes, its value moves to its quarter of an hour.
+-- - "<minute>q:<what>" counts the events of the quarter of an hour that begins at <minute>.
+-- - "total:<what>" counts all earlier events. After `keep` minutes, the values of the other counters move there.
+-- If the event has a duration, the counter of a minute also contains the sum of ms (see count). Longer periods have
+-- this sum in a second field, which ends with ":ms".
+-- The counter "p" is a peak, not a sum. A quarter of an hour has the highest peak of its minutes. The totals have
+-- none.
 local function fold_old(name, field, minute, fine, keep)
   local at, quarter, what = string.match(field, '^(%d+)(q?):(.+)$')
   local age = at and minute - at or 0

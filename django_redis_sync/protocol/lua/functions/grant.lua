@@ -1,13 +1,14 @@
--- Grant a lease to the token `t`. `ticket`: the time when a waiter or job came, or nil. `handed`: true for a handoff,
--- which the new holder has to claim. `shadow`: true if only shadow mode grants the lease, so that a rejection is
--- counted. Return the fence as text, the duration of the lease in ms as text, and the number of permits in use.
+-- Grant a lease to the token `t`. `ticket`: the time when the waiter or job first asked, or nil if `t` did not wait.
+-- `handed`: true for a handoff (a grant to a waiter that is not the caller), which the new holder has to claim.
+-- `shadow`: true if the limit would reject the caller, and only shadow mode grants the lease.
+-- Return three values: the fence as text, the lease duration in ms as text, and the number of permits in use.
 local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
-  -- The fence is a time, so it grows even if the keys were lost, unless the clock goes back.
+  -- The fence is a time. So it grows even if the keys were lost, unless the clock was set back.
   name.fence = name.fence < name.us and name.us or name.fence + 1
   local fence, ms = string.format(name.format, name.fence), tonumber(lease)
-  -- The new holder may be dead, so until it claims the lease, the lease lasts at most FIRST.
+  -- The new holder may be dead. So the lease lasts at most FIRST until the holder answers.
   if ms > FIRST and (handed or lease == 'inf') then ms = FIRST end
-  if ticket then redis.call('ZREM', QUEUE, t) end -- first, because it is allowed even if the memory is full
+  if ticket then redis.call('ZREM', QUEUE, t) end -- the first write, because Redis allows it even if the memory is full
   add_lease(name, t, name.now + ms, permits, (handed and 'g ' or 'h ') .. fence .. ' ' .. lease .. ' ' .. terms)
   put(name, '#fence', fence)
   if ticket then

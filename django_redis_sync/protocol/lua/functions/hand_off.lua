@@ -1,5 +1,5 @@
--- Grant free permits to the first waiters of the queue, in order. Remove dead waiters at its head. `me`: the token of
--- the waiter whose heartbeat runs this script, or nil. Return the reply to `me`, or nil if `me` got no lease.
+-- Grant free permits to the first waiters of the queue, in order. Remove dead waiters at the head of the queue.
+-- `me`: the token of the calling waiter, or nil for another caller. Return the reply to this waiter, or nil.
 local function hand_off(name, me)
   local reply, dead = nil, 0
   for _ = 1, BOUND do
@@ -11,7 +11,7 @@ local function hand_off(name, me)
     permits, limit = tonumber(permits), name.override or tonumber(limit)
     local deadline = state == 'w' and deadline_of(name, t, channel)
     local share, over
-    if name.shared and deadline then -- the share may have got permits since the waiter was called up
+    if name.shared and deadline then -- the share may have got permits since this waiter entered the queue
       local bound
       bound, share = share_of(terms)
       over = share and not share_fits(share_use(name, share), permits, bound)
@@ -22,9 +22,9 @@ local function hand_off(name, me)
       else
         dead = dead + remove_dead(name, QUEUE, redis.call('ZRANGE', QUEUE, '0', CHUNK - 1), me)
       end
-      name.more = dead >= 2 * CHUNK -- scripts block the server, so the next script does the rest
+      name.more = dead >= 2 * CHUNK -- leave the rest to the next script, because scripts block the server
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then -- it can get nothing: a stale entry, or more permits than a new limit
+    elseif state ~= 'w' or permits > limit then -- no longer a waiter, or it needs more permits than a new limit
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
       redis.call('ZREM', QUEUE, t)
@@ -33,7 +33,7 @@ local function hand_off(name, me)
       store_share(name, share, share_use(name, share), '')
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
-      break -- later waiters for fewer permits must not starve the first
+      break -- later waiters must not pass the first, even if they need fewer permits
     else
       local fence, ms = grant(name, t, permits, lease, terms, came ~= '0' and came or ticket, t ~= me, false)
       if t ~= me then

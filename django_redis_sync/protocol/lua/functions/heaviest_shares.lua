@@ -1,6 +1,7 @@
--- Return three values: the number of shares with permits or waiters, the number of shares with waiters, and a list. The
--- list has the share, its permits, and its waiters, for the `max_rows` shares with the most permits and waiters. A job
--- that is away counts as a waiter. `ended`: by share, the permits of expired leases, which don't count.
+-- Return three values: the number of shares in use, the number of shares with waiters, and a flat list of the
+-- `max_rows` shares that have the most permits and waiters. For each of these shares, the list has the share, its
+-- number of permits, and its number of waiters. An away job (its task queue will deliver it again) counts as a waiter.
+-- `ended`: maps a share to the permits of its expired leases. These permits don't count.
 -- The function reads only about 10,000 fields, so it may miss shares.
 local function heaviest_shares(name, max_rows, ended)
   local cursor, waiting, shares, ranked = '0', 0, {}, {}
@@ -20,12 +21,12 @@ local function heaviest_shares(name, max_rows, ended)
   end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
-    held = math.max(0, held - (ended[share] or 0)) -- a lost count of share_use must not give a negative number
+    held = math.max(0, held - (ended[share] or 0)) -- not below 0, because share_use returns 0 for an outdated number
     local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
     local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end
     if held + queued > 0 then
-      -- Text of fixed width, so that its order is that of the numbers.
+      -- Pad the numbers, so that the texts have the order of the numbers.
       ranked[#ranked + 1] = string.format('%012.0f %012.0f %012.0f ', held + queued, held, queued) .. share
     end
   end

@@ -1,5 +1,5 @@
--- Return the highest number of permits that were in use at once in this minute, as the text "<minute>:<permits>".
--- `used`: the number of permits in use now. `peak`: an earlier result, from any minute.
+-- Return the max number of permits in use at the same time during this minute, as the text "<minute>:<permits>".
+-- `peak`: an earlier result, from any minute. `used`: permits in use now.
 local function highest_use(stats, minute, peak, used)
   local this = minute .. ':'
   if used <= tonumber(string.match(peak, '^' .. this .. '(%d+)$') or 0) then return peak end

@@ -1,9 +1,10 @@
--- Return true if the last free permit is kept for a job other than the caller. A permit is kept for a job that got no
--- permit in STARVED visits, although its turn was near. It is kept from TURN before the job is due until TURN after. It
--- is free for others earlier, if TURN has passed since it was first withheld from a caller.
--- The field '#places' is "<due> <since> <place>", or empty if no permit has been kept:
+-- Return true if the last free permit is reserved for a job other than the caller.
+-- A permit is reserved for a job that got none in STARVED deliveries, although it was near the head of the queue. It
+-- is reserved from TURN before the job is due until TURN after. It is free earlier, TURN after it was first kept from
+-- a caller.
+-- The field '#places' is "<due> <since> <place>", or empty without a reservation:
 -- - <due>: when the job is due
--- - <since>: when the permit was first withheld from a caller, or 0
+-- - <since>: when the reservation first kept the permit from a caller, or 0
 -- - <place>: the ID of the job
 local function keeps(name)
   local due, since, place = string.match(name.places, '^(%d+) (%d+) (%S+)$')

@@ -1,5 +1,5 @@
--- Return the latest time at which a lease, waiter, job, or override of the name ends. Return inf if an override has no
--- end.
+-- Return the latest time at which a lease, waiter, job, or operator's override of the name ends. Return inf if one of
+-- them has no end.
 local function latest_of_all(name)
   local latest = name.latest
   for _, key in ipairs({LEASES, WAITERS}) do

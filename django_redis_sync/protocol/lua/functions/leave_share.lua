@@ -1,7 +1,7 @@
--- Update the share of the token `t`, which is about to be removed. `ends`: the end of the lease of `t`, or false if `t`
--- is a waiter. `ticket`: the ticket of `t` in the queue, or false if `t` is not in the queue.
--- If no waiter of the share is left in the queue, the first parked waiter of the share enters the queue, with the
--- ticket of `t`. If `ticket` is false, this waiter enters at the end. See call_up.
+-- Update the share of the token `t`, which is about to be removed. `ends`: the end of the lease of `t`, or false if
+-- `t` is a waiter. `ticket`: the ticket of `t` in the queue, or false if `t` is not in the queue.
+-- If no waiter of the share is left in the queue, move the next one there (see call_up), with the ticket of `t`. If
+-- `ticket` is false, the next one enters at the end.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

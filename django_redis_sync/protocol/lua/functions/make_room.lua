@@ -1,6 +1,6 @@
--- Remove expired leases and dead waiters, and grant the permits that are free. `me`: the token of the waiter whose
--- heartbeat runs this script, or nil for a newcomer. Return two values. The first is the reply to `me`, or nil if `me`
--- got no lease. The second is the number of waiters, but only for a newcomer.
+-- Remove expired leases and dead waiters, and grant the permits that are free.
+-- `me`: the token of the calling waiter, or nil for another caller. Return two values: the reply to this waiter (nil
+-- if it got no lease), and the number of waiters (only if `me` is nil).
 local function make_room(name, me)
   local waiting, reply = me and 1 or waiting_of(name), nil
   if waiting > 0 or name.card > 0 then

@@ -1,6 +1,6 @@
--- If a newcomer wants more permits than the limit, or if the name is in use as the other kind, return a rejection.
--- Otherwise store `wants`, the kind and the limit of the newcomer, in the field '#seen', and return nil. If the name is
--- in use with another limit, also store the time and the former '#seen' in '#clash', for operators.
+-- Return a rejection if a newcomer wants more permits than the limit, or if the name is in use as the other kind.
+-- Otherwise store `wants`, the newcomer's kind and limit, in the field '#seen', and return nil.
+-- If the name is in use with another limit, also store the time and the former '#seen' in '#clash', for operators.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)

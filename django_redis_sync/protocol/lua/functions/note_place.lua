@@ -1,9 +1,11 @@
--- Store the record of the job `place`, and `due`, the time when the job is due, in server ms.
--- - `state`: a (away), r (running), d (ended, but the task queue may deliver it again), or c (cleared by an operator)
--- - `nth`: the number of the next delivery, or of the last one if the job is not away
+-- Store the record of the job `place`, and `due`, the time in server ms when the job is due.
+-- - `place`: the ID of the job
+-- - `state`: a (away: the task queue will deliver it again), r (running), d (ended, but the task queue may deliver it
+--   again), or c (cleared by an operator)
+-- - `nth`: number of the next delivery if the job is away. Otherwise, number of the last delivery.
 -- - `token`: the token of the last delivery. While the job runs, its lease has this token.
 -- - `ticket`: the time of the first delivery, in microseconds
--- - `vain`: how many times the job got no permit although its turn was near
+-- - `vain`: number of deliveries without a permit, although the job was near the head of the queue
 -- - `seen`: 1 if the task queue may deliver the same message again, else 0
 -- - `share`: "/" and the share, or '' if the name has no shares
 -- - `job`: a text for operators

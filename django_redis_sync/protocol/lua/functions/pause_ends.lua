@@ -1,5 +1,5 @@
--- Return the time at which an operator's pause ends, in server ms. It is inf for a pause without an end. `paused`:
--- "<since>", or "<since> <until>".
+-- Return the end of an operator's pause, in server ms. `paused`: "<since> <until>", or only "<since>" if the pause has
+-- no end. In this case, return inf.
 local function pause_ends(paused)
   return tonumber(string.match(paused, ' (%d+)$') or math.huge)
 end

@@ -1,7 +1,8 @@
--- For a name with shares: grant permits to a newcomer, reject it, or let it wait. Return the reply, or nil and the
--- newcomer's rank. A caller without a share belongs to the common share.
+-- Grant permits to a newcomer of a name with shares, reject the newcomer, or let it wait. Return the reply. If the
+-- newcomer waits, return nil and its rank. A caller without a share belongs to the common share.
 -- A newcomer gets permits immediately only in shadow mode, or if all of this is true:
--- - The queue is empty, and no waiter of its share is parked.
+-- - The queue is empty.
+-- - No waiter of the newcomer's share is parked, that is, waits outside the queue.
 -- - The limit of the name and the limit of the share allow it.
 local function place_in_share(name, base, permits, limit, waiting)
   local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
@@ -24,7 +25,7 @@ local function place_in_share(name, base, permits, limit, waiting)
     local reply = admit(name, base, token, lease, permits, terms, wants, free, alone)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
-    return string.sub(reply, 1, -5) .. 'share' -- instead of "full"
+    return string.sub(reply, 1, -5) .. 'share' -- replace "full" at the end of the reply
   elseif how ~= 'try' and waiting < tonumber(max_waiters or math.huge) then
     if fitting and first == '' and not last then
       enter_queue(name, token, false)
@@ -32,7 +33,7 @@ local function place_in_share(name, base, permits, limit, waiting)
       enqueue(name, token, lease, terms, string.format(name.format, name.us))
       return nil, queued
     end
-    -- The newcomer comes after the last parked waiter of its share or, if none is parked, after the queued waiter.
+    -- The newcomer comes after the last waiter of its share: a parked one or, if none is parked, the one in the queue.
     local before = last and string.match(last, ' (%d+) %S+$')
     before = before or string.match(first ~= '' and redis.call('HGET', INFO, first) or '', '^w (%d+)')
     local arrival = string.format(name.format, math.max(name.us, (before or 0) + 1))

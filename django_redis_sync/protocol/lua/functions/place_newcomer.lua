@@ -1,12 +1,12 @@
--- Grant permits to a newcomer, reject it, or append it to the queue. Return the reply or, if the newcomer has to wait,
--- nil and its rank in the queue.
+-- Grant permits to a newcomer, reject the newcomer, or append it to the queue. Return the reply. If the newcomer
+-- waits, return nil and its rank in the queue.
 local function place_newcomer(name, base, permits, limit, waiting)
   if name.shared then
     return place_in_share(name, base, permits, limit, waiting)
   end
   local token, lease, how, wants, terms, _, mark, max_waiters, fair, compact = unpack(ARGV)
   local free = fits(name, permits, limit)
-  if free and waiting > 0 then -- with fair=0, a newcomer may pass a first waiter that came less than HEARTBEAT ago
+  if free and waiting > 0 then -- fair=0: the newcomer may pass a waiter that came less than HEARTBEAT ago
     local head = fair == '0' and redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
     free = head and math.abs(name.now - head / 1000) < HEARTBEAT -- abs, because the clock may have been set back
   end

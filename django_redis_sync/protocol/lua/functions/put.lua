@@ -1,4 +1,4 @@
--- Set a field of the hash with the key INFO. Only `finish` sends the new value to Redis.
+-- Set a field of the hash INFO. `finish` writes the field to Redis.
 local function put(name, field, value)
   local puts = name.puts
   local n = #puts

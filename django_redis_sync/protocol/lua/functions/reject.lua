@@ -1,11 +1,11 @@
 -- Count a rejection, and return the reply "no REASON WAITING MEAN_HOLD LIMIT":
--- - REASON: "paused" if the name is paused, otherwise the argument `reason` (full, share, or timeout)
+-- - REASON: "paused" if the name is paused, otherwise the argument `reason` ("full", "share", or "timeout")
 -- - WAITING: the argument `waiting`, the number of waiters
--- - MEAN_HOLD: for how many ms permits were held on average lately, or empty if unknown
+-- - MEAN_HOLD: mean time in ms for which permits were held lately, or empty if unknown
 -- - LIMIT: the argument `limit`, the limit in force
 local function reject(name, reason, waiting, limit)
   local idle = reason == 'full' and name.card + waiting == 0
-  if idle then name.puts = {} end -- don't store an unused name
+  if idle then name.puts = {} end -- store nothing about an unused name
   reason = name.paused and 'paused' or reason
   if name.paused or not idle then
     count(name, reason == 'timeout' and 't' or 'n', 1)
@@ -16,7 +16,7 @@ local function reject(name, reason, waiting, limit)
   local minute = (name.now - name.now % 60000) / 60000
   local this, last = string.format(name.format, minute), string.format(name.format, minute - 1)
   local sums = redis.call('HMGET', name.stats, this .. ':r', last .. ':r')
-  local n, held = 0, 0 -- releases, and ms that their permits were held, in this minute and the last
+  local n, held = 0, 0 -- in these two minutes: number of releases, and ms that their permits were held
   for i = 1, 2 do
     local sum = tonumber(sums[i] or 0)
     n, held = n + math.floor(sum / PAIR), held + sum % PAIR

@@ -1,5 +1,5 @@
--- Remove a token from all keys, because a later script would treat a remaining entry as valid. `ends`: the end of the
--- token's lease, or false if it has none.
+-- Remove a token from all keys, because a later script would treat a remaining entry as valid. `state`, `terms`: parts
+-- of the token's record. `ends`: the end of its lease, or false if it has none.
 local function remove(name, t, state, terms, ends)
   name.dropped = true
   local ticket = name.shared and state == 'w' and redis.call('ZSCORE', QUEUE, t)
@@ -9,8 +9,8 @@ local function remove(name, t, state, terms, ends)
     name.extra = name.card > 0 and name.extra - weight(tonumber(string.match(terms or '1', '^%d+'))) + 1 or 0
     if ends == 'inf' then name.recount = true end
   end
-  if state ~= 'h' then -- a holder that has claimed its lease has none of these entries
-    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- g: a handoff has removed it from the queue
+  if state ~= 'h' then -- 'h': a holder that has claimed its lease has no such entries
+    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- 'g': the handoff has removed `t` from the queue
     redis.call('ZREM', WAITERS, t)
     redis.call('DEL', wake_key(t))
   end

@@ -1,6 +1,6 @@
--- Remove the dead waiters among `members` of `key` with few commands, because thousands of waiters can die with a
--- process. If `key` is PARKED, stop at the first live waiter. `me`: the token of the waiter whose heartbeat runs this
--- script, or nil. `me` is not removed. Return the number of removed waiters.
+-- Remove the dead waiters among `members` of `key`, which is QUEUE or PARKED. Use few commands, because thousands of
+-- waiters can die with a process. In PARKED, stop at the first live waiter.
+-- `me`: the token of the calling waiter, which is not removed, or nil. Return the number of removed waiters.
 local function remove_dead(name, key, members, me)
   local dead, tokens, lists = {}, {}, {}
   for _, member in ipairs(members) do

@@ -1,5 +1,6 @@
--- Remove dead waiters of a name with shares, both in the queue and among the waiters that are parked. `me`: the token
--- of the waiter whose heartbeat runs this script, or nil.
+-- Remove dead waiters of a name with shares from the queue. With each of them, remove dead parked waiters (outside the
+-- queue) of its share. `me`: the token of the calling waiter, which is not removed, or nil. Return the number of
+-- removed waiters.
 local function remove_dead_shares(name, me)
   local removed = 0
   for _, t in ipairs(redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)) do

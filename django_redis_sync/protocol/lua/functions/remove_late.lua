@@ -1,10 +1,10 @@
--- `late`: members of WAITERS with deadlines that have passed. Remove the data of these members:
+-- Remove the members of WAITERS in the list `late`. Their deadlines have passed. Each member is one of these:
 -- - a waiter that sent no heartbeat
 -- - a new holder that did not claim its lease
 -- - a tombstone
 -- - the channel of an event loop that sent no heartbeat
--- A new holder that has popped its wake-up message has claimed its lease. It loses only its deadline.
--- `me`: the token of the waiter whose heartbeat runs this script, or nil. It keeps its data.
+-- If a new holder has popped its wake-up message, it has claimed its lease. Then only its deadline is removed.
+-- `me`: the token of the calling waiter, which is not removed, or nil.
 local function remove_late(name, late, me)
   for i = 1, #late do
     local t = late[i]

@@ -1,4 +1,4 @@
--- Remove everything that is stored about a job.
+-- Remove everything that is stored about the job `place`.
 local function remove_place(base, place)
   local _, _, _, ticket, _, _, share = string.match(redis.call('HGET', INFO, place) or '', PLACE)
   redis.call('ZREM', base .. 'places', place)

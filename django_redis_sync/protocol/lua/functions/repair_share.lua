@@ -1,5 +1,5 @@
--- If no waiter of a share is in the queue, move its first parked waiter into the queue. This is necessary after the key
--- of the queue was lost.
+-- Repair the share of a waiter after Redis has lost the key of the queue. If the queue has no waiter of the share,
+-- move the first parked waiter (one outside the queue) into the queue. `terms`: of the waiter.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end

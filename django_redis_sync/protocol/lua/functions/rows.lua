@@ -1,5 +1,5 @@
--- Return a flat list for the reply of `inspect`: each token of `list`, its score, its deadline (only if `deadlines` is
--- given), and its record. `list`: tokens and scores in turn. `deadlines`: the key of the deadlines, or nil.
+-- Return a flat list for the reply of `inspect`: each token, its score, its deadline if `deadlines` is given, and its
+-- record. `list`: tokens and scores, alternately. `deadlines`: the key of the deadlines, or nil.
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do

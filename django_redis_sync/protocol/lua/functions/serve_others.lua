@@ -1,5 +1,5 @@
--- Remove expired leases, dead waiters, and jobs that did not come back. Then grant free permits to waiters, which come
--- before the visiting job.
+-- Serve the waiters that come before the job `place`. First remove expired leases, dead waiters, and jobs that did not
+-- come back. Then grant free permits to waiters.
 local function serve_others(name, base, place, terms)
   if not name.shared then
     begin_shares(name, terms)
@@ -12,7 +12,7 @@ local function serve_others(name, base, place, terms)
   for _, one in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', before, 'LIMIT', '0', BOUND)) do
     local state, _, token = string.match(redis.call('HGET', INFO, one) or '', PLACE)
     if state == 'r' and tonumber(redis.call('ZSCORE', LEASES, token) or 0) > name.now then
-      redis.call('ZADD', base .. 'due', name.at, one) -- keep the record of a running job
+      redis.call('ZADD', base .. 'due', name.at, one) -- the job runs, so keep its record
     else -- the job did not come back, or its record is old
       remove_place(base, one)
       if state == 'a' then
@@ -23,8 +23,8 @@ local function serve_others(name, base, place, terms)
   if waiting > 0 then
     hand_off(name, nil)
   end
-  name.visitor = place -- from here on, a permit that is kept for this job counts as free
-  if not name.places or string.match(name.places, '%S*$') == place then -- this job came for the kept permit
+  name.visitor = place -- from here on, `fits` counts a permit that is reserved for this job as free
+  if not name.places or string.match(name.places, '%S*$') == place then -- end the reservation for this job
     name.places = ''
     put(name, '#places', '')
   end

@@ -1,5 +1,5 @@
--- Store `ends`, the time from which `member` counts as dead. `member` is a token, or the channel of an event loop. If a
--- channel counts as dead, so do all waiters of its event loop.
+-- Store `ends`, the time in server ms from which `member` counts as dead. `member` is a token, or the channel of an
+-- event loop. If a channel counts as dead, so do all waiters of its event loop.
 -- A waiter far back in the queue sends few heartbeats, so its own deadline is far in the future. The deadline of a
 -- channel is near. So if the process of an event loop dies, its waiters count as dead soon.
 local function set_deadline(name, member, ends)

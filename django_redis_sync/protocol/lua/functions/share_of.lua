@@ -1,5 +1,5 @@
--- Return the limit (0: none) and the share from the terms of a record. Return nil if they have no share, for example
--- if the record was written before the name had shares.
+-- Return two values from the terms of a record: the limit of the share ('0' for none), and the share. Return nil if
+-- the terms have no share, for example because the record is older than the first share of the name.
 local function share_of(terms)
   return string.match(terms, '^%d+ %d+ %S+ /(%d+)/(%S*) ')
 end

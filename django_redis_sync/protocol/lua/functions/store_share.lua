@@ -1,6 +1,5 @@
 -- Store two facts about a share: `held`, the number of permits that it holds, and `first`, the token of its waiter in
--- the queue ('' for none). Write them at once. `finish` would write them only at the end of the script, but the script
--- may read them before then.
+-- the queue ('' for none). Write them now, not in `finish`, because this script may read them again.
 local function store_share(name, share, held, first)
   if held == 0 and first == '' then
     redis.call('HDEL', INFO, '/' .. share)

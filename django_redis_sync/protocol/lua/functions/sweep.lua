@@ -1,7 +1,7 @@
--- Remove expired leases and dead waiters, up to a maximum number per script. `me`: the token of the waiter whose
--- heartbeat runs this script, or nil. This waiter is alive, even if its deadline has passed.
+-- Remove expired leases and dead waiters, up to a max number per script.
+-- `me`: the token of the calling waiter, or nil. This waiter is alive, even if its deadline has passed.
 local function sweep(name, me)
-  if name.us < name.fence then -- fences are times, so the clock was set back. Shorten leases and deadlines
+  if name.us < name.fence then -- the last fence is a future time: the clock was set back. Shorten leases and deadlines
     for _, key in ipairs({LEASES, WAITERS}) do
       for _, t in ipairs(redis.call('ZREVRANGE', key, 0, BOUND - 1)) do
         local state, _, _, lease = string.match(redis.call('HGET', INFO, t) or '', RECORD)
@@ -17,7 +17,7 @@ local function sweep(name, me)
       for _, t in ipairs(expired) do
         local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
         remove(name, t, state, terms, name.at)
-        if state ~= 'k' then -- k: released, but its permits are retained by min_hold
+        if state ~= 'k' then -- 'k': min_hold kept this lease after its release
           count(name, 'c', 1)
         end
       end

@@ -1,6 +1,6 @@
--- Grant the only lease of a name in the compact state, and return the reply. `base`: the prefix of all keys of the
--- name. `fence`, `expiry`, `peak`: from compact_state. `seen`: the kind and the limit of the caller. `expired`: the
--- token of an expired lease, or ''. `new`: true if this call creates the key.
+-- Grant the only lease of a name in the compact state (see compact_state), and return the reply. `fence`, `expiry`,
+-- `peak`: from compact_state. `seen`: the kind and the limit of the caller. `expired`: the token of an expired lease,
+-- or ''. `new`: true if this call creates the key.
 -- Most acquires end here. So for speed, this function calls few other functions.
 local function take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, seen, peak, expired, new)
   local now = (us - us % 1000) / 1000
@@ -13,7 +13,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
       top = highest_use(stats, minute, peak, permits == 0 and 1 or permits)
     end
   end
-  if expired ~= '' then redis.call('DEL', NEVER) end -- if the memory is full, reuse what the expired lease frees
+  if expired ~= '' then redis.call('DEL', NEVER) end -- even if the memory is full, replace the expired lease
   local ends = now + lease
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end

@@ -1,26 +1,27 @@
--- If it is a job's turn, grant it a permit. Otherwise store when the job is due, that is, when it has to come again. In
--- both cases, return the reply. `rank`: the number of jobs before this one. `limit`: the limit in force. `nth`: the
--- number of this delivery. `ticket`, `vain`, `seen`: see note_place.
+-- Grant a permit to a job if one is free for it. Otherwise, store when its task queue has to send it again. Return the
+-- reply.
+-- `rank`: number of jobs before this job. `limit`: the limit in force. `nth`: number of this delivery. `ticket`,
+-- `vain`, `seen`: see note_place.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)
   if name.shared then
     local bound, text = share_of(terms)
-    if not text then -- the common share
+    if not text then -- a job without a share belongs to the common share
       bound, text = '0', ''
       terms = string.gsub(terms, '^(%d+ %d+ %S+ )', '%1/0/ ')
     end
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
-    -- Shares take turns. So the job's rank is about the number of earlier jobs of its share, times the number of shares
-    -- with jobs.
+    -- Shares get permits alternately. So estimate the rank of the job: the number of earlier jobs of its share, times
+    -- the number of shares with jobs.
     local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. place
     redis.call('ZADD', placed, '0', own)
     rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
   end
-  -- insert here the functions: note_place
+  -- the composer inserts here: note_place
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
   local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
-  local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of a live waiter that needs more permits than are free
+  local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of the first waiter, if any
   if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
     redis.call('ZREM', base .. 'places', place)
     if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. place) end
@@ -28,7 +29,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
     return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
   end
-  -- The job comes back a little before its turn, but not before a quarter of the time since the last grant has passed.
+  -- Estimate when a permit will be free. The delay is at least a quarter of the time since the last grant.
   local ms = math.max((rank + 1) * mean / limit * 0.9, name.fence > 0 and (name.now - name.fence / 1000) / 4 or 0)
   if name.paused then
     ms = math.min(ms, pause_ends(name.paused) - name.now + 1)

@@ -1,8 +1,7 @@
--- Add the permits of a new lease to the use of its share. `t`: the token of the lease. `record`: its record, which has
--- the share. If `t` was the waiter of the share in the queue, let the first parked waiter of the share enter the queue
--- at its end (see call_up).
+-- Add the permits of a new lease to those that its share holds. `t`, `record`: the token and its record.
+-- If `t` was in the queue for its share, move the next waiter of the share (see call_up) to the end of the queue.
 local function take_share(name, t, permits, record)
-  if name.card == 1 then -- the name had no leases, so earlier counts are invalid
+  if name.card == 1 then -- this lease is the first, so earlier counts are outdated
     name.shared = whole(name, name.fence)
     put(name, '#shares', name.shared)
   end

@@ -1,5 +1,5 @@
--- Once a minute, add old counters to those of longer periods (see fold_old). A counter of a minute is old after FINE
--- minutes, and then moves to its quarter of an hour. After `keep` minutes, counters move to the totals.
+-- Once a minute, add old counters to those of longer periods (see fold_old). The counter of a minute is old after FINE
+-- minutes, and moves to its quarter of an hour. After `keep` minutes, all counters move to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
   local last = redis.call('HGET', name.stats, 'tidied')
