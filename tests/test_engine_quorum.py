@@ -386,7 +386,7 @@ def test_forked_child_has_its_own_quorum_loop(five: Five) -> None:
         (lambda using: Lock("x", using=[*using, using[0]]), "twice"),
         (lambda using: Lock("x", using=using, timeout=math.inf), "permanent"),
         (lambda using: Lock("x", using=tuple(using), fair=True), "fair"),
-        (lambda using: Semaphore("x", 2, using=using), "majorities"),
+        (lambda using: Semaphore("x", 2, using=using), "majority"),
         (lambda using: ReadWriteLock("x", using=using), "readers"),
         (lambda using: Lock("x", using=[*using, "nowhere"]).acquire(), "nowhere"),
         (lambda using: asyncio.run(Lock("x", using=[*using, "nowhere"]).aacquire()), "nowhere"),

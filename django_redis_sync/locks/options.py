@@ -374,13 +374,13 @@ class Acquirer:
         a Lock, or if its lease is permanent."""
         if self.limit != 1:
             raise ImproperlyConfigured(
-                f"{self.name!r} can't use several servers, because it is not a Lock. A holder "
-                "needs a majority of the servers, so three servers with a limit of 2 would admit 3 "
+                f"{self.name!r} is not a Lock, so `using` must be one alias. A holder of several "
+                "servers needs a majority of them: three servers with a limit of 2 would admit 3 "
                 "holders, or readers beside a writer."
             )
         if self.timeout == math.inf:
             raise ImproperlyConfigured(
-                "A permanent lease can't be on several servers. It is not renewed, so a server "
-                "that loses the lease would never get it back."
+                "A lease on several servers in `using` can't be permanent. It is not renewed, so "
+                "a server that loses the lease would never get it back."
             )
         return quorum_of(using)
