@@ -38,8 +38,7 @@ class Lease:
 
     `held`, `remaining` and `check()` need no round trip to Redis. They use the local expiry, which
     this process counts from the time before it sent the request. So the local expiry is never later
-    than the expiry in Redis. All threads and tasks of the process may use a lease; a forked child
-    may not.
+    than the expiry in Redis. All threads and tasks of the process may use a lease; forks may not.
     """
 
     # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.

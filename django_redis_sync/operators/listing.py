@@ -3,8 +3,7 @@
 An entry is a name, a policy, or a key of a policy. To sort by name or to search, a list reads all
 entries of the registry, in chunks. Then it reads only the state of the entries on the page. To sort
 by a figure, such as the number of waiters, a list compares at most MAX_COMPARED entries: the
-busiest ones by the statistics, then those used last. `Selection.compared` is the number of entries
-that were compared.
+busiest ones by the statistics, then those used last.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Group:
     - `statistics`: the sums over all keys, some seconds old, or None.
     - `in_use` and `waiting`: the larger of two numbers: the count in `statistics`, and the sum over
       `own` and `children`.
-    - `limit`: the largest limit of a single key. `in_use` counts all keys, so it may be above
-      `limit`.
+    - `limit`: the largest limit of a single key, so `in_use` of all keys may be above it.
     """
 
     name: str
@@ -363,8 +361,7 @@ class Selection:
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
-        # Compare powers of two instead of exact counts, so that the order doesn't change at each
-        # refresh.
+        # Compare powers of two, not exact counts, so that refreshes seldom change the order.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries
