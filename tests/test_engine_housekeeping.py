@@ -96,7 +96,7 @@ def test_release_is_logged_and_no_longer_repeated_when_it_fails_for_too_long(
     front.answer("release", "-ERR odd")
     with pytest.raises(Unavailable):
         lease.release()
-    message = f"a cleanup of {front.view().keys.leases} failed for good: odd"
+    message = f"a cleanup of {front.view().keys.leases} is no longer retried: odd"
     eventually(lambda: message in caplog.messages)
     sent = len(front.verbs("release"))
     time.sleep(1.2)
@@ -113,7 +113,7 @@ def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
         lease.release()
     settings.CACHES = {"default": settings.CACHES["default"]}
     for message in (
-        f"housekeeping of {front.alias!r} discards what it had not written",
+        f"housekeeping of {front.alias!r} discards its unwritten entries",
         f"a cleanup on {front.alias!r} is discarded",
     ):
         eventually(lambda message=message: message in caplog.text)

@@ -128,7 +128,7 @@ def test_worker_retries_a_failed_thread_start_with_the_next_work(
         assert [False] * 5 == [desk.put(number) for number in range(5)]
         assert 5 == none.tried
     logged = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    why = "can't start new thread. The next use tries again"
+    why = "can't start new thread. Its next use tries again"
     assert [f"thread redis-sync-test could not start: {why}"] == logged
     assert desk.put(5)
     eventually(lambda: desk.done == list(range(6)))
@@ -218,8 +218,8 @@ def test_callback_runs_later_when_its_thread_could_not_start(
             threads.run_callbacks(lambda: ran.append(1))
         assert not ran
         eventually(lambda: ran)
-    what = "a thread for callbacks could not start: can't start new thread"
-    assert f"{what}. They wait until one can start" in caplog.messages
+    what = "callbacks wait, because no thread could be started"
+    assert f"{what}: can't start new thread" in caplog.messages
 
 
 def child_returns_true(body: Callable[[], bool]) -> bool:

@@ -1,29 +1,29 @@
-"""The layer between the protocol's plans and the project's Redis servers.
+"""The layer that carries out plans on the project's Redis servers.
 
-A plan (see `protocol/plans.py`) is a generator that yields the steps of one operation. The engine
-sends the steps, in sync code and on event loops, and renews leases in the background. `locks`,
-`limits` and `operators` use the engine.
+A plan (see `protocol/plans.py`) is a generator that yields the steps of one operation, such as an
+acquire. The engine sends each step to Redis, in sync code and on event loops. It also renews leases
+in the background. The packages `locks`, `limits` and `operators` use the engine.
 
 Sending a step
     drivers       `drive` carries out a plan in sync code, `adrive` in async code. Also sends plain
                   Redis commands.
-    server        `server_of(alias)` and `async_server_of(alias)`: perform a step on the server of
-                  a cache alias.
+    server        `server_of(alias)` and `async_server_of(alias)` return an object that performs
+                  steps on the server of a cache alias.
     cluster/      Perform a step on a Redis Cluster: find the node of a name, follow redirections.
     quorum/       Perform a step on several independent servers, of which a majority decides.
-    pools         Sync connections: checked out of the project's pool, or private ones.
-    batching      Async connections: steps that are submitted together are sent as a batch.
+    pools         Connections for sync code, from the project's pool or a private pool.
+    batching      A connection for async code. Sends several steps at once, as a batch.
     clients       The project's django-redis and redis.asyncio clients. Only this module imports
                   those libraries.
     wire          The clock, Redis's wire format, and the meaning of redis-py's exceptions.
 
 Waiting
     hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
-                  block in `server`.
-    loops         Tasks and time limits on an event loop, and the resources that close with it.
+                  don't use the hub.
+    loops         Tasks and time limits on event loops. Closes connections when a loop ends.
 
 In the background, per process and alias
-    renewal       Renews leases, with a queue per node, and reports lost leases in time.
+    renewal       Renews leases, and reports lost leases.
     schedule      A heap of the times at which leases or waiters are due.
     housekeeping  One thread that runs the jobs of `names`, `overrides`, and `statistics`, and one
                   thread that retries failed cleanups.

@@ -15,8 +15,8 @@ from .clients import buffered_replies, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of
 
-#: The exceptions that end an await without a reply. TimeoutError: the time limit has passed.
-#: CancelledError: the event loop is ending.
+#: The exceptions that end an await without a reply: TimeoutError if the time limit has passed,
+#: CancelledError if the event loop is ending.
 _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Max commands in a batch.
@@ -24,8 +24,7 @@ MAX_BATCH = 512
 #: If at least this many commands are queued, they are sent as two batches. This is faster, because
 #: the server works on the second batch while this process reads the replies to the first one.
 SPLIT_FROM = 32
-#: The possible types of a script's reply. The type of a push message is none of
-#: these, but a subclass of list.
+#: The possible types of a script's reply. A push message has another type: a subclass of list.
 _REPLIES = frozenset({bytes, str, list})
 
 
@@ -50,13 +49,13 @@ class Batch(NamedTuple):
 class Batcher:
     """Sends steps in the order of submission, on one event loop, over one connection at a time.
 
-    It needs half as much time as redis-py's pipeline, which packs every word of every command and
+    redis-py's pipeline would take twice as long, because it packs every word of every command, and
     sets a timer for every reply.
     """
 
-    # The flusher is the task that sends batches. Invariants: while no flusher runs, there is no
-    # connection, and no command is queued or in flight. A flusher sends or fails every queued
-    # command before it ends.
+    # The flusher is the task that sends batches. Invariants: If no flusher runs, there is no
+    # connection, and no command is queued or in flight. Before a flusher ends, it sends or fails
+    # every queued command.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._patience = self._pool.connection_kwargs.get("socket_timeout") or math.inf
@@ -107,8 +106,8 @@ class Batcher:
                 batch = await self._send(self._take(split=True))
                 continue
             replies, received = await self._read(batch), clock()
-            # Send the next batch before delivering these replies. The server then works on it while
-            # the replies wake tasks.
+            # Send the next batch before delivering these replies. While the replies wake tasks, the
+            # server then works on the next batch.
             ahead = await self._send(self._take()) if self._queue else None
             self._deliver(batch, replies, received)
             batch = ahead
@@ -151,7 +150,8 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                # If the loop was busy, the loop caused this timeout, not the server: connect again.
+                # Raise if the loop was not busy. If it was busy, it may have caused the timeout, so
+                # connect again.
                 if limit.late - late < LATE:
                     raise
 
@@ -177,14 +177,14 @@ class Batcher:
         """Return the next reply. An error reply is returned as an exception. Raise ConnectionError
         if the connection is lost.
 
-        `buffered`: what `buffered_replies` gave instead of a reply. It is an exception, a push, or
-        a value that means that the connection has not read the reply yet.
+        `buffered`: the next item that the connection has read: an exception or a push message. Any
+        other value means that the connection has not read a further item yet.
         """
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):
             return buffered
-        if isinstance(buffered, list):  # a push about the connection, which redis-py handles
+        if isinstance(buffered, list):  # a push message, which redis-py handles
             await handle_push(self._connection, buffered)
         try:
             return await self._connection.read_response(timeout=math.inf)
@@ -233,8 +233,8 @@ def _fail(commands: list[Command], failure: Failure) -> None:
 def _drop_tracebacks(error: BaseException | None) -> None:
     """Drop the tracebacks of an error and of its chained errors.
 
-    The frames of a traceback form a reference cycle with the commands, and refer to the frames of
-    the callers. Only the garbage collector would free the leases in those frames.
+    The commands refer to the error, and the frames of its traceback refer to the commands. Such a
+    reference cycle keeps leases in the callers' frames alive until the garbage collector runs.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

@@ -1,4 +1,4 @@
-"""The project's Redis clients. Clients for async code are made from the project's settings.
+"""The project's Redis clients, and clients for async code with the same settings.
 
 No other module imports django_redis or redis.asyncio.
 """
@@ -31,37 +31,37 @@ def backend_of(alias: str) -> Any:
         raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
     if not isinstance(backend, RedisCache):
         raise ImproperlyConfigured(
-            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose "
-            "BACKEND is django_redis.cache.RedisCache."
+            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs a cache with "
+            "the BACKEND django_redis.cache.RedisCache."
         )
     if isinstance(backend.client, ShardClient):
         raise ImproperlyConfigured(
-            f"The cache {alias!r} is sharded over several servers by ShardClient: REDIS_SYNC needs "
-            "an alias with one server, Sentinel or Cluster."
+            f"The cache {alias!r} uses ShardClient, which spreads keys over several servers: "
+            "REDIS_SYNC needs a cache with one server, with Sentinel, or with Redis Cluster."
         )
     return backend.client
 
 
 def urls_of(alias: str) -> list[str]:
-    """Return the URLs that LOCATION of a cache alias lists."""
+    """Return the URLs in the LOCATION of a cache alias."""
     backend_of(alias)
     location = settings.CACHES[alias]["LOCATION"]
     return location.split(",") if isinstance(location, str) else list(location)
 
 
 def forget(alias: str) -> None:
-    """Remove this thread's cache object of an alias, because no client could be made for it.
+    """Remove this thread's cache object of an alias. Call this if making its client failed.
 
-    If the object stayed, django-redis 6 would try to make the client again at the end of the
-    request, in order to close it. The same error would then make the request fail.
+    Otherwise, django-redis 6 would try to make the client again at the end of the request, in order
+    to close it. The same error would then make the request fail.
     """
-    with contextlib.suppress(AttributeError):  # this thread has no cache object of the alias
+    with contextlib.suppress(AttributeError):  # raised if this thread has no such object
         del caches[alias]
 
 
-#: Options of sync clients that are not passed to async clients. Async clients lack these options,
-#: or give them another meaning. The options in the second line are for pools. Async code uses only
-#: two connections, one that sends and one that listens, so it needs no options for pools.
+#: Options of sync clients that are not passed to async clients. First set: options that async
+#: clients lack, or that have another meaning there. Second set: options for pools, which async code
+#: doesn't need, because it uses only two connections.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
@@ -70,7 +70,8 @@ _REFUSED = frozenset({"connection_class", "credential_provider"})
 
 
 def async_client(alias: str) -> Any:
-    """Return a redis.asyncio client configured like the sync client of an alias.
+    """Return a redis.asyncio client for an alias. If REDIS_SYNC["ASYNC_CLIENT"] names a function,
+    that function makes the client. Otherwise, the client has the options of the sync client.
 
     Raise ImproperlyConfigured if the alias can't be used in async code.
     """
@@ -108,8 +109,9 @@ def async_options(alias: str) -> dict[str, Any]:
     factory = client.connection_factory
     if not isinstance(factory, ConnectionFactory):
         raise ImproperlyConfigured(
-            f"The cache {alias!r} has a CONNECTION_FACTORY of its own: name a function alias -> "
-            "redis.asyncio client in REDIS_SYNC['ASYNC_CLIENT']."
+            f"The cache {alias!r} has its own CONNECTION_FACTORY. For async code, set "
+            "REDIS_SYNC['ASYNC_CLIENT'] to the path of a function that returns a redis.asyncio "
+            "client for an alias."
         )
     given = {**factory.make_connection_params(urls_of(alias)[0]), **factory.pool_cls_kwargs}
     refused = sorted(_REFUSED & set(given))
@@ -119,20 +121,20 @@ def async_options(alias: str) -> dict[str, Any]:
             "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
-    # No retries by redis-py, because the plans retry the steps that may be sent twice.
+    # Turn off redis-py's retries, because the plans retry the steps that may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
     return kwargs
 
 
 def buffered_replies(connection: Any) -> Callable[[], Any]:
-    """Return a function that takes items that an async connection has already read.
+    """Return a function. Each call of the function returns the next item that an async connection
+    has already read: a reply, a push message (a list), or an exception for an error reply.
 
-    Each call returns the next item: a reply, a push (a list), or an exception for an error reply.
-    If the connection has read no further item, or if hiredis is not installed, the call returns
+    If the connection has read no further item, or if hiredis is not installed, the function returns
     some other value.
 
-    `_parser` and `_reader` are the only private names of redis-py in this package. redis-py's
-    public `read_response()` runs three coroutines per reply, and takes ten times as long.
+    `_parser` and `_reader` are private names of redis-py. They are used because the public
+    `read_response()` takes ten times as long: it runs three coroutines per reply.
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
@@ -140,5 +142,5 @@ def buffered_replies(connection: Any) -> Callable[[], Any]:
 
 
 async def handle_push(connection: Any, push: Any) -> None:
-    """Let redis-py handle a push. `push`: an item from `buffered_replies`."""
+    """Let redis-py handle the push message `push`, which the connection has read."""
     await connection._parser.handle_push_response(push)

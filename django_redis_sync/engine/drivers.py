@@ -1,5 +1,5 @@
-"""Drivers, which carry out plans: `drive` in sync code, `adrive` in async code. This module also
-sends plain Redis commands."""
+"""Drivers: functions that carry out plans. `drive` is for sync code, `adrive` for async code. This
+module also sends plain Redis commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .wire import FORBIDDEN, clock, decoded, why
 
 
 def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncError:
-    """Return the exception that the project's code gets for a failure. `step`: the step that
-    failed. `key`: the key, if a command failed that is not a step."""
+    """Return the exception to raise in the project's code for a failure. `step`: the step that
+    failed. `key`: if a plain Redis command failed, its key."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         where = f"one of {', '.join(touched(step.keys))}" if isinstance(step, Run) else key
         return ForeignValue(f"another program's value is in {where or 'a key'}: {text}")
     if any(words in text for words in FORBIDDEN):
-        text += " (docs: the least ACL that this app needs)"
+        text += " (the docs list the least ACL that this app needs)"
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
 
 
@@ -35,9 +35,9 @@ def attempt(
 ) -> Any:
     """Carry out the plan that `plan(*of)` makes, and return its result.
 
-    `step`: the plan's first step. `known(answer, *of)`: returns the plan's result if the answer to
-    `step` determines it, else None. In most calls, this answer determines the result. The plan is
-    then not made at all, which saves time.
+    `step`: the plan's first step. In most calls, the answer to this step is enough to know the
+    result. To save time, the plan is then not made. `known(answer, *of)`: returns the result, or
+    None if the plan must be made.
     """
     try:
         answer = server.run(step)
@@ -53,7 +53,8 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
     """Carry out a plan and return its result. Raise Unavailable or ForeignValue if Redis gave no
     usable answer.
 
-    `first`: the outcome of the plan's first step, if the caller has already carried out that step.
+    `first`: the answer to the plan's first step, or the exception that the step raised, if the
+    caller has already carried out this step.
     """
     try:
         step = plan.send(None)  # type: ignore[arg-type]
@@ -73,10 +74,10 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
 
 
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
-    """Async version of `drive`. If the calling task is cancelled, let the plan undo its steps.
+    """Async version of `drive`. If the calling task is cancelled, the plan undoes its steps.
 
-    With `to_the_end`, let the plan continue to its end instead. In both cases, the cancellation
-    takes effect when the plan ends, but after at most UNDO_BUDGET seconds.
+    `to_the_end`: True to let a cancelled plan continue to its end instead. In both cases, this
+    function raises CancelledError when the plan has ended, but after at most UNDO_BUDGET seconds.
     """
     cancellation = _Cancellation()
     server.plans += 1
@@ -101,9 +102,9 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
             return end.value
         raise error_of(end, step) from end.cause
     finally:
-        # `doing` may have an exception, and its traceback refers to this frame. If this frame still
-        # referred to `doing`, the two would form a reference cycle. Only the garbage collector
-        # would then free a lease in a caller's frame.
+        # Prevent a reference cycle: if `doing` has an exception, its traceback refers to this
+        # frame. If the frame referred to `doing`, leases in callers' frames would live until the
+        # garbage collector runs.
         del doing
         server.left()
 
@@ -111,15 +112,15 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
 @dataclass(slots=True)
 class _Cancellation:
     """Delays a cancellation of this task until the current step is done. `args`: the arguments of
-    the CancelledError, or None if the task has not been cancelled. `until`: when the task stops
-    waiting for the step, by the loop's clock, or None."""
+    the delayed CancelledError, or None if none is delayed. `until`: the time, by the loop's clock,
+    at which the task stops waiting for the step, or None for no limit."""
 
     args: tuple[Any, ...] | None = None
     until: float | None = None
 
     async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
-        """Return the result of `doing`, even if this task is cancelled meanwhile. Raise Failure if
-        there is no result at the time `until`."""
+        """Return the result of `doing`. If this task is cancelled meanwhile, store the arguments of
+        the CancelledError in `args`. Raise Failure if there is no result at the time `until`."""
         now = doing.get_loop().time
         try:
             while not doing.done() and (self.until is None or now() < self.until):
@@ -129,17 +130,17 @@ class _Cancellation:
                 except asyncio.CancelledError as error:
                     self.args = error.args
                     self.until = self.until or now() + UNDO_BUDGET
-            if doing.cancelled():  # the event loop is ending, and this package cancels its tasks
+            if doing.cancelled():  # by this package, when the event loop ends
                 raise Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
             if not doing.done():
                 # No task waits for `doing` any more. Retrieve its exception, because asyncio logs
                 # exceptions that are never retrieved.
                 doing.add_done_callback(lambda done: done.cancelled() or done.exception())
-                late = errors.TimeoutError("cancelled, and no answer in time")
+                late = errors.TimeoutError("the task was cancelled, and no answer arrived in time")
                 raise Failure(late, clock(), "final")
             return doing.result()
         finally:
-            del doing  # as in `adrive`
+            del doing  # prevents a reference cycle, as in `adrive`
 
 
 def command(alias: str, *args: Any) -> Any:
@@ -166,13 +167,13 @@ def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 def _key(words: Sequence[Any]) -> str:
-    """Return the key of a command, or "" if the command has no arguments."""
+    """Return the key of a command: its first argument, or "" if it has no arguments."""
     return str(words[1]) if len(words) > 1 else ""
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """Return a reply with str for bytes. `words`: the command. The reply to HGETALL is returned as
-    a dict, although the server sends a flat list over RESP2."""
+    """Return a reply with bytes decoded to str. `words`: the command. The reply to HGETALL is
+    returned as a dict, although over RESP2 the server sends a flat list."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):
         return dict(zip(found[::2], found[1::2], strict=True))

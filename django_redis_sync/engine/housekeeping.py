@@ -1,9 +1,9 @@
 """Housekeeping of a process: register the names in use, read operators' overrides, write
 statistics, and retry failed cleanups.
 
-In each process, two daemon threads per cache alias do this: one retries cleanups, and the other
-runs the other jobs. They end after an idle time. Leases are renewed on separate threads, so that
-many new names can't delay a renewal.
+In each process, two daemon threads per cache alias do this: one thread retries cleanups, and the
+other thread does the rest. A thread without work ends after a while. Leases are renewed on separate
+threads, so that many new names can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .statistics import Kind, Named, StatisticsBuffer, Use
 from .threads import Worker
 from .wire import RETRY, ROUND, clock
 
-#: Seconds for which a failed cleanup is retried. By then, most leases have expired.
+#: Seconds for which a failed cleanup is retried. After this time, most leases have expired anyway.
 GIVE_UP = 120.0
 #: Max steps in a round trip. The server may run all of them before it serves other clients.
 BATCH = 256
@@ -35,9 +35,9 @@ BATCH = 256
 class Job(Protocol):
     """A job of the housekeeping thread. `due`: when to run the job next; inf if it has no work.
 
-    `tend` runs the job, and sets `due`. `leaving`: True if the process is exiting, so that the job
-    must write all of its entries now. If `tend` raises an exception, the job keeps its entries. The
-    thread then runs it again later.
+    `tend` runs the job, and sets `due`. If `tend` raises an exception, the job keeps its unwritten
+    entries, and the thread runs it again later. `leaving`: True if the process is exiting, so that
+    the job must write all entries now.
     """
 
     due: float
@@ -51,14 +51,14 @@ class Housekeeper:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self._alias, self._held = alias, held
-        #: The names that this process waits for, by the token of the waiter.
+        #: For each waiter of this process, by its token: the name for which it waits.
         self.waiting: dict[str, Named] = {}
         self._busy = False  # True while the jobs run; only tests use it
         self.forget()
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
     def forget(self) -> None:
-        """Replace all jobs by new ones, and so discard the entries that are not yet written."""
+        """Discard all entries that are not yet written, by replacing all jobs with new ones."""
         self.names, self.marks = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses)
         self.holders = HolderIndex(self._held)
@@ -77,8 +77,8 @@ class Housekeeper:
             self._worker.expect(min(self.names.due, self.holders.due))
 
     def heed(self, policy: Policy) -> Plan:
-        """Read the overrides of `policy` if they were last read too long ago. Each acquire of a key
-        of the policy carries out this plan first."""
+        """Read the operators' overrides of `policy`, unless they were read lately. This is a plan.
+        Each acquire of a key of the policy first carries out this plan."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)
@@ -89,16 +89,16 @@ class Housekeeper:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Record that a waiter of this process waits for the name `named`. `token`: the waiter's
-        token. If `named` is None, record that the wait has ended."""
+        """Record for which name a waiter of this process waits. `token`: the waiter's token.
+        `named`: the name, or None if the wait has ended."""
         if named is None:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
 
     def count(self, named: Named, kind: Kind, ms: int, used: int = 0) -> None:
-        """Count the outcome of an acquire, or the end of a lease. `ms`: the duration, see `Kind`.
-        `used`: permits of the name in use at that time."""
+        """Count the outcome of an acquire, or the end of a lease. `kind`: a letter (see `Kind`).
+        `ms`: duration of the wait or the lease. `used`: permits of the name in use at that time."""
         keys = named.keys
         if keys.keep:
             statistics = self.statistics
@@ -107,8 +107,8 @@ class Housekeeper:
                 self.adopted(keys)
 
     def adopted(self, keys: Keys) -> None:
-        """Schedule a write of the statistics, because a lease was adopted. An adoption is not an
-        event, but it changes the gauges."""
+        """Schedule a write of the statistics. Call this when this process adopts a lease. No event
+        is counted then, but the number of permits that the process holds has changed."""
         if keys.keep and self.statistics.due == math.inf:
             self.statistics.rouse()
             self._worker.expect(self.statistics.due)
@@ -137,7 +137,7 @@ class Housekeeper:
                     self._run(job, now, leaving)
         except ImproperlyConfigured as error:
             # The alias no longer exists, for example after override_settings in a test.
-            message = "housekeeping of %r discards what it had not written: %s"
+            message = "housekeeping of %r discards its unwritten entries: %s"
             logger.warning(message, self._alias, error)
             self.forget()
         self._busy, self._left = False, leaving
@@ -160,7 +160,7 @@ class Housekeeper:
             logger.exception("housekeeping of %r failed and will be retried", self._alias)
 
 
-#: A step, and data that StepQueue passes to `answered` together with the step.
+#: A step, and some data of the caller. StepQueue passes both to `answered`.
 Entry = tuple[Run, Any]
 Outcome = Answer | Failure
 
@@ -181,7 +181,7 @@ class StepQueue:
         self._worker = Worker(f"redis-sync-{what}-{alias}", self._turn, self._earliest)
 
     def enqueue(self, entries: Iterable[Entry]) -> bool:
-        """Queue these steps for the thread. Return False if there is no thread and none can be
+        """Let the thread send these steps. Return False if no thread runs and none can be
         started."""
         self._pending.extend(entries)
         return self._worker.rouse()
@@ -214,14 +214,14 @@ class StepQueue:
         try:
             return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:
-            if not isinstance(error, ImproperlyConfigured):  # the alias no longer exists
+            if not isinstance(error, ImproperlyConfigured):  # the alias still exists
                 logger.exception("steps could not be sent to %r", self._alias)
             return [Failure(error, clock(), "unanswered")] * len(steps)
 
 
 class RetryQueue(StepQueue):
-    """Sends cleanups in the background, for example the release of a lease. Retries each cleanup
-    until it succeeds, but for at most GIVE_UP seconds."""
+    """Sends cleanups in the background. A cleanup is a step, for example the release of a lease.
+    It is retried until it succeeds, but for at most GIVE_UP seconds."""
 
     def __init__(self, alias: str) -> None:
         super().__init__("retries", alias, self._put_back)
@@ -241,4 +241,4 @@ class RetryQueue(StepQueue):
                 self._pending.append((step, until))
                 self._not_before = clock() + RETRY
             else:
-                logger.error("a cleanup of %s failed for good: %s", step.keys[0], outcome)
+                logger.error("a cleanup of %s is no longer retried: %s", step.keys[0], outcome)

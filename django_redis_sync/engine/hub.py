@@ -16,34 +16,35 @@ from .loops import end_tasks, start_task
 from .schedule import Schedule
 from .wire import clock
 
-#: Max messages that are stored. A message is stored if it arrives before its waiter begins to wait.
+#: Max stored messages. A message is stored if it arrives before its waiter begins to wait.
 _MAX_EARLY = 10_000
-#: Seconds until the next try to subscribe, by the number of failed tries.
+#: Seconds until the next try to subscribe. The index is the number of failed tries.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: The kind of a push, by its first word as str or bytes. redis-py handles pushes of other kinds.
+#: The kinds of push messages that Hub handles, by the first word of a message as str or bytes.
+#: redis-py handles messages of other kinds.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
-#: Max seconds between two requests for a name from the waiters of an event loop. A request of one
-#: waiter is the heartbeat of all waiters of the name in this loop.
+#: Max seconds between two heartbeats of an event loop for a name. Without heartbeats, Redis counts
+#: the waiters of the name in this loop as dead. Each request of such a waiter is a heartbeat.
 HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
 class _NameWaiters:
-    """The waiters of a name. `tokens`: their tokens; the waiter with the most recent request is
-    last. `asked`: the time of the most recent request."""
+    """The waiters of a name in this event loop. `tokens`: the tokens of the waiters, with the most
+    recent request last. `asked`: the time of the most recent request."""
 
     def __init__(self) -> None:
         self.tokens, self.asked = dict[str, None](), 0.0
 
 
 class Hub:
-    """The waiters of an event loop, and the channel on which their handoffs are published.
+    """Wakes the waiters of an event loop. Their wake-up messages are published on one channel.
 
-    The waiters share one timer, which fires when the first waiter is due. A timer per waiter would
-    take more time than the rest of the wait. `subscriptions`: number of Pub/Sub connections.
+    The waiters share one timer, which fires when the first wait reaches its time limit. A timer per
+    waiter would slow down `wait()`. `subscriptions`: number of Pub/Sub connections.
     """
 
-    # Invariants: the timer fires at _fires_at, which is not later than the time at which any waiter
-    # is due. Each name in _by_name has a timer for its next heartbeat.
+    # Invariants: The timer fires at _fires_at. No wait reaches its time limit before this time.
+    # Each name in _by_name has a timer for its next heartbeat.
     def __init__(self, client: Any, prefix: str, subscriptions: int = 1) -> None:
         self._client, self._subscriptions = client, subscriptions
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
@@ -56,25 +57,25 @@ class Hub:
         self._tried: asyncio.Future[None] | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Subscribe to the channel, and return the channel's name. If the subscription fails or
-        takes longer than `timeout` seconds, return the name all the same. A waiter may then miss
-        its message, but sends its request again later."""
+        """Subscribe to the channel, and return the channel's name. Also return the name if the
+        subscription fails or takes longer than `timeout` seconds. A waiter may then miss its
+        message, but it sends its request again later."""
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
         assert self._tried is not None
         if not self._tried.done():
-            # Don't use wait_for(). It would cancel the future, and before Python 3.12 it may
-            # swallow a cancellation of the caller.
+            # Don't use wait_for(). After a timeout, it would cancel the future. Before Python 3.12,
+            # it may swallow a cancellation of the caller.
             await asyncio.wait([self._tried], timeout=timeout)
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
-        """Return a future of an Answer with the message for `token`. The Answer has the reply None
-        if no message arrives within `seconds`.
+        """Return a future of an Answer. Its reply is the message for `token`, or None if no message
+        arrives within `seconds`.
 
-        The reply may also be None earlier, so that the waiter sends its request again. If no waiter
-        of `name` has sent a request for HEARTBEAT_INTERVAL seconds, one of them gets this reply.
+        A waiter that gets None sends its request again. If no waiter of `name` has sent a request
+        for HEARTBEAT_INTERVAL seconds, one of the waiters gets None early.
         """
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
@@ -102,7 +103,7 @@ class Hub:
         return done
 
     def _expect(self, at: float, now: float) -> None:
-        """Set the timer to the time `at`, unless it fires earlier. `now`: the current time."""
+        """Let the timer fire at the time `at` or earlier. `now`: the current time."""
         if at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -110,7 +111,7 @@ class Hub:
             self._timer = asyncio.get_running_loop().call_later(at - now, self._fire)
 
     def _fire(self) -> None:
-        """Wake the waiters that are due."""
+        """End the waits that have reached their time limit."""
         now, self._fires_at, self._timer = clock(), math.inf, None
         for token in self._schedule.take(now):
             self._schedule.drop(token)
@@ -139,8 +140,8 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            # Store the message for a waiter that has yet to call wait(). If too many messages are
-            # stored, remove the oldest one. A waiter that gets an outdated message ignores it.
+            # The waiter has not called wait() yet, so store the message. If too many messages are
+            # stored, remove the oldest one. A waiter ignores an outdated message.
             self._early.pop(token, None)
             self._early[token] = element
             if len(self._early) > _MAX_EARLY:
@@ -156,8 +157,8 @@ class Hub:
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
-                # Don't use listen(). It is an asynchronous generator. An event loop that ends
-                # closes its asynchronous generators while this task still runs.
+                # Don't use listen(), because it is an asynchronous generator. When an event loop
+                # ends, it closes its asynchronous generators while this task still runs.
                 while pubsub.subscribed:
                     for kind, data in await _received(pubsub):
                         if kind == "message":
@@ -170,8 +171,8 @@ class Hub:
                 raise
             except Exception:
                 pass
-            # This is not in a `finally` block. The block would also run if the loop is closed, but
-            # then nothing can be awaited.
+            # Don't use a `finally` block. It would also run after the event loop was closed, when
+            # nothing can be awaited.
             await _closed(pubsub)
             self._end_try()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
@@ -182,16 +183,16 @@ class Hub:
             self._tried.set_result(None)
 
     def _subscribed(self) -> None:
-        """After a subscription, wake all waiters, so that each sends its request again. The
-        messages that were published before the subscription are lost."""
+        """Wake all waiters, so that each sends its request again. Messages that were published
+        before this subscription are lost."""
         self._end_try()
         for token in list(self._waiters):
             self._wake(token, None, clock())
 
 
 class NoHub:
-    """Used instead of a Hub by a server that sends no wake-up messages: a quorum, and the server in
-    memory for tests."""
+    """Replaces Hub for servers that send no wake-up messages, namely for a quorum, and for the
+    in-memory server of tests."""
 
     async def ready(self, timeout: float) -> str:
         """Return "-", which means that there is no channel."""
@@ -204,8 +205,8 @@ async def _closed(pubsub: Any) -> None:
 
 
 async def _received(pubsub: Any) -> list[tuple[str, Any]]:
-    """Wait for the next message. Return pairs of kind and data: for this message, and for further
-    messages that the connection has already read."""
+    """Wait for a message. Return this message, and all further messages that the connection has
+    already read. Each message is returned as a pair of its kind and its data."""
     message = await pubsub.get_message(timeout=None)
     received = [] if message is None else [(message["type"], message.get("data"))]
     buffered = buffered_replies(pubsub.connection)
@@ -215,5 +216,5 @@ async def _received(pubsub: Any) -> list[tuple[str, Any]]:
         else:
             await handle_push(pubsub.connection, push)
     if isinstance(push, Exception):
-        raise push  # Hub subscribes again, and then all waiters send their requests again
+        raise push  # Hub then subscribes again, and all waiters send their requests again
     return received

@@ -1,4 +1,4 @@
-"""Tasks and time limits on event loops, and the resources that close when an event loop ends."""
+"""Tasks and time limits on event loops, and the cleanup when an event loop ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..protocol.plans import UNDO_BUDGET
 
 #: Seconds between two checks of the clock while an answer is awaited.
 TICK = 0.05
-#: If a timer fires later than planned by more seconds than this, the loop counts as busy.
+#: Max delay of a timer in seconds. If a timer fires later, the event loop counts as busy.
 LATE = 0.01
-#: After a time limit is reached, seconds until the last check whether the answer has arrived.
+#: Extra seconds after a time limit, in which the event loop can still read the answer.
 LAST_LOOK = 0.002
-#: Max times that the last check is repeated because the loop was busy.
+#: Max times that the event loop gets LAST_LOOK extra seconds. It gets them again if it was busy.
 MAX_LOOKS = 20
-#: Max seconds by which a time limit is extended because the loop was busy.
+#: Max seconds by which a time limit is extended because the event loop was busy.
 MAX_LATE = 10.0
 #: Max seconds to wait for the answers to steps when an event loop ends.
 END = UNDO_BUDGET
@@ -31,10 +31,11 @@ T = TypeVar("T")
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` does not cancel when the main coroutine is done.
 
-    When `asyncio.run()` cancels the project's tasks, these tasks undo their steps. This works only
-    while the tasks of this package still run. The new task has an empty context, because otherwise
-    the caller's context would live as long as the task. The task is not made by `create_task()`,
-    because a task factory of the project might run `body` at once.
+    When `asyncio.run()` cancels the project's tasks, these tasks undo their steps. For this, the
+    tasks of this package must still run.
+
+    The new task has an empty context, so that it doesn't keep the caller's context alive. It is not
+    made by `create_task()`, because a task factory of the project might run `body` at once.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))
@@ -44,10 +45,10 @@ def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, repeatedly, until they are done. One cancellation may not be enough, because
-    redis-py may swallow it while it connects.
+    """Cancel tasks, repeatedly, until they are done. One cancellation may not be enough: while
+    redis-py connects, it may swallow a cancellation.
 
-    If the calling task is cancelled meanwhile, its cancellation takes effect afterward.
+    If the calling task is cancelled meanwhile, raise CancelledError after all tasks are done.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
@@ -63,14 +64,13 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 class LoopTimeout:
     """A time limit of `seconds` for an answer. The time starts when this object is created, and
-    `stop` ends it. A `with` block on this object raises asyncio.TimeoutError if the limit is
-    exceeded.
+    `stop` ends it. If the limit is exceeded, a `with` block on this object raises
+    asyncio.TimeoutError.
 
-    Delays of a busy event loop don't count, up to MAX_LATE seconds in total. If a timer fires late,
-    the loop was busy. It may not yet have read an answer that arrived meanwhile. So each timer
-    counts as the time for which it was set, without its delay. When the limit is reached, a last
-    timer gives the loop LAST_LOOK seconds to read the answer. If this timer is late, it is set
-    again.
+    If a timer fires late, the event loop was busy, and may not have read an answer that arrived
+    meanwhile. So the delays of timers don't count, up to MAX_LATE seconds in total. When the limit
+    is reached, the loop gets LAST_LOOK extra seconds to read the answer. If it was busy in this
+    time, it gets the extra seconds again.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
@@ -89,7 +89,7 @@ class LoopTimeout:
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
-        if self._over:  # the limit was reached before this block: set the last timer again
+        if self._over:  # the limit was reached before this block: give extra seconds again
             self._over = False
             self._arm(LAST_LOOK)
         return self
@@ -144,9 +144,9 @@ class BackgroundTasks:
 class LoopResources:
     """The async servers of one event loop, by alias. They close when the loop ends.
 
-    `asyncio.run()` closes the loop's asynchronous generators after all tasks are done, and other
-    runners do the same. This object has such a generator, which then closes the servers. If a loop
-    closes without closing its generators, the garbage collector closes the connections later.
+    When all tasks are done, `asyncio.run()` closes the loop's asynchronous generators, as other
+    runners do. This object has such a generator, which then closes the servers. If a runner doesn't
+    close the generators, the garbage collector closes the connections later.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # starts it, which registers it in the loop
+            self._closing.asend(None).send(None)  # start it, so that the event loop registers it
 
     def retire(self, servers: Iterable[Any]) -> None:
         """Close each server as soon as no plan uses it."""
@@ -164,9 +164,9 @@ class LoopResources:
                 self._background.start(one.aclose())
 
     async def aclose(self) -> None:
-        """Close all servers when no plan uses any of them, but after END seconds at the latest."""
+        """Wait until no plan uses the servers, but at most END seconds. Then close all servers."""
         until, servers = time.monotonic() + END, list(self.by_alias.values())
-        await asyncio.sleep(0)  # let the loop's other generators run, which may release leases
+        await asyncio.sleep(0)  # let other generators of the loop end, which may release leases
         while any(one.plans for one in servers) and time.monotonic() < until:
             await asyncio.sleep(0.005)
         self.retire(servers)
@@ -174,7 +174,7 @@ class LoopResources:
         for one in servers:
             await one.aclose()
         self.by_alias.clear()
-        self._closing = None  # the generator would keep the loop alive
+        self._closing = None  # otherwise, the generator would keep the loop alive
 
 
 async def _closing(of: weakref.ref[LoopResources]) -> AsyncGenerator[None, None]:
@@ -190,12 +190,12 @@ _by_loop = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopResources]()
 
 
 def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
-    """Return the resources of the running loop. The caller must not store the resources, because
-    they must end with the loop."""
+    """Return the LoopResources of `loop`, the running loop. The caller must not store them, so that
+    they are freed together with the loop."""
     found = _by_loop.get(loop)
     if found is None:
-        # The weak dict keeps the entries of closed loops, because the connections in an entry refer
-        # to its loop. So remove these entries here.
+        # Remove the entries of closed loops. The weak dict doesn't remove such an entry, because
+        # the connections in the entry refer to the loop.
         for other, _ in resources_of_all_loops():
             if other.is_closed():
                 _by_loop.pop(other, None)
@@ -206,5 +206,5 @@ def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
 def resources_of_all_loops() -> list[tuple[asyncio.AbstractEventLoop, LoopResources]]:
     """Return all event loops that have LoopResources, each with its LoopResources."""
     while True:
-        with contextlib.suppress(RuntimeError):  # another thread added an entry meanwhile
+        with contextlib.suppress(RuntimeError):  # raised if another thread adds an entry meanwhile
             return list(_by_loop.items())

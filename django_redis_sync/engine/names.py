@@ -1,6 +1,6 @@
-"""The indexes for operators' lists of names, and the labels of leases. The registry lists the names
-that were used lately. The index of holders stores when the oldest lease of each name was granted.
-The label of a lease describes its holder."""
+"""Data for operators' lists of names. The registry contains the names that were used lately. The
+index of holders contains, for each name, the time at which its oldest lease was granted. The label
+of a lease describes its holder."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MOST_NOTED = 100_000
 
-#: Seconds between two writes of the index of holders. A lease that has been held for twice this
-#: time is in the index.
+#: Seconds between two writes of the index of holders. A lease enters the index within twice this
+#: time.
 HOLDERS_INTERVAL = 30.0
-#: Each write of the index checks this number of its oldest entries, and the same number of entries
-#: at a random position.
+#: Number of the oldest entries that are checked at each write of the index. The same number of
+#: entries is checked at a random position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200
@@ -50,22 +50,22 @@ def names_key(prefix: str) -> str:
 
 
 def policy_key(prefix: str, name: str) -> str:
-    """Return the Redis key of the registry that lists a policy's keys. Clients can make any number
-    of keys. In a separate registry, they can't push other names out of the registry of names."""
+    """Return the Redis key of the registry that lists a policy's keys. The keys are not in the
+    registry of names, because clients can make any number of keys, and so displace other names."""
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
 def quorums_key(prefix: str) -> str:
-    """Return the Redis key of a sorted set of the names that are locked on quorums. The score is
-    the server time of the last use, in ms. Each entry is JSON: `[quoted name, [alias, ...]]`."""
+    """Return the Redis key of a sorted set of the names that are locked on quorums. Each entry is
+    JSON: `[quoted name, [alias, ...]]`. Its score is the server time of the last use, in ms."""
     return f"{quote(prefix)}:quorums"
 
 
 class Names:
-    """The housekeeping job that registers names. `uses`: a function that returns the leases and
-    waiters of this process.
+    """The housekeeping job that writes the names in use to the registry. `uses`: a function that
+    returns the leases and waiters of this process.
 
-    `noted`: the names that this process used within the current minute.
+    `noted`: the names that don't have to be written again in the current minute.
     """
 
     # Invariant: while `noted` is not empty, `due` is not later than the end of the current minute.
@@ -115,8 +115,8 @@ class Names:
             self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
 
     def _enter_quorum(self, quorum: Any, names: list[str], ms: int, now: float) -> None:
-        """Write the names of locks on a quorum into each server of the quorum, and into the cache
-        of REDIS_SYNC. Operators' lists are read from that cache."""
+        """Write the names of locks on a quorum to each server of the quorum, and to the cache that
+        REDIS_SYNC names. Operators' lists of names are read from this cache."""
         config = conf.current()
         entries = [json.dumps([name, quorum.aliases]) for name in names]
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
@@ -124,13 +124,12 @@ class Names:
             try:
                 self._put(server_of(alias), quorums_key(prefix), entries, ms, now)
                 self._put(server_of(alias), names_key(prefix), names, ms, now)
-            except Failure as failure:  # the other servers of the quorum list the name
+            except Failure as failure:  # other servers of the quorum still list the names
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
     def _put(self, server: Server, registry: str, members: list[str], ms: int, now: float) -> None:
-        """Add `members` to a registry, with the score `ms`. Once a minute, also remove members with
-        a score older than KEPT_DAYS. If more than MOST_NOTED members are left, remove the
-        oldest."""
+        """Add `members` to a registry, with the score `ms`. Once a minute, also remove the members
+        that were not used for KEPT_DAYS days, and the oldest ones beyond MOST_NOTED."""
         for start in range(0, len(members), 1000):
             words = [word for member in members[start : start + 1000] for word in (ms, member)]
             server.command("ZADD", registry, *words, timeout=ROUND)
@@ -157,7 +156,8 @@ def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
 
 class Held(Protocol):
     """The attributes of a lease that housekeeping reads. `remaining`: seconds until the lease
-    expires; inf for a permanent lease. `permits`: 0 if the lease holds the whole name."""
+    expires; inf for a permanent lease. `permits`: 0 if the lease excludes all other leases of its
+    name, as for a writer."""
 
     @property
     def _settings(self) -> Named: ...
@@ -169,7 +169,7 @@ class Held(Protocol):
     def remaining(self) -> float: ...
 
 
-#: The prefix of a name's keys, and the name, both quoted.
+#: Where a name is stored: the prefix of its Redis keys, and the name, both quoted.
 Place = tuple[str, str]
 
 
@@ -184,16 +184,16 @@ class HolderIndex:
     """The housekeeping job for the index of holders. With this index, operators' lists show the
     names with the oldest leases first. `held`: a function that returns the leases of this process.
 
-    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, each process enters
-    its permanent leases, and the leases that it already held at the last write. If a lease has
-    ended, the process corrects the entry of its name. It also checks a few entries of other
-    processes, because a process that was killed doesn't correct its entries.
+    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, this job enters the
+    permanent leases of this process, and the leases that were already held at the previous write.
+    If a lease has ended, the job corrects the entry of its name. The job also checks a few other
+    entries, because a process that was killed doesn't correct its entries.
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
         self.due, self._held = math.inf, held
-        self._before: set[int] = set()  # fencing tokens of the leases at the last write
-        self._entered: dict[Place, int] = {}  # grant of the oldest lease, in ms of server time
+        self._before: set[int] = set()  # fencing tokens of leases, at the last write
+        self._entered: dict[Place, int] = {}  # when the oldest lease was granted, in ms
 
     def expect(self) -> None:
         """After an acquire, schedule a write, unless a write is already scheduled."""
@@ -201,11 +201,11 @@ class HolderIndex:
             self.due = clock() + HOLDERS_INTERVAL
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Enter the leases that were already held at the last write, and correct other entries. If
-        the process is exiting, enter only its permanent leases."""
+        """Enter the permanent leases, and the leases that were already held at the previous write.
+        If the process is exiting, enter only the permanent leases. Also correct other entries."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
-            return  # a quorum has no index: operators' lists always show all of its names
+            return  # a quorum needs no index: operators' lists show all of its names
         held, fences = dict[Place, int](), set[int]()
         for lease in self._held():
             fences.add(lease.fence)
@@ -232,14 +232,14 @@ class HolderIndex:
         return [(prefix, quoted) for quoted in dict.fromkeys(text([*found[0], *found[1]]))]
 
     def _correct(self, server: Server, places: Sequence[Place]) -> None:
-        """Set the index entries of these names according to their leases on the server. Remove the
-        entry of a name without leases."""
+        """Read the leases of these names from the server, and correct the index entry of each name.
+        If a name has no leases, remove its entry."""
         for start in range(0, len(places), _BATCH):
             batch = places[start : start + _BATCH]
             answers = server.many([_inspecting(*place) for place in batch])
             for (prefix, quoted), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Failure):
-                    continue  # keep the entry, for example if the key has a foreign value
+                    continue  # keep the entry, for example if another program wrote the key
                 records = answer.reply[9][2::3]
                 fences = [whole(part) for record in records for part in record.split(" ")[1:2]]
                 since = min(fences, default=0) // 1000
@@ -252,8 +252,8 @@ def _inspecting(prefix: str, quoted: str) -> Run:
     return Run("inspect", (base + "leases", base + "never"), ("", 200), ROUND)
 
 
-# Labels: they help operators to recognize a holder. A label is JSON text of limited size. The code
-# doesn't trust the content of a label, because other programs may write into Redis.
+# Labels help operators to recognize holders. A label is JSON text of limited size. Other programs
+# may write into Redis, so the code doesn't trust the content of a label.
 
 #: Max characters of a field of a label.
 MAX_LABEL = 200
@@ -274,9 +274,9 @@ def _cut(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """Return a label as ASCII JSON. It contains the host, the process, the thread, and the
+    """Return a label as ASCII JSON. It contains the host, the process, the thread, and those
     arguments that are not empty."""
-    write = _label if request else _cached_label  # a request differs each time
+    write = _label if request else _cached_label  # labels with a request all differ
     return write(os.getpid(), threading.current_thread().name, label, user, request)
 
 

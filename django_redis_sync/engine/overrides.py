@@ -1,13 +1,14 @@
-"""Operators' overrides of policies. Redis keys call them `marks`.
+"""Operators' overrides of policies: pauses and changed limits. Redis keys call them `marks`.
 
 An override is stored once per policy, not once per key, because clients can make any number of
-keys. Each acquire of a key sends the overrides of its policy, so that they apply to new keys too.
+keys. Each acquire of a key sends the overrides of its policy to the server. So the overrides apply
+to new keys too.
 
 If this process hasn't used a policy lately, it reads the overrides before it acquires a key of the
 policy. While policies are in use, the housekeeping thread reads all overrides every EVERY seconds,
-with one command. If an override has changed, the thread sends it for each key for which this
-process waits. The server then grants free permits to waiters. If the overrides can't be read, the
-last known overrides stay in force.
+with one command. If an override has changed, the thread sends the change to the server for each key
+that has a waiter in this process. The server then grants free permits to waiters. If the overrides
+can't be read, the last known overrides stay in force.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .wire import ATTEMPT, ROUND, clock
 
 #: Seconds between two reads of the overrides while a policy is in use.
 EVERY = 0.7
-#: An acquire doesn't use overrides that were read more than this many seconds ago.
+#: Max age of overrides in seconds. If they are older, an acquire first tries to read them again.
 STALE = 1.0
 #: Seconds without use after which the housekeeping thread stops reading a policy's overrides.
 IDLE = 5.0
@@ -35,7 +36,7 @@ _BATCH = 200
 
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
-    """Return the step of an operator's action on a name. `how`: the action, as one of these words:
+    """Return the step for an operator's action on a name. `how`: the action, as one of these words:
 
     - "pause": pause the name. `value`: start and end of the pause (see `pause_of`), or "" for a
       pause from now on, without an end.
@@ -48,24 +49,24 @@ def operating(keys: Keys, how: str, value: str | int = "") -> Run:
 
 
 def reading(registry: str) -> Run:
-    """Return the step that reads all overrides."""
+    """Return the step that reads all overrides. `registry`: the Redis key that stores them."""
     return Run("marks", (registry,), (), ROUND)
 
 
-#: The overrides as last read, and the time of that read, by the Redis key of the overrides.
+#: For each Redis key that stores overrides: the overrides as last read, and the time of that read.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
 def take(registry: str, answer: Answer) -> bool:
-    """Apply the overrides that were read from the Redis key `registry` to the policies of this
-    process. `answer`: the answer to `reading`. Return True if the override of a policy changed."""
+    """Apply overrides to the policies of this process. `registry`: the Redis key from which the
+    overrides were read. `answer`: the answer to that read. Return True if an override changed."""
     _read[registry] = dict(zip(answer.reply[::2], answer.reply[1::2], strict=True)), answer.sent
     changed = [_learn(policy) for policy in _of(registry)]
     return any(changed)
 
 
 def _learn(policy: Policy) -> bool:
-    """Apply the overrides that were read last to a policy. Return True if its override changed."""
+    """Apply the last read overrides to `policy`. Return True if this changed the policy."""
     marks, sent = _read.get(policy.registry, ({}, -math.inf))
     paused, limit = (marks.get(f"{field}:{policy.quoted}", "0") for field in "pl")
     mark, exempt = _mark(paused, limit), dict[str, str]()
@@ -86,8 +87,7 @@ def _mark(paused: str, limit: str) -> str:
 
 
 def refresh(server: Server, registry: str) -> None:
-    """Read all overrides now. If they can't be read, the last known overrides stay in force, and
-    the housekeeping thread reads them soon."""
+    """Read all overrides now. If they can't be read, the last known overrides stay in force."""
     with suppress(Failure):
         take(registry, retry_if_disconnected(lambda: server.run(reading(registry))))
 
@@ -101,27 +101,28 @@ class OverridePoller:
 
     def needed(self, policy: Policy) -> bool:
         """Return True if the overrides must be read before a key of `policy` is acquired. Also
-        schedule this job, which reads them from now on."""
+        schedule this job, so that it reads the overrides regularly from now on."""
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # first use: its overrides may already be in _read
+        if policy.due == -math.inf:  # first use: an earlier read may contain its overrides
             _learn(policy)
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """Apply the overrides in `answer` to policies. If an override changed, let the job run at
-        once, so that it sends the change to waiters."""
+        """Apply the overrides in `answer` to policies. If an override changed, make this job due
+        now, so that it sends the change to the server."""
         self._readable = True
         if take(registry, answer):
             self.due = 0.0
 
     def unreadable(self, registry: str, failure: Failure) -> None:
-        """Keep the last known overrides in force. Log a warning for the first of several
-        failures."""
+        """Keep the last known overrides in force, because a read failed. Log a warning, unless the
+        previous read failed too."""
         now = clock()
         for policy in _of(registry):
-            # Without this delay, every acquire would read again and wait for the read's timeout.
+            # Without this delay, each acquire would try to read the overrides, and wait for the
+            # timeout.
             policy.due = now + STALE
         if self._readable:
             self._readable = False
@@ -131,7 +132,8 @@ class OverridePoller:
             )
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Read all overrides. If an override changed, send it to the waiters of this process."""
+        """Read all overrides. If an override changed, send it to the server, which then grants free
+        permits to waiters."""
         if leaving:
             return
         registries = {policy.registry for policy in self._used(now)}
@@ -144,8 +146,8 @@ class OverridePoller:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """Grant free permits to waiters, because overrides have changed. For each key of such a
-        policy for which this process has a waiter, send the server the new overrides."""
+        """Send changed overrides to the server, once for each key that has a waiter in this
+        process. The server then grants the free permits of the key to waiters."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return

@@ -1,4 +1,4 @@
-"""Sync connections: checked out of the project's pool, or private ones with the same settings."""
+"""Connections for sync code: from the project's pool, or private ones with the same settings."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 #: option since version 7.
 _ABOUT = "driver_info"
 
-#: Max connections of the project's pool that a process keeps checked out between two commands.
+#: Max connections of the project's pool that a process keeps between two commands.
 MAX_CACHED = 8
-#: Seconds after its last use for which a connection is assumed to be open.
+#: Seconds for which an idle connection is assumed to be open.
 FRESH = 1.0
-#: Max connections on which waiters of a process may block, per server. Further waiters poll.
+#: Max waiters of a process that block on a connection, per server. Further waiters poll.
 MAX_WAITING = 256
 #: _MAX_IDLE: max idle private connections. _IDLE_FOR: seconds without use after which a private
 #: connection is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: If making a connection takes fewer seconds than this, they are not subtracted from the time left.
+#: Seconds that making a connection may take without shortening the time limit for the reply.
 _AT_ONCE = 0.01
-#: Min timeout in seconds for making a connection, even if the caller has less time left.
+#: Min timeout for making a connection, in seconds. It applies even if the caller has less time.
 _SHORTEST = 0.1
-#: Seconds to wait for the reply to BLPOP after the timeout of BLPOP.
+#: Seconds to wait for the reply to BLPOP, in addition to BLPOP's own timeout.
 _LATE = 1.0
 #: Seconds between two requests of a waiter that polls.
 _POLL = 0.05
@@ -46,8 +46,8 @@ _POLL = 0.05
 _ASKING = pack(("ASKING",))
 
 T = TypeVar("T")
-#: What `check_out(within)` returns: a connection, the rest of the `within` seconds, and the object
-#: to which the connection must be given back.
+#: The result of `check_out(within)`: a connection, how many of the `within` seconds are left, and
+#: the object to which the connection must be given back.
 Found = tuple[Any, float, "CachedConnections | PrivatePool"]
 
 #: For each pool of the project, the ID of the process that used it first.
@@ -55,11 +55,11 @@ _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A context manager that checks a connection out of `lender`. It raises redis-py's errors as
-    Failure.
+    """A context manager that gets a connection from `lender`, and gives it back after the block. It
+    raises redis-py's errors as Failure.
 
-    `within`: max seconds to get the connection and the first reply. The time limit of each further
-    reply is the same as that of the first.
+    `within`: max seconds to get the connection and the first reply. Each further reply has the same
+    time limit as the first reply.
     """
 
     __slots__ = ("_lender", "_sent", "_within", "connection")
@@ -76,20 +76,20 @@ class CheckedOut:
         return self
 
     def send(self, packed: bytes, asking: bool = False) -> None:
-        """Send a command. `asking`: send ASKING first, for a node of a Cluster to which the slot
-        moves."""
+        """Send a command. `asking`: True to send ASKING first, because the slot is moving to this
+        node of a Cluster."""
         self.connection.send_packed_command((_ASKING, packed) if asking else (packed,))
-        self._sent = True  # not reached if sending fails: the server ignores a partial command
+        self._sent = True  # stays False if sending fails: the server ignores a partial command
         if asking:
             self.read()
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # set first: if sending fails, the server may have got some commands
+        self._sent = True  # even if sending fails: the server may have got some commands
         # Join the commands, because redis-py calls send() for each item.
         self.connection.send_packed_command((b"".join(packed),))
 
     def read(self) -> Any:
-        """Return the next reply. Raise redis-py's TimeoutError if it is late."""
+        """Return the next reply. Raise redis-py's TimeoutError after the time limit."""
         return read(self.connection, min(self._within, self._lender.patience))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -99,9 +99,9 @@ class CheckedOut:
         if isinstance(error, errors.ResponseError) and not is_busy(error):
             self._lender.release(self.connection)
         else:
-            # If the connection were used again, an unread reply would be taken for the reply to the
-            # next command. This server may also have been demoted. A new connection asks Sentinel
-            # for the primary.
+            # Close the connection. If it were used again, an unread reply would be taken for the
+            # reply to the next command. This server may also no longer be the primary. A new
+            # connection asks Sentinel for the primary.
             self.connection.disconnect()
             self._lender.drop(self.connection)
         if isinstance(error, REDIS_ERRORS):
@@ -109,8 +109,8 @@ class CheckedOut:
 
 
 def was_disconnected(failure: Failure) -> bool:
-    """Return True if the command failed because its connection was lost, for example while idle,
-    and not because it timed out."""
+    """Return True if a command failed because its connection was lost, for example while the
+    connection was idle. Return False if the command timed out."""
     lost = failure.why in ("unreachable", "unanswered")
     return lost and not isinstance(failure.cause, (errors.TimeoutError, TimeoutError))
 
@@ -138,19 +138,19 @@ def retry_many_if_disconnected(
 
 
 class CachedConnections:
-    """Connections of the project's pool that stay checked out between two commands. This saves the
-    time to get and release a connection, which is a quarter of the time of a command.
+    """Caches connections of the project's pool between two commands. Getting a connection from the
+    pool and releasing it would take a quarter of the time of a command.
 
     At most MAX_CACHED connections are cached, or fewer if the pool is small. Connections of a
-    Sentinel pool are not cached, because the pool has to check each connection that it gets back. A
-    connection that was cached for longer than FRESH goes back to the pool, which checks it. If a
+    Sentinel pool are not cached, because this pool has to check each connection that it gets back.
+    After FRESH seconds without use, a connection goes back to the pool, which checks it. If a
     cached connection is broken, the plan repeats its step.
 
-    If the project's pool might take too long to return a connection, private connections are used
-    instead. These pools might take too long:
+    If the project's pool might be too slow, private connections are used instead. These pools might
+    be too slow:
     - a pool that waits for a free connection, such as redis-py's BlockingConnectionPool
-    - a pool with a `get_connection` of its own
-    - a pool with a timeout that is longer than the time left
+    - a pool with its own `get_connection` method
+    - a pool with a timeout that is longer than the time that the caller has
     - in a forked child, a pool that the parent process has used
     """
 
@@ -163,7 +163,8 @@ class CachedConnections:
         self._idle: list[tuple[Any, float]] = []
 
     def is_old(self) -> bool:
-        """Return True if the project's pool has to be looked up again."""
+        """Return True if the caller must look up the project's pool, and call `belong_to`. This is
+        the case after FRESH seconds, and in a forked child."""
         return clock() > self._until or self._pid != os.getpid()
 
     def belong_to(self, pool: Any) -> None:
@@ -177,15 +178,15 @@ class CachedConnections:
         own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
         self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
         # In a forked child, the pool's lock may be locked forever, because a thread of the parent
-        # held the lock at the fork. So only the process that used the pool first uses it.
+        # may have held it at the fork. So only the process that used the pool first uses it.
         is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()
         self._asks, self.patience = is_ours and _never_waits(pool), own.patience
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of the `within` seconds, and the object to which the
-        connection must be given back: this object or its private pool."""
+        """Return a connection, how many of the `within` seconds are left, and the object to which
+        the connection must be given back: this object or its private pool."""
         if not self._asks or self.own.takes > within:
             return self.own.check_out(within)  # type: ignore[no-any-return]
         try:
@@ -212,9 +213,9 @@ class CachedConnections:
         except REDIS_ERRORS:
             raise
         except BaseException as error:
-            # If a signal handler's exception interrupts the pool, the pool keeps a connection that
-            # is set up only in part, maybe without its database selected. The next use of that
-            # connection fails with an AttributeError.
+            # An exception of a signal handler may interrupt the pool while it sets up a connection.
+            # The pool then keeps this connection, for example without its database selected. The
+            # next use of the connection fails with an AttributeError. So close idle connections.
             self.pool.disconnect(inuse_connections=False)
             if not isinstance(error, AttributeError):
                 raise
@@ -227,14 +228,14 @@ class CachedConnections:
             self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
-        """Take back a closed connection. Return the idle connections to the pool, because they may
-        be broken too."""
+        """Return a closed connection to the pool. Also return the idle connections, because they
+        may be broken too."""
         self.pool.release(connection)
         self.give_back()
 
     def close_idle(self) -> None:
-        """Return the idle connections to the pool. Connections in use are returned when they are
-        released. Close the private connections."""
+        """Return the idle connections to the pool, and close the idle private connections. Do the
+        same with connections in use as soon as they are released."""
         self._most = 0
         self.give_back()
         if self.own is not None:
@@ -249,37 +250,37 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return how many of the `within` seconds are left, if they began at the time `began`. If
-    they have passed, return SHORTEST_WAIT.
+    """Return how many of the `within` seconds are left since the time `began`, but at least
+    SHORTEST_WAIT.
 
-    If almost no time has passed, return `within` unchanged. In most cases, `within` is the socket's
-    own timeout. `read` is faster with this timeout than with another one.
+    If almost no time has passed, return `within` unchanged. It is usually the socket's own timeout,
+    with which `read` is faster than with another timeout.
     """
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
 
 
 def _never_waits(pool: Any) -> bool:
-    """Return True if the pool never waits for a free connection, but raises an error instead."""
+    """Return True if the pool raises an error, and never waits, when it has no free connection."""
     plain = type(pool).get_connection is ConnectionPool.get_connection
     return plain and "get_connection" not in vars(pool)
 
 
 class PrivatePool:
-    """Connections that only this library uses. They have the settings of the project's pool, but
-    are made within the time that is left.
+    """Connections that only this package uses. They have the settings of the project's pool, but a
+    shorter timeout if the caller has less time.
 
-    `patience`: the project's timeout for an answer in seconds, at most ATTEMPT. `takes`: seconds
-    that the project's pool may need to make a connection; inf without a timeout.
+    `patience`: max seconds to wait for an answer: the project's timeout, but at most ATTEMPT.
+    `takes`: max seconds in which the project's pool makes a connection; inf if it has no timeout.
     """
 
     def __init__(self, pool: Any) -> None:
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         timeouts = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
-        with contextlib.suppress(AttributeError, TypeError):  # the class may lack this option
-            # Share the sample's driver_info. Otherwise each new connection reads redis-py's version
-            # from disk, which takes longer than connecting.
+        with contextlib.suppress(AttributeError, TypeError):  # if the class lacks this option
+            # Let all connections share one driver_info. Otherwise, each new connection would read
+            # redis-py's version from disk, which takes longer than connecting.
             about = {**given, _ABOUT: getattr(sample, _ABOUT)}
             kind(**about)
             given = about
@@ -294,14 +295,14 @@ class PrivatePool:
         self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._most = _MAX_IDLE
-        # The ids of the threads that block in `pop`. This is not a semaphore, because an
-        # interrupted thread could leave a semaphore acquired. If an interrupted thread leaves its
-        # entry here, the thread's next wait uses that entry.
+        # The ids of the threads that block in `pop`. Don't use a semaphore, because an interrupted
+        # thread might never release it. If an interrupted thread doesn't remove its entry here, its
+        # next wait uses this entry.
         self._waiting: dict[int, None] = {}
 
     def check_out(self, within: float) -> Found:
-        """Return a connection, the rest of the `within` seconds, and this object, to which the
-        connection must be given back."""
+        """Return a connection, how many of the `within` seconds are left, and this object, to which
+        the connection must be given back."""
         try:
             connection, since = self._idle.pop()
         except IndexError:
@@ -326,11 +327,11 @@ class PrivatePool:
             while self._idle[0][1] < now - _IDLE_FOR or len(self._idle) > self._most:
                 self._idle.pop(0)[0].disconnect()
         except IndexError:
-            pass  # other threads took the idle ones
+            pass  # other threads have taken the idle connections
 
     def drop(self, connection: Any) -> None:
-        """Discard a closed connection. If it were used again, it would connect with the timeout of
-        its first use."""
+        """Discard a closed connection. A second use would connect it again, with the timeout of the
+        first use."""
 
     def close_idle(self) -> None:
         """Close the idle connections. Connections in use are closed when they are released."""
@@ -340,9 +341,9 @@ class PrivatePool:
                 self._idle.pop()[0].disconnect()
 
     def pop(self, key: str, seconds: float) -> Any:
-        """Return the reply to BLPOP, or None after at most `seconds`. If MAX_WAITING threads
-        already block, only sleep up to _POLL seconds and return None. Raise Failure if redis-py
-        raises an error."""
+        """Wait for an item of the list at the Redis key `key`, for at most `seconds`. Return the
+        reply to BLPOP, or None. If MAX_WAITING threads already wait, only sleep up to _POLL
+        seconds and return None. Raise Failure if redis-py raises an error."""
         me = threading.get_ident()
         if len(self._waiting) >= MAX_WAITING:
             time.sleep(min(seconds, _POLL))

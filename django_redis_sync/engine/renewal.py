@@ -1,13 +1,13 @@
 """Renewal of leases in the background, and detection of lost leases.
 
-In each process, a daemon thread per cache alias watches the leases of threads and of event loops,
-so that a busy event loop does not lose its leases. The watching thread never waits for a server.
-It puts renewals into a queue per node, and each queue has a thread of its own. So a lost lease is
-reported in time even if a server hangs, and a hanging node does not delay renewals on other nodes.
+In each process, one daemon thread per cache alias watches the leases of all threads and event
+loops. So a busy event loop does not lose its leases. The watching thread never waits for a server.
+It puts renewals into queues, one queue per Redis node, and each queue has its own thread. So even
+if a node hangs, lost leases are reported in time, and renewals on other nodes are not delayed.
 
-The renewer has only weak references to leases. So if no code can release a lease any more, the
-lease is garbage-collected and no longer renewed.
-`locks/lease_state.py` decides when a lease is due.
+The renewer has only weak references to leases. If no code can release a lease any more, Python
+garbage-collects the lease, and the renewer stops renewing it.
+`locks/lease_state.py` decides when to renew a lease.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: When a renewal is sent, other renewals that are nearly due are sent with it. A renewal may be
-#: sent early by this fraction of the time until it is due.
+#: A renewal may be sent early by up to this fraction of its interval, so that it is sent together
+#: with another renewal that is due.
 EARLY = 1 / 8
-#: A lease that needs no renewals is checked after this many seconds, to find out whether it was
-#: garbage-collected.
+#: Seconds between two checks of a lease that needs no renewals. A check finds out whether the lease
+#: was garbage-collected.
 POLL_INTERVAL = 60.0
 
 
 class RenewableLease(Held, Protocol):
     """The attributes of a lease that the renewer uses.
 
-    `_due`: when to renew the lease. `_deadline`: when the lease is lost if no renewal succeeds
-    before. If `_due` or `_deadline` changes, `LeaseRenewer.moved` must be called.
+    `_due`: when to renew the lease. `_deadline`: when the lease counts as lost, unless a renewal
+    succeeds before. If `_due` or `_deadline` changes, `LeaseRenewer.moved` must be called.
     """
 
     @property
@@ -58,30 +58,30 @@ class RenewableLease(Held, Protocol):
 
 
 class LeaseRenewer:
-    """Watches the leases of an alias in this process."""
+    """Renews the leases of an alias in this process, and detects lost leases."""
 
-    # Invariants: _in_flight has the tokens of renewals without an answer. Only the watching thread
-    # changes _in_flight and calls methods of leases. A watched token is in _fresh or in _schedule.
-    # The thread moves tokens from _fresh to _schedule; most leases are released before that.
+    # Invariants: _in_flight has the token of each renewal that has no answer yet. Only the watching
+    # thread changes _in_flight and calls methods of leases. Each watched token is in _fresh or in
+    # _schedule. A token that is not released soon is moved from _fresh to _schedule.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
         self.housekeeper, self.retries = Housekeeper(alias, self._held), RetryQueue(alias)
-        #: Queues a failed step, to be retried.
+        #: Function that queues a failed step, so that it is retried.
         self.later = self.retries.add
         self._watched: dict[str, tuple[weakref.ref[RenewableLease], Keys]] = {}
         self._schedule, self._in_flight, self._fresh = Schedule(), set[str](), dict[str, None]()
         self._answers: deque[tuple[Entry, Outcome]] = deque()
-        #: The queue of each node. Its entries are pairs of a renewal and the token of its lease.
+        #: A queue for each node. Each entry of a queue is a renewal with the token of its lease.
         self._queues: dict[Hashable, StepQueue] = {}
-        #: The nodes on which renewals failed last.
+        #: The nodes on which the most recent renewals failed.
         self._failing: set[Hashable] = set()
         self._worker = Worker(f"redis-sync-renewer-{alias}", self._turn, self._earliest)
 
     # Methods for holders, on any thread
 
     def watch(self, lease: RenewableLease, token: str, keys: Keys) -> None:
-        """Renew `lease` whenever it is due, until `forget` is called. Its `_due` must not be later
-        than its `_deadline`."""
+        """Renew `lease` whenever it is due, until `forget` is called. `lease._due` must not be
+        later than `lease._deadline`."""
         self._watched[token] = weakref.ref(lease), keys
         self._fresh[token] = None
         due = lease._due
@@ -96,11 +96,11 @@ class LeaseRenewer:
     def forget(self, token: str) -> None:
         """Stop watching a lease."""
         self._watched.pop(token, None)
-        if self._fresh.pop(token, self) is self:  # the token is not in _fresh
+        if self._fresh.pop(token, self) is self:  # if the token was not in _fresh
             self._schedule.drop(token)
 
     def newest(self, keys: Keys, limit: int) -> list[Any]:
-        """Return the leases of a name that are among the `limit` newest leases of all names."""
+        """Search the `limit` newest leases of this process, and return those of the name `keys`."""
         # Loop over a copy, because other threads call watch() and forget() during the loop. copy()
         # itself is atomic.
         newest = itertools.islice(reversed(self._watched.copy().values()), limit)
@@ -150,7 +150,7 @@ class LeaseRenewer:
         while self._fresh:
             try:
                 token, _ = self._fresh.popitem()
-            except KeyError:  # another thread removed the last token
+            except KeyError:  # raised if another thread has removed the last token
                 return
             self._plan(token)
 
@@ -166,8 +166,8 @@ class LeaseRenewer:
         """Return the renewal to send for a lease that is due, or None if there is none to send."""
         lease, step = self._lease(token), None
         # While a renewal is in flight, don't send another one. But after the deadline, call
-        # _next_renewal() all the same. It reports the lease as lost, because the server may grant
-        # its permits to another holder.
+        # _next_renewal() nevertheless. It reports the lease as lost, because the server may already
+        # have granted the permits to another holder.
         if lease is not None and (token not in self._in_flight or now >= lease._deadline):
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
@@ -183,12 +183,11 @@ class LeaseRenewer:
         """Schedule the next check of a lease. If it was garbage-collected, stop watching it."""
         lease = self._lease(token)
         if lease is None:
-            # The lease was garbage-collected while it was watched. So it was never released, and
-            # now no code can release it. If it were renewed, its permit would stay in use until
-            # this process exits.
+            # The lease was garbage-collected before it was released. Now no code can release it. If
+            # it were still renewed, its permit would stay in use until this process exits.
             _, keys = self._watched.get(token, (None, None))
             if keys is not None:
-                why = "was garbage-collected without being released: it is not renewed"
+                why = "was garbage-collected without being released: it is no longer renewed"
                 logger.warning("lease of %r %s", keys.display, why)
             self.forget(token)
             return
@@ -263,7 +262,7 @@ def _finish() -> None:
 
 
 def renewer(alias: str) -> LeaseRenewer:
-    """Return this process's renewer of an alias. A forked child makes its own."""
+    """Return the LeaseRenewer of this process for an alias. A forked child makes its own."""
     found = _renewers.get(alias)
     if found is None or found.pid != os.getpid():
         found = made_once(_renewers, alias, lambda: LeaseRenewer(alias))

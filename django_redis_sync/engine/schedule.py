@@ -1,4 +1,4 @@
-"""A heap of due times. Entries that are no longer valid are removed later."""
+"""A schedule of tokens, as a heap of the times at which they are due."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import heapq
 import math
 from collections.abc import Iterator
 
-#: If the number of stale entries exceeds the number of valid entries by more than this, the heap is
-#: rebuilt without stale entries.
+#: If stale entries outnumber valid entries by more than this number, the heap is rebuilt without
+#: stale entries.
 _STALE = 64
 
 
 class Schedule:
-    """The times at which tokens are due. Each token also has an earlier time, `early`. After the
-    time `early`, a token may be taken if another token is due.
+    """The times at which tokens are due. Each token also has a time `early`, from which it may be
+    taken together with another token that is due.
 
-    Any thread may call `clear` and `drop`, also in a destructor. Only the owner's thread may call
-    the other methods. If a token is dropped or put again, its earlier entry in the heap becomes
-    stale. A stale entry is skipped when it comes to the top of the heap.
+    Any thread may call `clear` and `drop`, also in a destructor. Only one thread, the owner, may
+    call the other methods. If a token is dropped or put again, its old entry in the heap becomes
+    stale. A stale entry is skipped when it reaches the top of the heap.
     """
 
-    # Invariant: for each token of _when that was not taken, the heap has an entry with its pair of
-    # times.
+    # Invariant: If a token of _when was not taken, the heap has an entry with its pair of times.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
         self._heap: list[tuple[tuple[float, float], str]] = []
 
     def put(self, token: str, at: float, early: float) -> None:
-        """Schedule a token, in place of its previous time, if any."""
+        """Schedule a token for the time `at`, in place of its previous time, if any. `early`: the
+        time from which the token may be taken early."""
         self._when[token] = when = at, early
         heapq.heappush(self._heap, (when, token))
         if len(self._heap) > 2 * len(self._when) + _STALE:
@@ -41,9 +41,9 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Yield the tokens that are due at `now`, the earliest first. Then yield the tokens that
-        may be taken early. If no token is due, yield none. The caller must call `put` or `drop` for
-        each token."""
+        """Yield the tokens that are due at `now`, the earliest first. Then yield the next tokens
+        while they may be taken early. If no token is due, yield none. The caller must call `put` or
+        `drop` for each token."""
         if self.earliest() > now:
             return
         while self._heap and self._heap[0][0][1] <= now:

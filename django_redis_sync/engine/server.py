@@ -22,7 +22,7 @@ from .wire import ATTEMPT, answered, clock, pack, pack_step, text, why, words_of
 
 
 class Members(str):
-    """The aliases of a quorum. This object is itself a str: the aliases joined by "+"."""
+    """The aliases of a quorum. As a str, this object is the aliases joined by "+"."""
 
     aliases: tuple[str, ...]
 
@@ -40,7 +40,7 @@ class Members(str):
 
 class Server:
     """Carries out steps on the server of a cache alias, in sync code. `pool`: the connection pool
-    of a Cluster node; by default, the project's pool for the alias.
+    to use; by default, the project's pool for the alias.
     """
 
     def __init__(self, alias: str, pool: Any = None) -> None:
@@ -63,7 +63,8 @@ class Server:
 
     def run(self, step: Run, asking: bool = False) -> Answer:
         """Run a script and return the answer. If the server doesn't know the script, send its
-        source. Raise Failure if there was no usable answer. `asking`: True to send ASKING first."""
+        source. Raise Failure if there was no usable answer. `asking`: True to send Redis Cluster's
+        command ASKING first."""
         with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step), asking)
@@ -76,15 +77,15 @@ class Server:
             return Answer(answered(reply), sent, clock())
 
     def node_of(self, step: Run) -> Hashable:
-        """Return the node that will run `step`, or None for a single server. The renewer has a
-        queue for each node, so that a hanging node delays only its own steps."""
+        """Return the node of a Cluster that will run `step`. For a single server, return None."""
         return None
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
         """Send several steps in one round trip. Return an Answer or a Failure for each.
 
-        The steps use a private connection. So leases are renewed even if the project's pool is
-        exhausted, and the renewal thread never holds the pool's lock during a fork.
+        The steps use a private connection, because the renewal thread calls this method. So leases
+        are renewed even if the project's pool is exhausted. The renewal thread also never holds the
+        lock of the project's pool during a fork.
         """
         if not steps:
             return []
@@ -125,9 +126,9 @@ class Server:
         return replies
 
     def command(self, *args: Any, timeout: float = ATTEMPT, asking: bool = False) -> Any:
-        """Send a plain Redis command over a private connection. Return the reply with str for
-        bytes. Raise Failure if there was no usable answer within `timeout` seconds. The command may
-        be sent twice. `asking`: True to send ASKING first."""
+        """Send a plain Redis command over a private connection. Return the reply, with bytes
+        decoded to str. Raise Failure if there was no usable answer within `timeout` seconds. The
+        command may be sent twice. `asking`: True to send Redis Cluster's ASKING first."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
@@ -137,9 +138,9 @@ class Server:
         return retry_if_disconnected(ask)
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """Send several commands as `command` does, but in one round trip. Return their replies. An
-        error reply is returned as a ResponseError."""
-
+        """Send several plain Redis commands in one round trip over a private connection. Return
+        their replies. An error reply is returned as a ResponseError. Each command may be sent
+        twice."""
         packed = [pack(args) for args in several]
         replies = retry_if_disconnected(lambda: self._replies(packed, timeout)) if packed else []
         return [text(reply) for reply in replies]
@@ -155,13 +156,13 @@ class Server:
         return self._cached
 
     def own(self) -> PrivatePool:
-        """Return the private pool, whose connections only this library uses."""
+        """Return the pool of the private connections, which only this package uses."""
         own: PrivatePool = self._connections().own
         return own
 
     def wait(self, step: Wait) -> Answer:
-        """Wait for the wake-up message of a token. If no message arrives in time, the answer has
-        the reply None."""
+        """Wait for the wake-up message of a token. The reply in the answer is the message, or None
+        if no message arrives within `step.seconds`."""
         sent = clock()
         reply = self.own().pop(step.keys.wake + step.token, step.seconds)
         return Answer(None if reply is None else text(reply)[1], sent, clock())
@@ -181,8 +182,8 @@ class AsyncServer:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
-        # Copy the list of Sentinel clients, in order to close them later. redis-py loses entries of
-        # this list if two tasks look up the primary at the same time.
+        # Copy the list of Sentinel clients, so that all clients can be closed later. redis-py loses
+        # clients of its own list if two tasks look up the primary at the same time.
         manager = getattr(client.connection_pool, "sentinel_manager", None)
         self._sentinels = () if manager is None else tuple(manager.sentinels)
 
@@ -247,13 +248,14 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: The arguments of `replaced`, by kind ("sync" or "async"). Empty outside of its block.
+#: The arguments of `replaced`, by kind ("sync" or "async"). Empty outside of a `replaced` block.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """Make a server object for an alias. `kind`: "sync" or "async". A quorum makes the object
-    itself. For a Cluster, the connection factory makes it. For other aliases, `one` makes it."""
+    """Make a server object for an alias. `kind`: "sync" or "async". If `alias` is a Quorum, the
+    Quorum makes the object. For a Cluster, its connection factory makes the object. In all other
+    cases, `one(alias)` makes the object."""
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)
@@ -267,5 +269,5 @@ def _forget() -> None:
     for loop, held in resources_of_all_loops():
         former_ones, held.by_alias = list(held.by_alias.values()), {}
         if former_ones:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # raised if the loop is closed
                 loop.call_soon_threadsafe(held.retire, former_ones)

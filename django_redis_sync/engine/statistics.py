@@ -1,14 +1,14 @@
-"""Statistics of this process: by policy, by template, and over the whole site.
+"""Statistics of this process: for each policy, for each template, and for the whole site.
 
 An operator's page can't read ten thousand names, so each process counts events. An acquire only
-appends an event to a deque. Every two seconds, the housekeeping thread adds up the events and
-writes one small entry per group (a policy, a template, or the site). The size of an entry doesn't
-depend on the number of names.
+appends an event to a deque. Every two seconds, the housekeeping thread adds up the events, and
+writes one small entry per group. A group is a policy, a template, or the site. The size of an entry
+doesn't depend on the number of names.
 
-For each group, the process also writes a gauge: its permits in use and its waiters. A gauge is
-valid for LIFE seconds, or until the process writes the next one. So if a process dies, or if a
-lease is cleared or adopted, the gauge is wrong for at most LIFE seconds. A gauge lists only the
-busiest keys.
+For each group, the process also writes a gauge: the numbers of its permits in use and its waiters.
+A gauge is valid until the process writes the next one, but for at most LIFE seconds. So if the
+process dies, its gauge is wrong for at most LIFE seconds. The same is true if a lease is cleared or
+adopted. A gauge lists only the busiest keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..protocol.steps import Failure, Run
 from .server import Server
 from .wire import ROUND, clock
 
-#: Seconds between two writes.
+#: Seconds between two writes of statistics.
 EVERY = 2.0
 #: Seconds between two writes of an unchanged gauge.
 REWRITE_AFTER = 10.0
@@ -36,23 +36,21 @@ REWRITE_AFTER = 10.0
 LIFE = 30.0
 #: Max events that are stored between two writes. Further events replace the oldest events.
 MOST_EVENTS = 200_000
-#: Max groups of a process.
+#: Max groups for which a process writes statistics.
 MOST_GROUPS = 500
-#: Max keys of a group whose rejections are written: the keys with the most rejections.
+#: Max keys of a group for which rejections are written: the keys with the most rejections.
 MOST_KEYS = 200
-#: A gauge lists this number of keys with the most permits in use, and the same number of keys with
-#: the most waiters.
+#: A gauge lists this many keys with the most permits in use, and as many with the most waiters.
 NAMED = 20
-#: The group of all names.
+#: The name of the group that contains all names: the site.
 SITE = ""
 
 #: The kind of an event, as a letter.
 #: Acquires: g (granted at once), w (granted after a wait), n (rejected), t (timed out), s (granted
-#: only because of shadow mode), b (share full; counted in addition to n or s).
+#: only because of shadow mode), b (rejected by share_limit; also counted as n or s).
 #: Leases: r (released), l (lost).
 #: Jobs: v (delivered), d (delivered twice, so this copy was dropped).
-#: Events of two kinds have a duration: for w, how long the waiter waited; for r, how long the lease
-#: was held.
+#: Two kinds have a duration: for w, that of the wait; for r, that of the lease.
 Kind = str
 
 
@@ -88,8 +86,8 @@ class _Sum:
     peak: int = 0  # most permits of one key in use at the same time
 
     def add(self, key: str, counts: Counter[tuple[Kind, int]], peak: int) -> None:
-        """Add events of a key. `counts`: their numbers, by kind and duration in ms. `peak`: the
-        most permits of the key that were in use at the same time."""
+        """Add events of a key. `counts`: the number of events, by kind and duration in ms. `peak`:
+        the highest number of permits of the key that were in use at the same time."""
         self.peak = max(self.peak, peak)
         for (kind, ms), many in counts.items():
             timed = kind in "wr"
@@ -109,15 +107,16 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Reset the gauge, but keep the counts of events. Keep the counts of rejections only for
-        the keys that were rejected most often."""
+        """Reset the gauge, and keep the counts of events. The counts of rejections are kept only
+        for the keys with the most rejections."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))
 
     @property
     def entry(self) -> str:
-        """The gauge as JSON: permits, waiters, and the permits and waiters of the busiest keys."""
+        """The gauge as JSON: permits in use, waiters, and the same two numbers for each of the
+        busiest keys."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
@@ -142,9 +141,9 @@ class StatisticsBuffer:
         self.due = clock() + EVERY
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Write the events since the last write. Write each gauge that has changed, or was last
-        written REWRITE_AFTER seconds ago or earlier. `leaving`: True if the process is exiting;
-        then remove its gauges."""
+        """Write the events since the last write. Also write each gauge that has changed, or that
+        was not written for REWRITE_AFTER seconds. `leaving`: True if the process is exiting, so
+        that its gauges must be removed."""
         written = {}
         for place, one in self._add_up(() if leaving else self._uses()).items():
             entry = one.entry if one.in_use or one.waiting else ""
@@ -154,7 +153,7 @@ class StatisticsBuffer:
                 self._said[place] = entry, now + REWRITE_AFTER
             if not entry:
                 self._said.pop(place, None)
-        self.due = math.inf  # set before reading `events`: so a later event schedules a write
+        self.due = math.inf  # before `events` is read, so that a later event schedules a write
         if self._said or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
@@ -162,7 +161,7 @@ class StatisticsBuffer:
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # this write failed, so the next call repeats it
+                self._said.pop(place, None)  # let the next call write the gauge again
                 if answer.why != "final":
                     one.forget_share()
                     self._unwritten[place] = one
@@ -192,12 +191,13 @@ class StatisticsBuffer:
         return statistics
 
     def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:
-        """Remove all events from `events`. For each name and template, yield the Keys of the name,
-        the template, the number of events by kind and duration in ms, and the peak.
+        """Remove all events from `events`, and group them by name and template. For each group,
+        yield the Keys of the name, the template, the number of events by kind and duration in ms,
+        and the highest number of permits in use.
 
-        There may be many events, and other threads wait for the GIL while they are counted. So Keys
-        objects are compared by identity, which is fast. If two of them have the same name, the name
-        is yielded twice, and the caller adds up both.
+        Keys objects are compared by identity, because other threads wait for the GIL meanwhile, and
+        this comparison is fast. If two Keys objects have the same name, both are yielded, and the
+        caller adds up their numbers.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:
@@ -209,7 +209,7 @@ class StatisticsBuffer:
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:
     def words(counts: Iterable[tuple[str, int]]) -> str:
-        # Numbers are sent as text, because an integer in Lua has only 53 bits.
+        # Send numbers as text, because Lua's numbers hold integers of only 53 bits.
         return json.dumps({what: str(n) for what, n in counts}, separators=(",", ":"))
 
     *named, rest = *one.rejections.most_common(MOST_KEYS + 1), ("", 0)

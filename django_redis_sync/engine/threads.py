@@ -3,9 +3,9 @@
 Callbacks and signal receivers run on separate threads, so that they delay neither renewals nor each
 other.
 
-Any thread of the project may wake one of these threads, also from a destructor that the garbage
-collector runs. A signal handler's exception may interrupt the caller at any bytecode, and then a
-lock would stay taken. So no caller here waits for a lock without a time limit.
+Any thread of the project may wake one of these threads, also in a destructor. An exception of a
+signal handler may interrupt a function of this module, so that a lock stays locked. So no function
+here waits for a lock without a time limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: The function that `threading.get_ident` was at the import of this module. If it is another
+#: The function `threading.get_ident` at the import of this module. If `threading` has another
 #: function later, gevent has replaced it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
@@ -46,9 +46,8 @@ P = TypeVar("P", bound=_OfProcess)
 
 
 def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
-    """Return this process's object for an alias, from the dict `found`. If the dict has no object
-    of this process, make one. All threads get the same object. A forked child makes its own
-    object."""
+    """Return the object for an alias from the dict `found`. If the dict has no object of this
+    process, make one. All threads get the same object. A forked child makes its own object."""
     one = found.get(alias)
     if one is None:
         return found.setdefault(alias, make())
@@ -58,8 +57,7 @@ def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
 
 
 def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
-    """Return the dict `found`. From now on, the dict is emptied in each forked child before other
-    code runs there."""
+    """Return the dict `found`. From now on, each forked child starts with an empty dict."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.clear)
     return found
@@ -71,12 +69,12 @@ def is_shutdown(error: RuntimeError) -> bool:
 
 
 class Bell:
-    """Wakes the thread that waits for the bell. If the bell rang before, the next wait ends at
-    once.
+    """Wakes the thread that waits for the bell. If the bell has already rung, the next wait ends
+    immediately.
 
-    Each method is one call of C code, which can't be interrupted halfway. This class is used
-    instead of threading.Event, which has an inner lock. An interrupted call could leave that lock
-    locked, and a destructor would then wait for it.
+    threading.Event can't be used. It has an inner lock, which stays locked if a call is interrupted
+    halfway. A destructor could then wait for this lock forever. Here, each method is one call of C
+    code, which can't be interrupted halfway.
     """
 
     def __init__(self) -> None:
@@ -84,25 +82,25 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the bell has rung already
+        with contextlib.suppress(RuntimeError):  # raised if the bell has already rung
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`. Return True if the bell rang."""
+        """Wait until the bell rings, but at most `seconds`. Return True if it rang."""
         limit = max(0.0, min(seconds, threading.TIMEOUT_MAX))
         return self._silent.acquire(timeout=limit)
 
 
 class Worker:
-    """Runs the function `turn` on a thread of its own whenever work is due.
+    """Runs the function `turn` on its own thread whenever work is due.
 
-    `turn()` does the work that is due, and returns the time at which it must run next. Before the
-    thread sleeps, it calls `earliest()`. This function returns the time at which the next work is
-    due, including work that was added meanwhile. Only one thread at a time runs these functions.
+    `turn()` does the work that is due, and returns the time at which to call `turn` next.
+    `earliest()` returns the time at which work is due, including work that was added during `turn`.
+    The thread calls `earliest` before it sleeps. Only one thread at a time runs these functions.
     """
 
-    # Invariants: The thread wakes up at _looks_at or earlier. The thread that runs `turn` or
-    # `earliest` holds _runs. If _thread is not None, that thread will call earliest() again.
+    # Invariants: The thread wakes up at _looks_at or earlier. A thread that runs `turn` or
+    # `earliest` holds the lock _runs. If _thread is not None, it calls earliest() before it ends.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -114,8 +112,8 @@ class Worker:
         """Let the thread run `turn` at the time `due` or earlier. Wake the thread only if it would
         sleep longer.
 
-        Return False if there is no thread and none can be started. In that case, the next call
-        tries again.
+        Return False if no thread runs and none can be started. The next call then tries again to
+        start a thread.
         """
         if due < self._looks_at or self._thread is None:
             self._looks_at = min(due, self._looks_at)
@@ -123,8 +121,7 @@ class Worker:
         return True
 
     def rouse(self) -> bool:
-        """Let the thread run `turn` now. Return False if there is no thread and none can be
-        started."""
+        """Let the thread run `turn` now. Return False if no thread runs and none can be started."""
         runs = self._thread is not None or self._start()
         self._bell.ring()
         return runs
@@ -132,8 +129,8 @@ class Worker:
     def finish(self, is_pending: Callable[[], object], until: float) -> None:
         """When the process exits, run `turn` until nothing is pending, or until the time `until`.
 
-        If there is no thread, run `turn` on the calling thread, because from Python 3.12 on, no
-        thread can be started at exit.
+        If no thread runs, run `turn` on the calling thread: from Python 3.12 on, no thread can be
+        started when the process exits.
         """
         while is_pending() and clock() < until:
             self._bell.ring()
@@ -145,9 +142,9 @@ class Worker:
             time.sleep(0.002)
 
     def _start(self) -> bool:
-        # The lock keeps callers from starting many threads at once. If an interrupted caller left
-        # the lock locked, other callers wait for only _STARTING seconds. If two threads start, the
-        # second thread ends.
+        # This lock keeps callers from starting several threads. If a caller was interrupted, the
+        # lock may stay locked, so wait for only _STARTING seconds. If two threads start
+        # nevertheless, the second thread ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
@@ -158,7 +155,7 @@ class Worker:
             if clock() >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
                 self._logged_at = clock()
                 logger.error(
-                    "thread %s could not start: %s. The next use tries again", self._name, error
+                    "thread %s could not start: %s. Its next use tries again", self._name, error
                 )
             return False
         finally:
@@ -175,7 +172,7 @@ class Worker:
                 self._take_turns()
             finally:
                 self._thread = None
-            is_left = self._earliest() < math.inf  # work arrived while this thread ended
+            is_left = self._earliest() < math.inf  # work arrived while the thread ended
         finally:
             self._runs.release()
         if is_left:
@@ -184,8 +181,8 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # A wake-up may already be planned before `due`, for work that is gone. Keep it. If the
-            # thread slept until `due` instead, each new short lease would have to wake it.
+            # A wake-up before `due` may be planned for work that no longer exists. Keep this
+            # wake-up. Otherwise, each new short lease would have to wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due
@@ -196,8 +193,8 @@ class Worker:
 
 
 def uwsgi_runs_threads() -> bool | None:
-    """Return True if uWSGI lets this process run threads, False if it doesn't. Return None if this
-    is not a process of uWSGI."""
+    """Return True if uWSGI lets this process run threads, and False if not. Return None if uWSGI
+    does not run this process."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None:
         return None
@@ -206,7 +203,8 @@ def uwsgi_runs_threads() -> bool | None:
 
 
 def warn_about_this_process() -> None:
-    """Log an error, once, if this process can't run threads and so can't renew leases."""
+    """Log an error if the setup of uWSGI or gevent prevents the renewal of leases. Log each error
+    only once."""
     mistakes = {
         "uWSGI runs without --enable-threads: leases can't be renewed": (
             uwsgi_runs_threads() is False
@@ -223,7 +221,7 @@ def warn_about_this_process() -> None:
 
 class CallbackExecutor:
     """Runs callbacks on up to MAX_THREADS threads, which end when no callback is left. Callbacks
-    submitted together run in order.
+    that are submitted together run one after the other.
 
     A callback is the project's own code. If it raises an exception, even SystemExit, the other
     callbacks run nevertheless.
@@ -253,10 +251,7 @@ class CallbackExecutor:
                 thread.start()
             except RuntimeError as error:
                 if not is_shutdown(error):
-                    logger.error(
-                        "a thread for callbacks could not start: %s. They wait until one can start",
-                        error,
-                    )
+                    logger.error("callbacks wait, because no thread could be started: %s", error)
         return bool(self._todo) and not self._threads
 
     def _run(self, me: object) -> None:
@@ -294,6 +289,7 @@ def run_callbacks(*calls: Callable[[], Any]) -> None:
 
 def look_after_callbacks(now: float) -> float:
     """If callbacks wait for a thread, start a thread. Return the time at which to call this
-    function again; inf if no callbacks wait."""
+    function again, if no thread runs yet. Otherwise, return inf. `now`: the current time.
+    """
     stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
     return now + RETRY if stuck else math.inf

@@ -16,7 +16,7 @@ from ..protocol.steps import Run, Why
 
 #: Max seconds to wait for an answer. The project's socket_timeout applies if it is shorter.
 ATTEMPT = 5.0
-#: Max seconds for which a hanging server can delay a background thread.
+#: Max seconds that a background thread waits for one answer.
 ROUND = 1.0
 #: Seconds after which a background thread retries a failed step.
 RETRY = 1.0
@@ -33,19 +33,20 @@ _BUSY_ERRORS = (
     errors.MasterDownError,
 )
 _BUSY = ("BUSY", "UNBLOCKED")
-#: If an ACL denies a command, the server's error message contains one of these texts. This is also
-#: true for a command within a script.
+#: If an ACL denies a command, or a command within a script, the server's error message contains one
+#: of these texts.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
 _NO_DATABASE = ("DB index", "Invalid Database")
-# TLS errors that are temporary, because they mean that the server closed the connection.
+# TLS errors after the server has closed the connection. They are temporary.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
 
 
 _boot = getattr(time, "CLOCK_BOOTTIME", None)
-# A clock that also runs while this machine sleeps, because leases on the server expire meanwhile.
+# The monotonic clock, in seconds. If the system allows it, this clock also runs while the machine
+# sleeps, because leases on the server expire meanwhile.
 clock: Callable[[], float] = time.monotonic if _boot is None else partial(time.clock_gettime, _boot)
 
 
@@ -60,9 +61,8 @@ def pack(args: Sequence[Any]) -> bytes:
 
 def pack_step(step: Run) -> bytes:
     """Return the same bytes as `pack(words_of(step))`, but in less time. In most steps, only the
-    token and the argument after it (a lease or a fencing token) are new. The other words are packed
-    once and cached."""
-    # In ASCII text, the number of characters is the number of bytes. Most steps are ASCII text.
+    token and the argument after it are new. All other words are packed once and cached."""
+    # Count characters instead of bytes. In ASCII text, both numbers are equal.
     verb, keys, argv, _ = step
     if len(keys) != 2:  # a script on several names
         return pack(words_of(step))
@@ -96,8 +96,8 @@ _once = lru_cache(maxsize=1024, typed=True)(_words)
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
-    """Return the words of the Redis command for a step. `whole`: False for EVALSHA with the
-    script's hash, True for EVAL with its source."""
+    """Return the Redis command for a step, as a tuple of words. `whole`: True for EVAL with the
+    script's source, False for EVALSHA with the script's hash."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
@@ -110,7 +110,7 @@ def answered(reply: Any) -> Any:
 
 
 def text(reply: Any) -> Any:
-    """Return a reply with str for bytes. A reply that redis-py has already decoded is unchanged."""
+    """Return a reply with bytes decoded to str. Parts that are not bytes are not changed."""
     if type(reply) is list:
         return [
             item.decode(errors="replace") if type(item) is bytes else text(item) for item in reply
@@ -119,14 +119,14 @@ def text(reply: Any) -> Any:
 
 
 def decoded(reply: Any) -> Any:
-    """Return a reply with str for bytes. The reply may be a dict, which RESP3 allows."""
+    """Return a reply with bytes decoded to str. The reply may be a dict, as over RESP3."""
     if isinstance(reply, dict):
         return {text(key): text(value) for key, value in reply.items()}
     return text(reply)
 
 
 def whole(text: str, other: int = 0) -> int:
-    """Return the integer in `text`. Return `other` if `text` isn't an integer of 64 bits."""
+    """Return `text` as an int. Return `other` if `text` is not an integer of 64 bits."""
     try:
         value = int(text)
     except ValueError:
@@ -135,7 +135,8 @@ def whole(text: str, other: int = 0) -> int:
 
 
 def why(error: BaseException, sent: bool) -> Why:
-    """Return `Failure.why` for an exception of redis-py. `sent`: True if the command was sent."""
+    """Return the value of `Failure.why` for an exception of redis-py. `sent`: True if the command
+    was sent."""
     message = str(error)
     if isinstance(error, (errors.AuthenticationError, errors.AuthorizationError)):
         return "final"
@@ -151,8 +152,8 @@ def why(error: BaseException, sent: bool) -> Why:
 
 
 def configuration_error(error: BaseException | None) -> str:
-    """Return a text that names the connection setting that is wrong. Return "" if the error may end
-    without a change of settings."""
+    """Return a text that names the wrong setting which caused `error`. Return "" if the error may
+    be temporary, so that no setting has to be changed."""
     while error is not None:
         message = str(error)
         if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, message):
@@ -173,10 +174,10 @@ def _any(words: tuple[str, ...], text: str) -> bool:
 
 def is_exhausted(error: BaseException) -> bool:
     """Return True if the pool had no free connection."""
-    # Not every version of redis-py from 6.2 on has a class for this error.
+    # Some versions of redis-py, such as 6.2, raise a ConnectionError with this text.
     return isinstance(error, errors.MaxConnectionsError) or "Too many connections" in str(error)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Return True if the class of the error is one of the server's temporary errors."""
+    """Return True if `error` has one of redis-py's classes for temporary errors of the server."""
     return isinstance(error, _BUSY_ERRORS)

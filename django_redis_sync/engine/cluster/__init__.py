@@ -21,17 +21,17 @@ __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """The value of OPTIONS["CONNECTION_FACTORY"] for a cache with Cluster nodes in LOCATION.
 
-    For cache operations, there is one redis.cluster.RedisCluster client per URL and process. For
-    locks and semaphores, django-redis makes a pool per node. So each key of OPTIONS means the same
-    as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is ignored.
+    Cache operations use one redis.cluster.RedisCluster client per URL and process. Locks and
+    semaphores use one connection pool per node. django-redis makes these pools, so each key of
+    OPTIONS has the same meaning as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is ignored.
     """
 
     _clusters: dict[str, RedisCluster] = {}
     _making = threading.Lock()
 
     def connect(self, url: str) -> Any:
-        """Return the client for a URL. Raise redis-py's RedisClusterException if no node
-        answers."""
+        """Return the RedisCluster client for a URL. Raise redis-py's RedisClusterException if no
+        node answers."""
         with self._making:
             if url not in self._clusters:
                 given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
@@ -43,8 +43,8 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         connection.disconnect_connection_pools()
 
     def pool(self, url: str) -> Any:
-        """Return the pool of the node at `url`."""
+        """Return the connection pool of the node at `url`."""
         return self.get_or_create_connection_pool(self.make_connection_params(url))
 
-    #: What `server_of` and `async_server_of` make for an alias.
+    #: The classes of the objects that `server_of` and `async_server_of` return for an alias.
     sync_server, async_server = ClusterServer, AsyncClusterServer

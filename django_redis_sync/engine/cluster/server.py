@@ -1,4 +1,5 @@
-"""The servers of a Cluster: ClusterServer in sync code, AsyncClusterServer on an event loop."""
+"""Server objects for a Redis Cluster: ClusterServer for sync code, AsyncClusterServer for event
+loops."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ..server import AsyncServer, Server, server_of
 from ..wire import ATTEMPT, clock
 from .topology import LOOK, Address, Topology, is_silence, key_of, partly, points_elsewhere, url_at
 
-#: Max times that a request is sent if nodes redirect it.
+#: Max times that a request is sent, including the first time, if nodes redirect it.
 MAX_REDIRECTS = 4
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ Done = TypeVar("Done")
 
 
 class ClusterServer(Server):
-    """The server object of a cache alias for a Cluster, in sync code."""
+    """Carries out steps on the Redis Cluster of a cache alias, in sync code."""
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
@@ -47,7 +48,7 @@ class ClusterServer(Server):
         return found
 
     def pool(self) -> Any:
-        """Return the pool of any node, if possible of a node that answered lately."""
+        """Return the connection pool of a node, if possible of a node that didn't fail lately."""
         return self.node(self.topology.addresses[0]).pool()
 
     def close_idle(self) -> None:
@@ -56,8 +57,8 @@ class ClusterServer(Server):
             node.close_idle()
 
     def run(self, step: Run, asking: bool = False) -> Answer:
-        """Run a script on the node that stores the name. Raise Failure if there was no usable
-        answer."""
+        """Run a script on the node that stores the name of `step`. Raise Failure if there was no
+        usable answer."""
         answer: Answer = self._routed(step.keys[0], lambda node, asking: node.run(step, asking))
         return answer
 
@@ -79,15 +80,15 @@ class ClusterServer(Server):
         keys: Sequence[str | None],
         do: Callable[[Address, list[T]], Sequence[Done]],
     ) -> list[Done]:
-        """Call `do` once per node, with the items of `what` that belong to that node. Return the
-        results in the order of `what`. `keys`: for each item, the key that determines its node, or
-        None if the item can be sent to any node."""
+        """Group the items of `what` by node, and call `do(address, items)` once per node. Return
+        the results in the order of `what`. `keys`: for each item, the Redis key that determines the
+        node, or None if any node will do."""
         by_node: dict[Address, list[int]] = {}
         for i, key in enumerate(keys):
             address = self.topology.addresses[0] if key is None else self.topology.of(key)
             by_node.setdefault(address, []).append(i)
         found: dict[int, Done] = {}
-        # Call `do` for suspect nodes last, so that a hanging node doesn't delay the other nodes.
+        # Call `do` last for nodes that failed lately. A hanging node then delays no other node.
         for address in sorted(by_node, key=self.topology.suspect):
             here = by_node[address]
             found.update(zip(here, do(address, [what[i] for i in here]), strict=True))
@@ -129,12 +130,12 @@ class ClusterServer(Server):
             raise
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """Send several commands as `command` does, in one round trip per node. Return their
-        replies; a reply may be a ResponseError."""
+        """Send several commands, in one round trip per node. Return their replies. An error reply
+        is returned as a ResponseError. A command may be sent twice."""
 
         def at(address: Address, some: list[Sequence[Any]]) -> list[Any]:
             replies = self._at(address, lambda node: node.commands(some, timeout))
-            # If a node redirects a command, send it again. MovedError is a subclass of AskError.
+            # If a node redirects a command, send it again. MovedError is an AskError too.
             return [
                 self.command(*args, timeout=timeout)
                 if isinstance(reply, errors.AskError)
@@ -145,8 +146,8 @@ class ClusterServer(Server):
         return self._on_each_node(several, [key_of(args) for args in several], at)
 
     def wait(self, step: Wait) -> Answer:
-        """Wait for a wake-up message on the node that stores the name. Raise a "busy" Failure while
-        the slot of the name moves to another node."""
+        """Wait for a wake-up message on the node that stores the name. While the slot of the name
+        moves to another node, raise a Failure with `why="busy"`."""
 
         def do(node: Server, asking: bool) -> Answer:
             if asking:
@@ -156,9 +157,9 @@ class ClusterServer(Server):
         return self._routed(step.keys.leases, do)
 
     def _routed(self, key: str, do: Callable[..., Done]) -> Done:
-        """Call `do(node, asking=...)` for the node that stores `key`, and return the result. If a
-        node redirects the call, repeat the call for the other node. `asking`: True after a
-        redirection of the type ASK."""
+        """Call `do(node, asking=...)` with the node that stores `key`, and return the result. If
+        that node redirects to another node, repeat the call with the other node. `asking`: True
+        after a redirection of the type ASK."""
         address, asking = self.topology.of(key), False
         for _ in range(MAX_REDIRECTS):
             try:
@@ -176,11 +177,10 @@ class ClusterServer(Server):
 
 
 class AsyncClusterServer(AsyncServer):
-    """The server object of a cache alias for a Cluster, on an event loop.
+    """Carries out steps on the Redis Cluster of a cache alias, on an event loop.
 
-    It sends a step to the node that stores the name. In two rare cases, the process's ClusterServer
-    carries out the step, in a thread: if the slots are not known yet, or if the node redirects the
-    step.
+    Each step is sent to the node that stores the name. If this node is not known yet, or if it
+    redirects the step, the process's ClusterServer carries out the step in a thread.
     """
 
     def __init__(self, alias: str) -> None:
@@ -189,8 +189,8 @@ class AsyncClusterServer(AsyncServer):
         self.alias, self._server = alias, server
         self._nodes: dict[Address, AsyncServer] = {}
         self._background = BackgroundTasks()
-        async_options(alias)  # raises if the alias can't be used in async code
-        # Subscribe on two nodes, because one may hang. While both work, each message arrives twice.
+        async_options(alias)  # raise an error now if async code can't use the alias
+        # Subscribe on two nodes, in case one hangs. While both work, each message arrives twice.
         self.hub = Hub(self, conf.current().prefix(alias), subscriptions=2)
 
     async def aclose(self) -> None:
@@ -230,8 +230,8 @@ class AsyncClusterServer(AsyncServer):
         return await asyncio.to_thread(self._server.run, step)
 
     def pubsub(self, **options: Any) -> Any:
-        """Return a Pub/Sub object that is connected to a node. Calls use the nodes in turn. Any
-        node works, because a message that is published on one node reaches all nodes."""
+        """Return a Pub/Sub object for one of the nodes. Each call takes the next node. Any node
+        works, because a Cluster sends each published message to all of its nodes."""
         addresses = self._server.topology.primaries
         self._nth += 1
         return self.node(addresses[self._nth % len(addresses)]).client.pubsub(**options)

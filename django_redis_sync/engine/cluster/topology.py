@@ -1,4 +1,4 @@
-"""Which node of a Cluster stores which slots, and how a command finds its node."""
+"""Record which node of a Redis Cluster stores which slots, and find the node for a command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from redis.crc import key_slot
 from ...protocol.steps import Failure
 from ..wire import clock
 
-#: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: if a node doesn't
-#: answer, the slots are read again, unless the last read was less than this many seconds ago.
+#: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: min seconds between
+#: two reads of the slots, if nodes don't answer.
 LOOK, LOOK_AGAIN = 0.5, 0.5
-#: Seconds for which a node counts as suspect after it failed to answer. Suspect nodes are asked
-#: after all other nodes.
+#: Seconds for which a node counts as suspect after it failed to answer. Other nodes are then tried
+#: first.
 SUSPECT = 5.0
 
 
@@ -27,13 +27,13 @@ class Address(NamedTuple):
     port: int
 
 
-#: The primary node of each slot, by the slot's number. None for a slot without a primary node.
+#: The primary node of each slot, or None for a slot without a primary node. Item N is for slot N.
 Slots = list[Address | None]
 
 
 def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
-    """Return the slots from a reply to CLUSTER SLOTS. `asked`: the node that sent the reply. In the
-    reply, a node may omit its own host."""
+    """Return the slots from a reply to CLUSTER SLOTS. `asked`: the node that sent the reply. Its
+    host is used where the reply contains no host."""
     slots: Slots = [None] * 16384
     for start, end, (host, port, *_), *_ in reply:
         slots[start : end + 1] = [Address(host or asked.host, port)] * (end + 1 - start)
@@ -41,31 +41,32 @@ def read_slots(reply: Iterable[Any], asked: Address) -> Slots:
 
 
 class Topology:
-    """The slots of the nodes as this process last read them. All threads and event loops of the
-    process share this object.
+    """Which node stores which slots, as this process last read it. All threads and event loops of
+    the process share this object.
 
-    `seeds`: URLs of nodes. `ask(address)`: sends CLUSTER SLOTS to a node and returns the reply.
+    `seeds`: the URLs in LOCATION. `ask(address)`: sends CLUSTER SLOTS to a node, returns the reply.
     """
 
-    # Invariant: _slots is only replaced as a whole or changed one item at a time, because threads
+    # Invariant: _slots is only replaced as a whole, or changed one item at a time. So threads can
     # read it without a lock.
     def __init__(self, seeds: Sequence[str], ask: Callable[[Address], Any]) -> None:
         urls = map(urlsplit, seeds)
         self._seeds = [Address(one.hostname or "localhost", one.port or 6379) for one in urls]
         self._ask = ask
-        self._slots: Slots = []  # empty: no node has answered yet
+        self._slots: Slots = []  # empty until a node has answered
         self._suspects: dict[Address, float] = {}
         self._looking, self._looked = threading.Lock(), -LOOK_AGAIN
 
     @property
     def addresses(self) -> list[Address]:
-        """All known nodes, suspect ones last."""
+        """All known nodes, with suspect nodes last."""
         found = dict.fromkeys([*filter(None, dict.fromkeys(self._slots)), *self._seeds])
         return sorted(found, key=self.suspect)
 
     @property
     def primaries(self) -> list[Address]:
-        """The nodes with slots, suspect ones last. If no slots are known, the seeds."""
+        """The nodes that store slots, with suspect nodes last. If the slots are not known yet, the
+        nodes in LOCATION."""
         return sorted(filter(None, dict.fromkeys(self._slots)), key=self.suspect) or self._seeds
 
     def known(self, key: str) -> Address | None:
@@ -93,8 +94,8 @@ class Topology:
         return address
 
     def lost(self, address: Address) -> None:
-        """Record that the node at `address` did not answer. Read the slots from the other nodes,
-        because another node may have taken over its slots."""
+        """Record that the node at `address` did not answer. Unless the slots were read lately, read
+        them again, because another node may have taken over the slots of this node."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
             with contextlib.suppress(Failure):  # if no node answers, keep the last known slots
@@ -123,7 +124,7 @@ class Topology:
 
 
 def url_at(seed: str, address: Address) -> str:
-    """Return the URL of a node, with scheme, login, and options of the URL `seed`."""
+    """Return the URL of the node at `address`. Its other parts are those of the URL `seed`."""
     parts = urlsplit(seed)
     login, at, _ = parts.netloc.rpartition("@")
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -132,7 +133,7 @@ def url_at(seed: str, address: Address) -> str:
 
 # Routing
 
-#: Commands that any node can answer. The first argument of all others is a key.
+#: Commands without a key. Any node can answer them.
 _KEYLESS = {"ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "LATENCY", "MEMORY"}
 _KEYLESS |= {"PING", "PUBLISH", "RANDOMKEY", "ROLE", "SCRIPT", "SELECT", "SLOWLOG", "TIME"}
 
@@ -148,14 +149,14 @@ def key_of(args: Sequence[Any]) -> str | None:
 
 
 def is_silence(answer: Any) -> bool:
-    """Return True if `answer` is a Failure that means that the node did not answer."""
+    """Return True if `answer` is a Failure because the node did not answer."""
     return isinstance(answer, Failure) and answer.why in ("unreachable", "unanswered")
 
 
 def partly(answer: Any) -> Any:
-    """Return `answer`. But if it says that a script stopped halfway, return an "unanswered" Failure
-    instead, so that the plan repeats the step. While a slot moves to another node, a script stops
-    at the first key that has moved. The script's earlier writes stay."""
+    """If `answer` says that a script stopped halfway, return an "unanswered" Failure, so that the
+    plan repeats the step. Otherwise, return `answer`. A script stops halfway if its slot is moving
+    to another node, and one of its keys has already moved. The earlier writes stay."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer

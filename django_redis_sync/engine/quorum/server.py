@@ -1,6 +1,6 @@
-"""Server objects for a quorum. They put each step to a vote of the quorum's servers.
-AsyncQuorumServer does this on an event loop. QuorumServer is for sync code, and does this on an
-event loop in a thread."""
+"""Server objects for a quorum. They send each step to all servers of the quorum, and a majority of
+the answers decides. AsyncQuorumServer does this on the caller's event loop. QuorumServer is for
+sync code, and does this on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from . import voting
 
 
 class QuorumServer(Server):
-    """The server object of a quorum, in sync code. It carries out steps on an event loop in a
-    separate thread. The process has one such loop."""
+    """Carries out steps on a quorum, in sync code. The steps run on an event loop in a separate
+    thread. All quorums of the process share this event loop."""
 
     def __init__(self, quorum: Members) -> None:
         super().__init__(quorum)
@@ -37,14 +37,14 @@ class QuorumServer(Server):
         return server_of(self.quorum.aliases[0]).pool()
 
     def run(self, step: Run, asking: bool = False) -> Answer:
-        """Put a step to a vote. Return the answer. Raise Failure if there was no usable answer."""
+        """Run a script and return the majority's answer. Raise Failure if no majority answers."""
         (answer,) = self.many([step])
         if isinstance(answer, Failure):
             raise answer
         return answer
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Put several steps to a vote at the same time. Return an Answer or a Failure for each."""
+        """Send several steps at the same time. Return an Answer or a Failure for each step."""
 
         async def body() -> list[Any]:
             server = async_server_of(self.quorum)
@@ -112,7 +112,7 @@ class _Loop:
         try:
             task = done.get()
         except BaseException:
-            # The lambda runs after `begin`, so the task exists.
+            # `begin` has run before the lambda runs, so the task exists.
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         return task.result()
@@ -142,14 +142,14 @@ def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     return _loop.do(body)
 
 
-#: Min and max milliseconds of the random pause before the next try of an acquire. SPLIT applies
-#: after a vote in which no caller got a majority. HELD applies while another caller holds the name.
+#: Min and max milliseconds of the random pause before the next try of an acquire. SPLIT: if the
+#: votes were split, so that no caller got a majority. HELD: if another caller holds the name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 
 class AsyncQuorumServer(AsyncServer):
-    """The server object of a quorum, on an event loop. Lease durations count from the time at which
-    the step was sent."""
+    """Carries out steps on a quorum, on an event loop. The duration of a lease counts from the time
+    at which the acquire or the renewal was sent."""
 
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
@@ -182,14 +182,14 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
-        # The servers' queues are not used. So every request is sent to the servers with the mode
-        # "try", also the repeated request of a waiter.
+        # The servers get each request with the mode "try", because their queues are not used. Even
+        # the repeated request of a waiter has this mode.
         step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
         if len(oks) >= self.quorum.need and not held.abandoned:
             left = self._agreed(reply[2] for reply in oks.values())
-            # The vote took some time, so the lease may already have expired.
+            # Return the grant only if the lease did not expire during the vote.
             if left / 1000 > clock() - sent:
                 held.until = sent + left / 1000
                 fence = str(max(int(reply[1]) for reply in oks.values()))
@@ -204,8 +204,8 @@ class AsyncQuorumServer(AsyncServer):
     def _rejection(self, votes: voting.Votes, how: str) -> list[Any]:
         """Return the reply to an acquire that got no majority. Raise Failure if too few servers
         answered."""
-        # These replies report a mistake of the caller, so a retry can't succeed. A reply from one
-        # server is enough.
+        # The replies "kind" and "large" mean that the caller made a mistake, so a retry can't
+        # succeed. One such reply is enough.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -213,7 +213,7 @@ class AsyncQuorumServer(AsyncServer):
         noes = list(votes.saying("no").values())
         if how == "try":
             return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
-        # The pause is random, so that the callers that split this vote don't split the next vote.
+        # The pause is random. If callers paused equally long, they would split the next vote too.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -236,11 +236,11 @@ class AsyncQuorumServer(AsyncServer):
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
-                # Several renewals may be in flight, so keep the latest end.
+                # Several renewals may be in flight, so keep the latest expiry.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
-        # `held.fences` still contains the servers that didn't answer, because they may have renewed
-        # the lease. The lease is lost only if fewer servers than a majority may still have it.
+        # `held.fences` also contains servers that didn't answer, because they may have renewed the
+        # lease. The lease is lost only if fewer servers than a majority are left there.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, voting.NOBODY)
@@ -252,7 +252,7 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = voting.held_of(self.quorum, token)
-        if held is None or how == "giveup":  # nothing to undo: each failed try has
+        if held is None or how == "giveup":  # nothing left: each failed try undoes its grants
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
@@ -266,7 +266,8 @@ class AsyncQuorumServer(AsyncServer):
     async def _give_back(self, step: Run, token: str, held: voting.Held) -> list[Any]:
         def of(alias: str) -> Run | None:
             if alias in held.ended:
-                # This server has released the lease already. It would now answer "lost".
+                # This server has already released the lease. A repeated release would be answered
+                # with "lost".
                 return None
             fence = held.fences.get(alias)
             argv = (held.wire, fence, *step.argv[2:])
@@ -277,8 +278,8 @@ class AsyncQuorumServer(AsyncServer):
         lost = {*self.quorum.aliases} - held.fences.keys() | votes.saying("lost").keys()
         lost -= held.ended
         done = len(held.ended) >= self.quorum.need
-        # The servers that haven't lost the lease may still be a majority. So fail, and let the plan
-        # repeat the release.
+        # If a majority of the servers has not lost the lease, but some of them didn't answer, raise
+        # Failure, so that the plan repeats the release.
         if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:
@@ -287,9 +288,9 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """Return the reply of one server, chosen by its number of holders. A majority of the
-        servers has at least as many holders. Of the replies for which this is true, return the one
-        with the most holders."""
+        """Sort the servers' replies by number of holders, the largest number first. Return the
+        reply at position `quorum.need`, so that a majority of the servers reports at least as many
+        holders."""
         replies = await self._replies(step)
         views = sorted(replies, key=lambda reply: int(reply[7]))  # item 7: number of holders
         return views[-self.quorum.need]
@@ -309,18 +310,19 @@ class AsyncQuorumServer(AsyncServer):
     # Inside
 
     def _agreed(self, leases: Iterable[str]) -> float:
-        """Return the milliseconds for which a majority of the servers has the lease. `leases`: the
-        lease duration in milliseconds from each server's reply."""
+        """Return for how many milliseconds a majority of the servers has the lease, minus the
+        safety margin. `leases`: the lease durations in the servers' replies, in milliseconds."""
         return sorted(map(voting.deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: voting.Held, votes: voting.Votes) -> None:
-        """Remove a token from all servers that may have it. If a server can't be reached, retry
-        later. Write a tombstone on the servers that may still receive the token's acquire."""
+        """Remove a token from all servers that may have it. On servers that did not answer the
+        acquire, also write a tombstone, so that they reject the acquire if it arrives late. If a
+        server can't be reached, retry in the background."""
 
         def of(alias: str) -> Run | None:
             answered = alias in votes.answers
             if answered and alias not in held.fences:
-                return None  # this server answered, and has granted nothing
+                return None  # this server answered, but granted nothing
             return voting.undo(step, int(not answered))
 
         undone = await self._voters.ask(voting.undo(step, 1), (), of)

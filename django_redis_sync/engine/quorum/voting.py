@@ -22,13 +22,13 @@ from ..wire import clock
 
 #: Max seconds that a server may take to answer.
 PATIENCE = 1.0
-#: Seconds to wait for the other servers after the majority has answered.
+#: Max seconds to wait for further answers after a vote is decided.
 LATE = 0.05
-#: Seconds for which a server counts as suspect after it didn't answer in time. After a vote is
-#: decided, `Voters.ask` doesn't wait for suspect servers.
+#: Seconds for which a server counts as suspect after it didn't answer in time. A vote that is
+#: decided doesn't wait for suspect servers.
 SUSPECT = 5.0
-#: The safety margin of a lease, because clocks may run at different rates. DRIFT: a fraction of the
-#: lease duration. DRIFT_MS: milliseconds that are added.
+#: The safety margin of a lease, because clocks may run at different rates: DRIFT times the lease
+#: duration, plus DRIFT_MS milliseconds.
 DRIFT, DRIFT_MS = 0.01, 2
 
 
@@ -53,7 +53,8 @@ NOBODY = Votes({}, {})
 
 
 class Voters:
-    """The servers of a quorum on an event loop. Records which servers are suspect."""
+    """Sends steps to the servers of a quorum, on an event loop. Records which servers are suspect,
+    because they didn't answer in time."""
 
     def __init__(self, quorum: Members) -> None:
         self.quorum = quorum
@@ -62,11 +63,12 @@ class Voters:
     async def ask(
         self, step: Run, wanted: tuple[str, ...], of: Callable[[str], Run | None] | None = None
     ) -> Votes:
-        """Send a step to all servers. Wait until the vote is decided: a majority has given a
-        `wanted` answer, or no majority can still do so. Then wait LATE seconds for further answers.
+        """Send a step to all servers, and return their answers. Wait until the vote is decided, and
+        then at most LATE seconds for further answers. A vote is decided when a majority has given a
+        `wanted` answer, or when this has become impossible.
 
         `wanted`: the first words of the answers that count. If it is empty, all answers count.
-        `of(alias)`: returns the step to send to a server, or None to send nothing to it.
+        `of(alias)`: returns the step for the server `alias`, or None to send nothing to it.
         """
         asked: dict[asyncio.Future[Answer], str] = {}
         votes, end, need = Votes({}, {}), clock() + min(step.timeout, PATIENCE), self.quorum.need
@@ -79,9 +81,8 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
-            # The step is also sent to suspect servers. But after the vote is decided, don't wait
-            # for their answers. Otherwise each undo would take PATIENCE seconds while a server is
-            # down.
+            # Suspect servers get the step too. But after the vote is decided, don't wait for their
+            # answers. Otherwise, each undo would take PATIENCE seconds while a server is down.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and decided:
                 break
@@ -104,8 +105,8 @@ class Voters:
         return votes
 
     def failure(self, votes: Votes) -> Failure:
-        """Return a Failure for a vote without a majority. The Failure is "unanswered" if a server
-        may have run the step without answering."""
+        """Return a Failure for a vote without a majority. Its `why` is "unanswered" if a server may
+        have run the step without answering."""
         failures = list(votes.failures.values())
         if not failures:
             return Failure(errors.ConnectionError("no majority"), clock(), "busy")
@@ -141,13 +142,13 @@ FORGET = 300.0
 
 
 class Held:
-    """What this process remembers of a token.
+    """The record of a token: what this process remembers of it.
 
-    - `wire`: the token that the servers get. `tries`: number of tries of the acquire.
-    - `votes`: the votes of the last try.
+    - `wire`: the token that is sent to the servers. Each new try of the acquire uses a new token.
+    - `tries`: number of tries of the acquire. `votes`: the votes of the last try.
     - `ended`: the aliases of the servers that have released the lease.
-    - `until`: when this process may forget the token.
-    - `abandoned`: True if the caller no longer waits.
+    - `until`: when this process may remove the record.
+    - `abandoned`: True if the caller no longer waits for the acquire.
     """
 
     def __init__(self, token: str) -> None:
@@ -157,13 +158,13 @@ class Held:
 
     @property
     def fences(self) -> dict[str, str]:
-        """The fencing tokens of the grants, by alias. A grant that arrived after the vote is
-        included. It didn't count in the vote, but it must be renewed and released."""
+        """The fencing tokens of the grants, by alias. This includes grants that arrived after the
+        vote. Such a grant didn't count in the vote, but must be renewed and released."""
         return {alias: reply[1] for alias, reply in self.votes.saying("ok").items()}
 
     def again(self) -> None:
-        """Begin a try. From the second try on, use a new token, because a tombstone may block the
-        previous token."""
+        """Begin a try of the acquire. From the second try on, use a new token, because servers may
+        reject the previous token."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
@@ -199,8 +200,8 @@ def forget(quorum: Members, token: str) -> None:
 
 
 def undo(step: Run, tombstone: int) -> Run:
-    """Return a step that removes the lease or the waiter of the token of `step` from a server.
-    `tombstone`: 1 to write the token's tombstone, else 0."""
+    """Return a step that removes the token of `step`, and its lease, from a server. `tombstone`: 1
+    to also write a tombstone, so that the server rejects a late acquire of the token; else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
@@ -211,18 +212,19 @@ def undo(step: Run, tombstone: int) -> Run:
 def check(members: Members) -> None:
     """Raise ImproperlyConfigured if an alias can't be used, or if two aliases have the same
     LOCATION."""
-    # Two aliases of the same server would have two votes.
+    # If two aliases had the same server, this server would have two votes.
     places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
 
 
 def stretched(ms: str) -> str:
-    """Return the lease duration to request from servers, so that `ms` are left to the holder after
-    `deducted` subtracts the safety margin."""
+    """Return the lease duration to request from servers, in milliseconds: `ms` plus the safety
+    margin that `deducted` subtracts."""
     return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
 
 
 def deducted(ms: str) -> float:
-    """Return how many milliseconds the holder may use of a server's lease of `ms`."""
+    """Return for how many milliseconds the holder may use a lease of `ms` milliseconds on a server:
+    `ms` minus the safety margin."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))
