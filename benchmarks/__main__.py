@@ -56,7 +56,7 @@ BENCHMARKS = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="take about a minute, with less exact figures"
+        "--quick", action="store_true", help="measure for about a minute, less precisely"
     )
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     json = Path("build", "benchmarks.json")
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw SVGs")
     options = parser.parse_args()
     try:
-        # A private server, because its database is flushed between the benchmarks.
+        # Start a server of its own, because the run deletes all data between the benchmarks.
         with RedisServer(config={"maxclients": 20_000}) as server:
             tables = run(server.url, options.only or list(BENCHMARKS), options.quick)
             where = report.machine(contenders.client(server.url).info("server")["redis_version"])

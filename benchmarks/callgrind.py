@@ -20,19 +20,19 @@ def installed() -> bool:
 
 
 def command(dumps: str, *, at_start: bool = True) -> list[str]:
-    """Return the first words of a command line, which runs a program under callgrind. The caller
-    appends the words that start the program.
+    """Return a command line that runs a program under callgrind. The caller appends the program
+    and its arguments.
 
     `dumps`: prefix of the output files. `at_start`: True to count from the first instruction, which
-    makes the start of the process fifty times slower. If False, `Callgrind.start()` starts the
-    count."""
+    makes the start of the process fifty times slower. If False, the count starts when
+    `Callgrind.start()` is called."""
     counted = f"--instr-atstart={'yes' if at_start else 'no'}"
     words = [shutil.which("valgrind") or "", "--tool=callgrind", "--quiet", counted]
     return [*words, "--separate-threads=yes", f"--callgrind-out-file={dumps}"]
 
 
 class Callgrind:
-    """Counts the instructions of a process that was started with `command()`."""
+    """Counts the instructions of a process that runs under callgrind: see `command()`."""
 
     def __init__(self, pid: int, dumps: str) -> None:
         self._pid, self._dumps, self._read = pid, dumps, 0
@@ -41,8 +41,8 @@ class Callgrind:
         self._control("--instr=on")
 
     def count(self, call: Callable[[], T]) -> tuple[int, T]:
-        """Call `call`. Return how many instructions the first thread of the counted process
-        executed meanwhile, and the result of `call`."""
+        """Call `call`. Return two objects: the number of instructions that the first thread of
+        the process executed during the call, and the result of `call`."""
         self._control("--zero")
         result = call()
         self._control("--dump")

@@ -1,9 +1,9 @@
 """Count the client's Python bytecodes and processor instructions per cycle. A cycle is, for
 example, one acquire and its release. Other load on the machine changes times, but not these counts.
 
-The process of the benchmark counts bytecodes itself. If valgrind is installed, it also counts
-instructions. To do so, it runs the cycles in a child process, `python -m benchmarks.client URL`,
-under valgrind. The child process reads the names of the cycles from stdin.
+The benchmark counts bytecodes in its own process. If valgrind is installed, the benchmark also
+counts instructions. For this, a child process under valgrind, `python -m benchmarks.client URL`,
+runs the cycles. The child process reads the names of the cycles from stdin.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Cycle = Callable[[], Any]
 FRESH, REUSED, NAMED = "a new Lock", "a reused Lock", "a new Lock with a new name"
 WITH = "a reused Lock, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
-#: `_WARM`: cycles that run before the counts. `_CYCLES`: cycles in one count of instructions.
-#: `_ROUNDS`: number of these counts. The benchmark uses the lowest of them.
+#: `_WARM`: cycles to run before counting. `_CYCLES`: cycles in one count of instructions.
+#: `_ROUNDS`: number of counts. The result is the lowest count.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 
@@ -37,7 +37,7 @@ def client(url: str, quick: bool) -> Table:
     """Count bytecodes. If valgrind is installed, also count instructions, which takes a minute."""
     table = Table(
         "Counted costs of a cycle for the client",
-        f"{FRESH} ≤ 242,000 instructions; {REQUEST} ≤ 1,000 bytecodes beyond the two scripts",
+        f"{FRESH}: ≤ 242,000 instructions; {REQUEST}: ≤ 1,000 bytecodes besides script calls",
     )
     made = _cycles()
     for name, cycle in made.items():
@@ -45,7 +45,7 @@ def client(url: str, quick: bool) -> Table:
         row = {"": name, "bytecodes": all_of_it}
         table.rows.append({**row, "beyond the scripts": all_of_it - scripts if scripts else ""})
     if not callgrind.installed():
-        table.notes.append("valgrind is not installed: no instructions")
+        table.notes.append("no instructions were counted, because valgrind is not installed")
     elif not quick:
         for row, taken in zip(table.rows, instructions(url, list(made)), strict=True):
             row["instructions"] = taken
@@ -54,7 +54,7 @@ def client(url: str, quick: bool) -> Table:
 
 
 def _cycles() -> dict[str, Cycle]:
-    """Return the cycles to count, by name. Each uses a lock or semaphore that is free."""
+    """Return the cycles to count, by name. No cycle has to wait for a permit."""
     from django_redis_sync import Lock, Semaphore
 
     lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
@@ -96,8 +96,8 @@ def _request() -> Cycle:
 
 
 def bytecodes(cycle: Cycle) -> tuple[int, int]:
-    """Return two numbers of bytecodes: all that a cycle executes, and those among them that send
-    scripts and read replies."""
+    """Return two numbers: how many bytecodes a cycle executes, and how many of these bytecodes
+    send scripts and read the replies."""
     from django_redis_sync.engine.server import Server
 
     for _ in range(_WARM):
@@ -128,7 +128,7 @@ def _traced(cycle: Cycle, script: Any) -> tuple[int, int]:
 
 
 def instructions(url: str, names: list[str]) -> Iterator[int]:
-    """Yield the number of instructions of each named cycle, counted in a separate process."""
+    """Yield the number of instructions of each cycle in `names`. A child process runs them."""
     with contextlib.ExitStack() as stack:
         dumps = f"{stack.enter_context(tempfile.TemporaryDirectory())}/client"
         words = callgrind.command(dumps, at_start=False)
@@ -147,7 +147,7 @@ def instructions(url: str, names: list[str]) -> Iterator[int]:
         counter.start()
         for name in names:
             make(name, _WARM)
-            # Use the minimum, because a background thread may have worked in some rounds.
+            # Use the minimum, because a background thread may have added instructions to a count.
             taken = [counter.count(partial(make, name, _CYCLES))[0] for _ in range(_ROUNDS)]
             yield min(taken) // _CYCLES
 

@@ -16,12 +16,12 @@ _GREETINGS = {"CLIENT", "HELLO", "SELECT", "AUTH", "PING", "INFO", "SUBSCRIBE", 
 
 @contextlib.contextmanager
 def counted(url: str) -> Iterator[dict[str, int]]:
-    """Yield a dict with the number of times that clients send each command during the block. It
-    does not count commands that scripts call, and it is complete only after the block."""
+    """Count the commands that clients send during the `with` block, but not those of scripts. Yield
+    a dict from a command's name to its count. The dict is complete only after the block."""
     counts: dict[str, int] = {}
     client = redis.Redis.from_url(url)
     marker = b"the end of this count"
-    # The pause between two commands may be longer than redis-py's socket timeout.
+    # Use no socket timeout, because it may take long until the next command arrives.
     endless = redis.Redis.from_url(url, socket_timeout=None)
     with endless as listener, listener.monitor() as monitor:
         connection: Any = monitor.connection

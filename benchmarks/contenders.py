@@ -1,10 +1,10 @@
 """The contenders, which are this project and other lock libraries, behind one interface.
 
 A contender is a function with the arguments (url, name, limit). It returns a function `enter`. Each
-call of `enter()` returns a context manager, which acquires and releases. For a sync contender, each
-thread calls the contender once. For an async contender, each process calls it once, and the context
-managers are async. The benchmarks leave out contenders that aren't installed. They use each library
-as in the first example of its documentation, with one client per process.
+call of `enter()` returns a context manager, which acquires and releases. Each thread calls a sync
+contender once. Each process calls an async contender once, and gets async context managers. The
+benchmarks skip contenders that aren't installed. Each contender uses its library as the first
+example of the library's documentation does, with one client per process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEASE = 30
 
 
 def project_client() -> Any:
-    """Return the client of the project's cache, which this project and redis-py's Lock share."""
+    """Return the Redis client of Django's default cache. redis-py's Lock uses the same client."""
     from django.core.cache import caches
 
     return caches["default"].client.get_client(write=True)
@@ -114,7 +114,7 @@ def redis_py_async(url: str, name: str, limit: int) -> Callable[[], Any]:
     return lambda: connection.lock(name, timeout=LEASE)
 
 
-#: name -> (function, module that it needs, True if it supports limits other than 1)
+#: Name of a contender -> (function, module to import, True if it supports limits other than 1)
 SYNC: dict[str, tuple[Sync, str, bool]] = {
     OURS: (ours, "django_redis_sync", True),
     REDIS_PY: (redis_py, "redis", False),
@@ -133,8 +133,8 @@ ASYNC: dict[str, tuple[Async, str, bool]] = {
 
 
 def installed(kind: dict[str, Any], limit: int, *without: str) -> list[str]:
-    """Return the names of the installed contenders in `kind` that support the limit, except those
-    in `without`. The name of this project is first."""
+    """Return the names of the installed contenders that support the limit, this project first.
+    `kind`: `SYNC` or `ASYNC`. `without`: names to leave out."""
     return [
         name
         for name, (_, module, any_limit) in kind.items()

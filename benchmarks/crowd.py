@@ -1,5 +1,5 @@
-"""Measure the throughput, fairness, CPU time, and connections of the threads or tasks of several
-processes that compete for the permits of one limit."""
+"""Let threads or tasks of several processes compete for permits of one limit. Measure their
+throughput, fairness, CPU time, and connections."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """The load of a run. Each of `processes` processes has `workers` threads or tasks. For
-    `seconds`, each of these workers makes one visit after another. In a visit, a worker acquires a
-    permit, holds it for `hold` seconds, and releases it."""
+    """The load of a run. There are `processes` processes, each with `workers` threads or tasks.
+    These workers repeat a cycle for `seconds`: acquire a permit, hold the permit for `hold`
+    seconds, and release it."""
 
     limit: int
     hold: float
@@ -39,11 +39,11 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """The measurements of one process. `visits`: for each worker, the list of its visits. A visit
-    is a tuple of three times: when the worker asked, when it got the permit, and when it began to
-    release. The times are seconds of the machine's monotonic clock."""
+    """The measurements of one process. `cycles`: for each worker, a list with a tuple per cycle.
+    The tuple has three times: the start of the acquire, its end, and the start of the release.
+    Times are in seconds, from the machine's monotonic clock."""
 
-    visits: list[list[tuple[float, float, float]]]
+    cycles: list[list[tuple[float, float, float]]]
     cpu: float
     connections: int
     errors: list[str]
@@ -51,10 +51,10 @@ class Seen:
 
 @dataclass
 class Outcome:
-    """The result of a run. `rate`: visits per second. `jain`: Jain's index of fairness, at most 1.
-    `spread`: the 99th percentile of the waits, divided by their median. `cpu`: CPU seconds per
-    visit. `most`: maximum number of holders at once. `errors`: exceptions that ended workers
-    early."""
+    """The result of a run. `rate`: cycles per second. `jain`: Jain's index of fairness, at most 1.
+    `spread`: the 99th percentile of the waits, divided by the median wait. `cpu`: CPU seconds per
+    cycle. `most`: maximum number of permits that were held at once. `errors`: exceptions that
+    ended workers early."""
 
     rate: float
     jain: float
@@ -66,12 +66,12 @@ class Outcome:
 
 
 class Failed(Exception):
-    """A contender did not end its run in time, for example because a process crashed."""
+    """A run did not start or end before its deadline, for example because a process crashed."""
 
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
-    """Run a contender in new processes that start at the same time."""
-    # Connections that were open before, for example of earlier benchmarks, are not counted.
+    """Run a contender in new processes, which all begin at the same time."""
+    # Connections of earlier benchmarks. They are subtracted from the result.
     others = _connections(url)
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
@@ -86,7 +86,7 @@ def run(name: str, crowd: Crowd, url: str) -> Outcome:
         ready.wait(30)
         seen: list[Seen] = [results.get(timeout=crowd.seconds + 30) for _ in processes]
     except (threading.BrokenBarrierError, queue.Empty):
-        raise Failed(f"{name} did not end") from None
+        raise Failed(f"{name} did not start or end before the deadline") from None
     finally:
         for process in processes:
             process.join(5)
@@ -95,26 +95,26 @@ def run(name: str, crowd: Crowd, url: str) -> Outcome:
 
 
 def _outcome(seen: list[Seen], seconds: float, others: int) -> Outcome:
-    workers = [visits for process in seen for visits in process.visits]
-    visits = [visit for own in workers for visit in own]
+    workers = [cycles for process in seen for cycles in process.cycles]
+    cycles = [cycle for own in workers for cycle in own]
     counts = [len(own) for own in workers]
-    waits = sorted(got - asked for asked, got, _ in visits)
+    waits = sorted(got - asked for asked, got, _ in cycles)
     return Outcome(
-        rate=len(visits) / seconds,
-        jain=sum(counts) ** 2 / (len(counts) * sum(n * n for n in counts)) if visits else 0.0,
-        spread=waits[int(len(waits) * 0.99)] / median(waits) if visits else 0.0,
-        cpu=sum(process.cpu for process in seen) / max(1, len(visits)),
+        rate=len(cycles) / seconds,
+        jain=sum(counts) ** 2 / (len(counts) * sum(n * n for n in counts)) if cycles else 0.0,
+        spread=waits[int(len(waits) * 0.99)] / median(waits) if cycles else 0.0,
+        cpu=sum(process.cpu for process in seen) / max(1, len(cycles)),
         connections=max(process.connections for process in seen) - others,
-        most=_most_inside(visits),
+        most=_most_inside(cycles),
         errors=[error for process in seen for error in process.errors],
     )
 
 
-def _most_inside(visits: Sequence[tuple[float, float, float]]) -> int:
-    """Return the maximum number of overlapping visits, which must not exceed the limit."""
+def _most_inside(cycles: Sequence[tuple[float, float, float]]) -> int:
+    """Return the maximum number of permits that were held at the same time."""
     leaving: list[float] = []
     most = 0
-    for _, got, gave in sorted(visits, key=lambda visit: visit[1]):
+    for _, got, gave in sorted(cycles, key=lambda cycle: cycle[1]):
         while leaving and leaving[0] <= got:
             heapq.heappop(leaving)
         heapq.heappush(leaving, gave)
@@ -130,7 +130,7 @@ def _process(name: str, crowd: Crowd, url: str, key: str, ready: Any, results: A
 
 def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     make = contenders.SYNC[name][0]
-    visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
+    cycles: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
     gate = threading.Barrier(crowd.workers + 1)
     ends: list[float] = []
     errors: list[str] = []
@@ -139,16 +139,16 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
         enter = make(url, key, crowd.limit)
         try:
             try:
-                with enter():  # the first visit connects and loads scripts
+                with enter():  # connects and loads scripts, before the run
                     pass
             finally:
                 gate.wait()
                 gate.wait()
-            visit(enter, own)
+            cycle(enter, own)
         except Exception as error:
             errors.append(repr(error))
 
-    def visit(enter: Callable[[], Any], own: list[tuple[float, float, float]]) -> None:
+    def cycle(enter: Callable[[], Any], own: list[tuple[float, float, float]]) -> None:
         clock, hold = time.monotonic, crowd.hold
         while (asked := clock()) < ends[0]:
             with enter():
@@ -158,7 +158,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
                 gave = clock()
             own.append((asked, got, gave))
 
-    threads = [threading.Thread(target=work, args=(own,), daemon=True) for own in visits]
+    threads = [threading.Thread(target=work, args=(own,), daemon=True) for own in cycles]
     for thread in threads:
         thread.start()
     gate.wait()
@@ -169,11 +169,11 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     connections = _watch_connections(url, crowd.seconds)
     for thread in threads:
         thread.join(60)
-    return Seen(visits, time.process_time() - cpu, connections, errors)
+    return Seen(cycles, time.process_time() - cpu, connections, errors)
 
 
 def _watch_connections(url: str, seconds: float) -> int:
-    """Return the server's number of connections in the middle of a run of `seconds`."""
+    """Return the server's number of connections in the middle of a run, which takes `seconds`."""
     time.sleep(seconds / 2)
     found = _connections(url)
     time.sleep(seconds / 4)
@@ -181,9 +181,8 @@ def _watch_connections(url: str, seconds: float) -> int:
 
 
 def _connections(url: str) -> int:
-    """Return the server's number of connections, without the connection of this function.
-
-    The function uses a new client, because it closes all connections of its client."""
+    """Return the server's number of connections, without the connection of this function."""
+    # Use a new client, because the `with` block closes all connections of the client.
     with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 
@@ -206,13 +205,13 @@ def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
             pass
 
     async def everybody() -> Seen:
-        visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
+        cycles: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
         enter = make(url, key, crowd.limit)
-        await asyncio.gather(*(once(enter) for _ in visits))  # connects and loads scripts
+        await asyncio.gather(*(once(enter) for _ in cycles))  # connects and loads scripts
         await asyncio.to_thread(ready.wait)
         cpu, end = time.process_time(), time.monotonic() + crowd.seconds
         connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))
-        await asyncio.gather(*(work(enter, own, end) for own in visits))
-        return Seen(visits, time.process_time() - cpu, await connections, [])
+        await asyncio.gather(*(work(enter, own, end) for own in cycles))
+        return Seen(cycles, time.process_time() - cpu, await connections, [])
 
     return asyncio.run(everybody())

@@ -1,4 +1,4 @@
-"""Benchmarks in which many threads or tasks acquire at the same time. `crowd` runs them."""
+"""Benchmarks in which many threads or tasks acquire permits at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Row, Table, median, ratios
 
 
 def limit_1(url: str, quick: bool) -> Table:
-    """Measure the cost of handoffs. Each holder releases immediately."""
+    """Measure handoffs at limit 1. Each holder releases its permit immediately."""
     return _race(
         Table(
             "Limit 1, hold 0, 2 processes × 8 threads",
@@ -28,7 +28,7 @@ def limit_1(url: str, quick: bool) -> Table:
 
 def limit_4(url: str, quick: bool) -> Table:
     return _race(
-        Table("Limit 4, hold 2 ms, 2 processes × 50 threads", "≥ 1.15 × the best peer"),
+        Table("Limit 4, hold 2 ms, 2 processes × 50 threads", "≥ 1.15 × the best peer's cycles/s"),
         Crowd(limit=4, hold=0.002, processes=2, workers=50, seconds=0.7 if quick else 1.2),
         url,
         rounds=1 if quick else 5,
@@ -36,7 +36,7 @@ def limit_4(url: str, quick: bool) -> Table:
 
 
 def threads(url: str, quick: bool) -> Table:
-    """Measure the threads of one process at a limit that is never reached."""
+    """Measure one process with 32 threads. The limit is so high that no thread has to wait."""
     return _race(
         Table("Never full, 1 process × 32 threads", ""),
         Crowd(limit=1000, hold=0, processes=1, workers=32, seconds=0.7 if quick else 1.5),
@@ -49,7 +49,7 @@ def tasks(url: str, quick: bool) -> Table:
     return _race(
         Table(
             "Async, 200 tasks, never full",
-            "≥ 8 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
+            "≥ 8 × the best peer's cycles/s; ≤ 0.35 × its client CPU; ≤ 4 connections",
         ),
         Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 1.5, asynchronous=True),
         url,
@@ -61,7 +61,7 @@ def waiting_tasks(url: str, quick: bool) -> Table:
     return _race(
         Table(
             "Async, 1,000 tasks, limit 100, hold 10 ms",
-            "≥ 2 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
+            "≥ 2 × the best peer's cycles/s; ≤ 0.35 × its client CPU; ≤ 4 connections",
         ),
         Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 1.5, asynchronous=True),
         url,
@@ -77,10 +77,10 @@ def _race(
     base: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Table:
-    """Run each contender `rounds` times, and fill `table`.
+    """Run each contender `rounds` times with the load `of`, and fill `table`.
 
-    `base`: the contender that the ratios compare with. If it is None or not installed, they compare
-    with the fastest other library. `without`: contenders to leave out."""
+    `base`: the contender with the ratio 1. If it is None or not installed, use the fastest other
+    library instead. `without`: contenders to leave out."""
     kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
     names = contenders.installed(kind, of.limit, *without)
     found: dict[str, list[Outcome]] = {name: [] for name in names}
@@ -110,14 +110,14 @@ def _race(
         most = max(outcome.most for outcome in outcomes)
         errors = [error for outcome in outcomes for error in outcome.errors]
         if errors:
-            table.notes.append(f"{name}: {len(errors)} workers ended early, first by {errors[0]}")
+            table.notes.append(f"{name}: {len(errors)} workers ended early, e.g. by {errors[0]}")
         if most > of.limit:
-            table.notes.append(f"{name} exceeded its limit: {most} holders at once")
+            table.notes.append(f"{name} exceeded its limit: {most} permits were held at once")
     return table
 
 
 def _commands(name: str, of: Crowd, url: str) -> float:
-    """Return the commands per cycle, counted in a separate run because MONITOR slows the server."""
+    """Return the commands per cycle. Count them in a new run, because MONITOR slows the server."""
     short = replace(of, seconds=0.3)
     with counted(url) as counts:
         outcome = crowd.run(name, short, url)

@@ -39,9 +39,9 @@ def uncontended(url: str, quick: bool) -> Table:
 def alternate(
     cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
 ) -> dict[str, list[float]]:
-    """Run each cycle `repeat` times in each round. For each cycle, return its seconds per run, one
-    figure per round. All cycles take part in each round, so that other load on the machine affects
-    them equally."""
+    """Run all cycles alternately, so that other load on the machine affects them equally. In each
+    round, run each cycle `repeat` times. For each cycle, return a list with one figure per round:
+    the mean seconds per run of the cycle."""
     found: dict[str, list[float]] = {name: [] for name in cycles}
     for cycle in cycles.values():
         for _ in range(20):
@@ -56,8 +56,8 @@ def alternate(
 
 
 def _locks() -> dict[str, Callable[[], Any]]:
-    """Return two cycles of this project's `Lock`. The first uses the same object each time, the
-    second creates a new object each time."""
+    """Return two cycles, by name. The first acquires and releases the same `Lock` object each
+    time. The second creates a new `Lock` object each time."""
     from django_redis_sync import Lock
 
     lock = Lock("cycle-reused")
@@ -73,8 +73,8 @@ def acquire_and_release(lock: Any) -> None:
 
 
 def minimal() -> Callable[[], Any]:
-    """Return a cycle that runs two empty scripts, with the keys and arguments that the simplest
-    lock would send."""
+    """Return a cycle that runs two empty scripts. Their keys and arguments are those of the
+    simplest possible lock."""
     client = contenders.project_client()
     sha = client.script_load("return 1")
 

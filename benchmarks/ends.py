@@ -1,6 +1,6 @@
-"""Measure how soon a permit is released if the server drops the response of its request.
+"""Measure how soon the permit of a request is released if the response is discarded.
 
-The time starts when the view's code ends. In the process of the site, the garbage collector is off.
+The measured time starts when the code of the view ends. The site disables the garbage collector.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from devtools.servers import free_port
 
 from .report import Row, Table, median
 
-#: The command line of each server, to which the benchmark appends the address or the port.
+#: The command line of each server. The benchmark appends the address or the port.
 SERVERS = {
     "gunicorn": "gunicorn --no-control-socket -k gthread --threads 8 benchmarks.ends_site:wsgi -b",
     "uvicorn": "uvicorn --lifespan off --log-level critical benchmarks.ends_site:asgi --port",
@@ -27,24 +27,24 @@ SERVERS = {
     "daphne": "daphne -v 0 benchmarks.ends_site:asgi -p",
     "granian": "granian --interface asginl benchmarks.ends_site:asgi --port",
 }
-#: Why a response is dropped -> the path of the site where this happens.
+#: Reason why a response is discarded -> path of a view with this problem.
 WAYS = {
     "a template fails": "broken",
     "an outer middleware fails": "outer",
     "the client leaves, then the view ends": "slow",
 }
-#: Seconds after which the client of the slow view disconnects.
+#: Seconds after which the client of the view `slow` disconnects.
 LEAVES_AFTER = 0.2
-#: Seconds after which the benchmark gives up.
+#: Max seconds to wait for a server to start, and for a permit to be released.
 TIMEOUT = 30.0
-#: The key under which the site stores the time at which the code of its view ended.
+#: Redis key for the time at which the code of the view ended. The view stores this time.
 ENDED = "bench:ended"
 
 
 def ends(url: str, quick: bool) -> Table:
     table = Table(
-        "Seconds from the end of the view's code to the release of its permit: the response was "
-        "dropped, no garbage is collected, no request follows",
+        "Seconds from the end of a view's code to the release of its permit, if the response is "
+        "discarded. No garbage is collected, and no request follows.",
         "at most 1 s",
     )
     for server, command in SERVERS.items():
@@ -60,8 +60,8 @@ def ends(url: str, quick: bool) -> Table:
 
 
 def _delay(port: int, path: str) -> float:
-    """Request a path. Return the seconds from the end of the view's code to the release of the
-    permit."""
+    """Request the path of a view. Return the seconds from the end of the view's code to the
+    release of its permit."""
     from django_redis_sync import Semaphore
 
     from .contenders import client

@@ -1,4 +1,4 @@
-"""The site of benchmarks.ends: its views store the time at which their code ended."""
+"""The site for the benchmark in ends.py. Each view stores the time at which its code ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .ends import ENDED
 
 
 def failing(get_response: Any) -> Any:
-    """Return middleware that raises an exception after the view `outer` has returned."""
+    """Return middleware that raises an exception if the response is from the view `outer`."""
 
     def call(request: HttpRequest) -> HttpResponseBase:
         response: HttpResponseBase = get_response(request)
@@ -54,7 +54,7 @@ def outer(request: HttpRequest) -> HttpResponseBase:
 
 @limited
 def slow(request: HttpRequest) -> HttpResponseBase:
-    """Take so long that the client disconnects before the view ends."""
+    """Sleep so long that the client disconnects before the view ends. Then call `broken`."""
     time.sleep(0.6)
     return broken.__wrapped__(request)  # type: ignore[attr-defined, no-any-return]
 

@@ -15,9 +15,10 @@ Figure = Callable[[Table], float]
 class Goal(NamedTuple):
     """A goal for the result of a benchmark.
 
-    `of`: the name of the benchmark. `figure`: function that reads the result from the benchmark's
-    table. `bound`: the highest result that reaches the goal. If `least` is True, `bound` is the
-    lowest such result. If the bound depends on the server, `bound` is a function of the table."""
+    `what`: the name of the goal. `of`: the name of the benchmark. `figure`: a function that returns
+    the result from the benchmark's table. `bound`: the maximum of the result or, if `least` is
+    True, its minimum. If the bound depends on the server's version, `bound` is a function that
+    returns the bound from the table."""
 
     what: str
     of: str
@@ -56,61 +57,61 @@ _PEER = "× python-redis-lock"
 _ONE, _ALL = f"× {REDIS_PY}", f"× {cycles.FLOOR}"
 
 GOALS = [
-    Goal("a new Lock, to redis-py's", "uncontended", _cell(cycles.FRESH, _ONE), 0.95),
-    Goal("a reused Lock, to redis-py's", "uncontended", _cell(cycles.REUSED, _ONE), 0.85),
-    Goal("a Semaphore, to redis-py's Lock", "uncontended", _cell(OURS, _ONE), 0.95),
-    Goal("a Semaphore, to two minimal EVALSHA", "uncontended", _cell(OURS, _ALL), 1.1),
-    Goal("server instructions, acquire + release", "instructions", _both, _for_server),
+    Goal("time: a new Lock / redis-py's", "uncontended", _cell(cycles.FRESH, _ONE), 0.95),
+    Goal("time: a reused Lock / redis-py's", "uncontended", _cell(cycles.REUSED, _ONE), 0.85),
+    Goal("time: a Semaphore / redis-py's Lock", "uncontended", _cell(OURS, _ONE), 0.95),
+    Goal("time: a Semaphore / two EVALSHA", "uncontended", _cell(OURS, _ALL), 1.1),
+    Goal("server instructions of acquire + release", "instructions", _both, _for_server),
     Goal(
-        "client instructions, a new Lock",
+        "client instructions of a new Lock",
         "client",
         _cell(client.FRESH, "instructions"),
         242_000,
     ),
     Goal(
-        "bytecodes of a limited request beyond two scripts",
+        "bytecodes of a limited request, without those of its scripts",
         "client",
         _cell(client.REQUEST, "beyond the scripts"),
         1_000,
     ),
     Goal(
-        "gunicorn, 8 threads: limited to unlimited",
+        "gunicorn: limited / unlimited requests per second",
         "gunicorn",
         _cell(serving.LIMITED, f"× {serving.UNLIMITED}"),
         0.6,
         least=True,
     ),
-    Goal("limit 1: cycles, to python-redis-lock", "limit-1", _cell(OURS, _PEER), 1.3, least=True),
-    Goal("limit 1: Jain", "limit-1", _cell(OURS, "Jain"), 0.999, least=True),
-    Goal("limit 1: p99/p50", "limit-1", _cell(OURS, "p99/p50"), 2),
-    Goal("limit 1: commands", "limit-1", _cell(OURS, "commands"), 3),
-    Goal("async, 200 tasks, to the best peer", "tasks", _to_best_peer, 8, least=True),
-    Goal("async, 1,000 tasks, to the best peer", "waiting-tasks", _to_best_peer, 2, least=True),
-    Goal("limit 4, 2 × 50 threads, to the best peer", "limit-4", _to_best_peer, 1.15, least=True),
-    Goal("one beside a flood: p99 in holds", "shares", _cell(shares.SHARES, "p99 in holds"), 2),
+    Goal("limit 1: cycles/s / python-redis-lock's", "limit-1", _cell(OURS, _PEER), 1.3, least=True),
+    Goal("limit 1: Jain's index of fairness", "limit-1", _cell(OURS, "Jain"), 0.999, least=True),
+    Goal("limit 1: p99 / p50 of the waits", "limit-1", _cell(OURS, "p99/p50"), 2),
+    Goal("limit 1: commands per cycle", "limit-1", _cell(OURS, "commands"), 3),
+    Goal("200 tasks: cycles/s / best peer's", "tasks", _to_best_peer, 8, least=True),
+    Goal("1,000 tasks: cycles/s / best peer's", "waiting-tasks", _to_best_peer, 2, least=True),
+    Goal("limit 4: cycles/s / best peer's", "limit-4", _to_best_peer, 1.15, least=True),
+    Goal("single caller: p99 of its waits", "shares", _cell(shares.SHARES, "p99 in holds"), 2),
     Goal(
-        "a flood with shares: grants, to plain order",
+        "grants: with shares / in plain order",
         "shares",
         _cell(shares.SHARES, f"× {shares.PLAIN}"),
         0.97,
         least=True,
     ),
-    Goal("server time, most holders to 10: acquire", "holders", _last("acquire × 10"), 1.3),
-    Goal("server time, most holders to 10: release", "holders", _last("release × 10"), 1.3),
-    Goal("server time, with statistics to without", "statistics", _cell("on", "both × off"), 1.3),
+    Goal("server time of acquire: many / 10 holders", "holders", _last("acquire × 10"), 1.3),
+    Goal("server time of release: many / 10 holders", "holders", _last("release × 10"), 1.3),
+    Goal("server time: with / without statistics", "statistics", _cell("on", "both × off"), 1.3),
 ]
 
 
 def reached(tables: Mapping[str, Table]) -> Table:
-    """Return a table with the goals of the benchmarks that were run. If the "ratio" of a goal is at
-    least 1, the goal is reached."""
+    """Return a table of goals and results. `tables`: the tables of the benchmarks that were run, by
+    name. A goal is reached if the column "ratio" is at least 1."""
     table = Table("Goals")
     for what, of, figure, bound, least in GOALS:
         if of not in tables:
             continue
         try:
             found = figure(tables[of])
-        except (KeyError, StopIteration, ValueError):  # a peer or a tool is not installed
+        except (KeyError, StopIteration, ValueError):  # a library or a tool is missing
             table.notes.append(f"not measured: {what}")
             continue
         aim = bound(tables[of]) if callable(bound) else bound

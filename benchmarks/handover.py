@@ -1,6 +1,6 @@
-"""Measure the time from a release to the next acquire.
+"""Measure a handoff: how long after a release in one process a waiting process gets the lock.
 
-For comparison, measure the time from an LPUSH to the BLPOP of another process.
+For comparison, measure how long after an LPUSH in one process a BLPOP in another process returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOLD = 0.001
 
 
 def handover(url: str, quick: bool) -> Table:
-    table = Table("Handoff: from the start of a release to the next acquire", "≤ 1.5 ×")
+    table = Table("Handoff: from the start of a release to the waiter's grant", "≤ 1.5 ×")
     found: dict[str, list[float]] = {"LPUSH/BLPOP": [], contenders.OURS: []}
     for i in range(2 if quick else 8):
         for what, times in found.items():
@@ -31,7 +31,7 @@ def handover(url: str, quick: bool) -> Table:
 
 
 def _median_latency(what: str, url: str, times: int, key: str) -> float:
-    """Return the median time in seconds of a handoff between two processes."""
+    """Return the median seconds of a handoff. `times`: number of acquires per process."""
     results, ready = _SPAWN.SimpleQueue(), _SPAWN.Barrier(2)
     target = _ping_pong if what == "LPUSH/BLPOP" else _lock
     both = [
@@ -43,7 +43,7 @@ def _median_latency(what: str, url: str, times: int, key: str) -> float:
     events = sorted(event for _ in both for event in results.get())
     for process in both:
         process.join()
-    # Keep each release that the acquire of the other side follows directly.
+    # Keep a pair only if an acquire of the other process directly follows a release.
     pairs = itertools.pairwise(events)
     return median(
         [

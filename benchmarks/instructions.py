@@ -1,9 +1,9 @@
-"""Count the instructions that the server executes for each script.
+"""Count the instructions that the Redis server executes for each script.
 
 Other load on the machine doesn't change these counts.
 
 `python -m benchmarks.instructions` takes about forty seconds and needs valgrind. To measure another
-server, put its folder first on PATH.
+version of Redis, put the folder of its `redis-server` first on PATH.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from . import callgrind
 from .report import Table
 from .server import KEEP
 
-#: Number of names per count. Reading the counter takes long, so it is read once for many calls.
+#: Number of calls in a count, each with another name. To count each call alone would be too slow.
 NAMES = 100
 ROUNDS = 3
-#: The names, in the table, of the two calls that make up a cycle without contention.
+#: The names of two rows of the table. Together, these calls are a cycle without contention.
 CYCLE = "acquire, no holder", "release, no waiter"
-# Under callgrind, the server is so slow that usual deadlines would pass.
+# An hour in ms, used for all deadlines. Under callgrind, the server would miss the usual deadlines.
 _HOUR = 3_600_000
 _CONSTANTS = {
     **scripts.CONSTANTS,
@@ -38,7 +38,7 @@ _CONSTANTS = {
 }
 
 
-#: Default values for arguments of scripts.
+#: Default values for the arguments (ARGV) of scripts.
 _DEFAULTS: dict[str, Any] = {
     "lease": _HOUR,
     "wants": "p 1",
@@ -51,14 +51,14 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def arguments(verb: str, **named: Any) -> list[Any]:
-    """Return ARGV for the script `verb`, in the order that the script declares. Leave out arguments
-    that have neither a value in `named` nor a default."""
+    """Return ARGV for the script `verb`, in the order in which the script declares its arguments.
+    `named`: values that replace those of `_DEFAULTS`. Omit arguments without a value."""
     given = _DEFAULTS | named
     return [given[name] for name in scripts.script(verb).argv if name in given]
 
 
 class _Watched(RedisServer):
-    """A server under callgrind."""
+    """A Redis server that runs under callgrind."""
 
     @property
     def dumps(self) -> str:
@@ -69,7 +69,7 @@ class _Watched(RedisServer):
 
 
 class _Name:
-    """A name and its tokens. The first token belongs to the holder, the others to waiters."""
+    """A lock name, and the tokens of its callers. The first token is that of the holder."""
 
     def __init__(self, name: str) -> None:
         self.keys: Keys = keys_of("bench", name, None, KEEP)
@@ -83,8 +83,8 @@ class _Name:
 
 
 class Counter:
-    """Counts the instructions of a server for each kind of call. A count covers a call for each of
-    `NAMES` names."""
+    """Counts the instructions of a server, for each kind of call. Each count covers `NAMES` calls,
+    one per name."""
 
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
@@ -98,8 +98,8 @@ class Counter:
         self.names = [_Name(f"n{number}") for number in range(NAMES)]
 
     def count(self, what: str, call: Callable[[_Name], Any]) -> list[Any]:
-        """Call `call` with each name. Store the mean number of instructions under the name `what`,
-        and return the replies."""
+        """Call `call` with each name, and return the replies. Add the mean number of instructions
+        per call to `taken[what]`."""
         taken, replies = self._counter.count(lambda: [call(name) for name in self.names])
         self.taken.setdefault(what, []).append(taken / NAMES)
         return replies
@@ -130,7 +130,7 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 
 
 def _round(counter: Counter) -> None:
-    """Count each kind of call at least once. In the middle of the round, each name has a holder
+    """Count each kind of call at least one time. For calls with waiters, each name has a holder
     and three waiters. At the end, all names are free."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
@@ -144,21 +144,21 @@ def _round(counter: Counter) -> None:
     count("acquire, rejected", lambda n: acquire(n, "0" * 32, "try"))
     for _ in range(3):
         count("acquire that waits", lambda n: acquire(n, n.token(), "wait"))
-    count("acquire, repeated by a waiter", lambda n: acquire(n, n.tokens[2], "again"))
+    count("acquire that a waiter repeats", lambda n: acquire(n, n.tokens[2], "again"))
     for _ in range(3):
         count("release that hands off", counter.release)
         for name in names:
             element: Any = counter.client.lpop(name.keys.wake + name.tokens[0])
             name.fence = element.split()[0]
-    count("renew, of a name with waiters", counter.renew)
-    count("release, the last of several", counter.release)
+    count("renew, while the name has waiters", counter.renew)
+    count("release, after all waiters are gone", counter.release)
 
 
 def server(url: str, quick: bool) -> Table:
-    """Start a server under callgrind, and count its instructions."""
+    """Start a Redis server under callgrind, and count its instructions."""
     if not callgrind.installed() or find_server() is None:
         table = Table("Instructions of the server per call")
-        table.notes.append("valgrind, or a server to run under it, is not installed")
+        table.notes.append("not measured: valgrind or redis-server is not installed")
         return table
     return count(1 if quick else ROUNDS)
 
@@ -168,12 +168,12 @@ def count(rounds: int) -> Table:
     with _Watched(unixsocket=True, config={"hz": 1}) as watched:
         counter = Counter(watched)
         _round(counter)
-        counter.taken.clear()  # the first calls also fill caches
+        counter.taken.clear()  # ignore the first calls, which also fill caches
         for _ in range(rounds):
             _round(counter)
         empty = min(counter.taken["an empty script"])
         for what, taken in counter.taken.items():
-            # Use the minimum, because some rounds also write statistics at the start of a minute.
+            # Use the minimum. At the start of a minute, scripts also write statistics.
             row = {"": what, "instructions": min(taken), "beyond empty": min(taken) - empty}
             table.rows.append(row)
         table.notes.append(f"Redis {counter.client.info('server')['redis_version']}")

@@ -1,9 +1,9 @@
 """Measure the cost of on_full="retry", with which Celery sends a rejected task again.
 
-`python -m benchmarks.jobs` prints a line for each pair of a duration of limited jobs and a prefetch
-count. By default, a run has 200 limited jobs, and 200 jobs of 20 ms without a limit ("free"). The
-limit is 4, and 8 processes run the jobs. `--broker amqp://…` uses that broker instead of a private
-Redis.
+`python -m benchmarks.jobs` prints a line for each combination of two options: the duration of a
+limited job (`--seconds`) and Celery's prefetch count (`--prefetch`). By default, each run has 200
+limited jobs, and 200 jobs of 20 ms without a limit ("free" jobs). The limit is 4, and 8 processes
+run the jobs. The broker is a Redis server that the benchmark starts, or that of `--broker URL`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
 
 
 def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Run jobs in a Celery worker.
+    """Run jobs in a Celery worker. Return three objects: the events that the jobs recorded, the
+    number of deliveries per limited job, and the maximum number of limited jobs that ran at once.
 
     `broker`: URL of the broker. `ours`: URL of the Redis server for the limit. `seconds`: duration
-    of a limited job. `jobs`: number of jobs of each kind. `kinds`: `limited` and `free`, each True
-    if such jobs are sent. Return what the jobs recorded, the number of deliveries per limited job,
-    and the maximum number of limited jobs that ran at once."""
+    of a limited job. `prefetch`: Celery's prefetch count. `jobs`: number of jobs of each kind.
+    `kinds`: `limited=True` sends limited jobs, and `free=True` sends jobs without a limit."""
     os.environ |= {
         "CELERY_SITE_LIMIT": str(LIMIT),
         "CELERY_SITE_PREFETCH": str(prefetch),
@@ -59,7 +59,7 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
         raw.flushall()
         try:
             site.start(PROCESSES)
-            site.send("free.delay(-1, 0).get(timeout=120)")  # wait for the worker
+            site.send("free.delay(-1, 0).get(timeout=120)")  # wait until the worker runs
             site.send(sent(jobs, seconds, **kinds))
             if kinds["limited"]:
                 site.ended(range(jobs), 600)
@@ -75,8 +75,8 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
 
 
 def waits(effects: Any) -> float:
-    """Return the median time in seconds until a free job started. The time is counted from the
-    first event of the run, without the job that waits for the worker to start."""
+    """Return the median time in seconds from the first event of a run to the start of a free job.
+    Ignore the job with the number -1, which `run` sends to wait for the worker."""
     begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
     return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
 
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="*", default=[0.5, 0.02])
     parser.add_argument("--prefetch", type=int, nargs="*", default=[1, 4])
     given = parser.parse_args()
-    print("job, prefetch | time to ideal | deliveries | displacement | free jobs to alone | most")
+    print("job, prefetch | time / ideal | deliveries | moved | free jobs / alone | max at once")
     with RedisServer() as own, RedisServer() as ours:
         broker = given.broker or own.url
         for seconds in given.seconds:

@@ -1,11 +1,10 @@
-"""Measure what the operators' pages and commands cost on a server with many names.
-
-The server has 50,000 names, 50,000 keys of a policy, and 2,000 holders.
+"""Measure the cost of the admin pages and of `manage.py locks` if Redis has many names.
 
     python -m benchmarks.operators
 
-The benchmark starts a private server. For each page or command, it prints the number of scripts,
-the server's CPU time, the mean time of the slowest kind of command, and the response time.
+The benchmark starts a Redis server, and creates 50,000 names, 50,000 keys of a policy, and 2,000
+holders. For each page or command, it prints the number of scripts, the CPU time of Redis, the mean
+time of the slowest Redis command, and the response time.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from devtools.servers import RedisServer
 NAMES, KEYS, HOLDERS = 50_000, 50_000, 2000
 LIST = "/admin/django_redis_sync/name/"
 PAGES = (
-    ("the list", ""),
-    ("its live refresh", "live/"),
-    ("the list by name", "live/?o=name"),
-    ("the list by refusals", "live/?o=refused"),
+    ("list of names", ""),
+    ("list of names, live refresh", "live/"),
+    ("list by name", "live/?o=name"),
+    ("list by rejections", "live/?o=refused"),
     ("a search", "live/?q=4711"),
     ("a policy", "api/change/"),
-    ("its live refresh", "api/live/"),
+    ("a policy, live refresh", "api/live/"),
     ("one key", "api@7/change/"),
-    ("its live refresh", "api@7/live/"),
-    ("JSON of the list", "data/"),
+    ("one key, live refresh", "api@7/live/"),
+    ("list of names as JSON", "data/"),
 )
 COMMANDS = (
     ("status",),
@@ -74,13 +73,13 @@ def measured(client: redis.Redis, name: str) -> Iterator[None]:
     yield
     spent = time.perf_counter() - start
     stats: dict[str, Any] = client.info("commandstats")
-    # Leave out HGET and HMGET. Scripts call them, and Redis also counts their time for the script.
+    # Leave out HGET and HMGET. Scripts call them, so the time of a script includes their time.
     own = {n: s for n, s in stats.items() if n not in ("cmdstat_hget", "cmdstat_hmget")}
     scripts = sum(s["calls"] for n, s in own.items() if n in ("cmdstat_evalsha", "cmdstat_eval"))
     cpu = sum(s["usec"] for s in own.values()) / 1000
     slowest = max(s["usec_per_call"] for n, s in own.items() if s["calls"]) / 1000
     row = f"{name:44} {scripts:5} scripts {cpu:7.1f} ms CPU"
-    print(f"{row}, slowest kind {slowest:5.2f} ms, answer after {spent * 1000:6.0f} ms")
+    print(f"{row}, slowest command {slowest:5.2f} ms, answer after {spent * 1000:6.0f} ms")
 
 
 def look(client: redis.Redis, name: str, at: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Draw plots for the docs from the results of a run."""
+"""Draw plots of the results of a run, for RESULTS.md."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from .contenders import OURS, REDIS_PY
 from .report import Table
 
-#: What the plots show: benchmark -> (column of its table, label below the bars)
+#: The plots: name of a benchmark -> (column of its table, label below the bars)
 _SHOWN = {
     "uncontended": (f"× {REDIS_PY}", "time of one cycle, redis-py's Lock = 1 (less is better)"),
-    "limit-1": ("cycles/s", "cycles per second, limit 1, 2 × 8 threads"),
-    "tasks": ("cycles/s", "async cycles per second, 200 tasks, never full"),
+    "limit-1": ("cycles/s", "cycles per second at limit 1, 2 processes of 8 threads"),
+    "tasks": ("cycles/s", "async cycles per second, 200 tasks, none of which has to wait"),
 }
 _OURS, _OTHERS = "#0c4b33", "#b4c4bc"
 
 
 def draw(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
-    """Draw an SVG for each benchmark that was run and has a plot, and return the paths."""
+    """Draw the plots for the benchmarks in `tables`, and return the paths of the SVG files."""
     import matplotlib
 
     matplotlib.use("svg")
-    # Make the files reproducible.
+    # Draw the same file each time for the same data.
     matplotlib.rcParams.update({"svg.hashsalt": "benchmarks", "svg.fonttype": "none"})
     from matplotlib import pyplot
 

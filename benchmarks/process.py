@@ -28,7 +28,7 @@ print(json.dumps([seconds, int(resident[1]) / 1024]))
 
 
 def process(url: str, quick: bool) -> Table:
-    table = Table("django.setup() in a fresh process whose cache is django-redis", "reported")
+    table = Table("What the app adds to django.setup() of a new process", "reported")
     found: dict[str, list[tuple[float, float]]] = {"": [], "django_redis_sync": []}
     for _ in range(3 if quick else 9):
         for app, figures in found.items():

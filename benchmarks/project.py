@@ -15,7 +15,8 @@ MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def setup(url: str, **given: Any) -> None:
-    """Configure Django with the Redis server at `url` and the `given` settings."""
+    """Configure Django, unless that is done. `url`: the Redis server of the default cache.
+    `given`: additional settings."""
     import django
     from django.conf import settings
 
@@ -45,8 +46,8 @@ async def aplain(request: HttpRequest) -> HttpResponse:
 
 
 def with_two_scripts(view: Any) -> Any:
-    """Return a view that runs two empty scripts and then `view`. A limit that is stored in Redis
-    needs at least two scripts."""
+    """Return a view that runs two empty scripts and then calls `view`. This is the minimum for a
+    limit in Redis, which needs a script to acquire and a script to release."""
     from .cycles import minimal
 
     scripts = minimal()
@@ -59,7 +60,7 @@ def with_two_scripts(view: Any) -> Any:
 
 
 def limited_by_peer(view: Any) -> Any:
-    """Return the view with django-smart-ratelimit's decorator, or None if it isn't installed."""
+    """Return the view, limited by django-smart-ratelimit. Return None if that isn't installed."""
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         return None
     from django_smart_ratelimit import concurrency_limit

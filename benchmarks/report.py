@@ -33,8 +33,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
-    """Divide each figure by the figure of `base` in the same round. For each name, return the
-    median of these ratios. `values`: for each name, its figures in the order of the rounds."""
+    """For each name, divide its figure by the figure of `base`, in each round. Return the median
+    of these ratios. `values`: for each name, a list with one figure per round."""
     return {
         name: median([own / other for own, other in zip(mine, values[base], strict=False) if other])
         for name, mine in values.items()
@@ -43,7 +43,7 @@ def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]
 
 @dataclass
 class Table:
-    """The table of one benchmark. The first column of `rows` has the names of the contenders."""
+    """The table of one benchmark. A row is a dict from column to value."""
 
     title: str
     goal: str = ""
@@ -75,7 +75,7 @@ def _aligned(cell: str, width: int, column: int) -> str:
 
 
 def machine(redis_version: str) -> dict[str, Any]:
-    """Return the versions and the processor, without data that identifies the machine."""
+    """Return data about the processor and the software. No data identifies the machine."""
     import os
 
     packages, missing = {}, []

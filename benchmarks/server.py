@@ -1,6 +1,6 @@
-"""Measure time and memory of the server for different numbers of holders and waiters.
+"""Measure the time and memory of the Redis server for different numbers of holders and waiters.
 
-The benchmarks call the scripts directly.
+The benchmarks call the Lua scripts without the rest of the library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEASE_MS = 600_000
 
 
 class Name:
-    """A name whose scripts are called directly, with many calls in one pipeline."""
+    """A lock name. Its methods run the Lua scripts for many tokens in one pipeline."""
 
     def __init__(self, client: redis.Redis, name: str, limit: int, keep: int = KEEP) -> None:
         self.client, self.limit, self.keep = client, limit, keep
@@ -47,7 +47,7 @@ class Name:
         )
 
     def hand_on(self, token: str) -> str:
-        """Release the lease of `token`. Return the token of the waiter that gets the permit."""
+        """Release the permit of `token`. Return the token of the waiter that gets this permit."""
         head = self.client.zrange(self.keys.queue, 0, 0)[0].decode()
         self.release([token])
         element: Any = self.client.lpop(self.keys.wake + head)
@@ -55,8 +55,8 @@ class Name:
         return head
 
     def timed(self, tokens: list[str]) -> tuple[float, float]:
-        """Acquire and release all tokens. Return two mean times of the server in µs: of an acquire,
-        and of a release."""
+        """Acquire a permit for each token, and release all permits. Return two numbers: the
+        server's mean µs for an acquire, and its mean µs for a release."""
         return _timed(self.client, lambda: self.acquire(tokens)), _timed(
             self.client, lambda: self.release(tokens)
         )
@@ -109,13 +109,13 @@ def by_holders(url: str, quick: bool) -> Table:
 
 
 def by_waiters(url: str, quick: bool) -> Table:
-    table = Table("Server µs by waiters: joining the queue; release with handoff", "within 1.3 ×")
+    table = Table("Server µs by waiters: joining the queue, releasing by handoff", "within 1.3 ×")
     sizes = (10, 100) if quick else (10, 100, 10_000)
     client = _client(url)
     found: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     for i in range(2 if quick else 5):
         for size in sizes:
-            # Use a new name each time, because waiters that don't ask again count as dead.
+            # Use a new name each time, because waiters that don't repeat requests are removed.
             name = Name(client, f"waiters-{i}-{size}", 1)
             holder = "holder"
             name.acquire([holder])
@@ -146,7 +146,7 @@ def _by_size(table: Table, what: str, found: dict[int, list[tuple[float, float]]
 
 
 def statistics(url: str, quick: bool) -> Table:
-    """Measure the scripts with and without statistics, compared with an empty script."""
+    """Measure acquire and release with statistics and without, and an empty script."""
     table = Table("Server µs with statistics and without", "on ≤ 1.3 × off")
     client = _client(url)
     on, off = Name(client, "stats-on", 1), Name(client, "stats-off", 1, keep=0)
@@ -169,7 +169,8 @@ def statistics(url: str, quick: bool) -> Table:
 
 
 def _pair(name: Name, token: str) -> tuple[float, float]:
-    """Return two mean times of the server in µs: of an uncontended acquire, and of a release."""
+    """Acquire and release a free permit 20 times. Return two numbers: the server's mean µs for an
+    acquire, and its mean µs for a release."""
     acquire = release = 0.0
     for _ in range(20):
         acquired, released = name.timed([token])

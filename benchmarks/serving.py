@@ -1,8 +1,8 @@
-"""Measure how many requests per second a real server answers.
+"""Measure how many requests per second gunicorn and uvicorn answer.
 
-Another process, `python -m benchmarks.serving PORT PATH CLIENTS SECONDS`, sends the requests over
-keep-alive connections, and prints the number of responses. To leave the CPU to the server, this
-process only looks for the end of each response, and does not parse it.
+A child process sends the requests: `python -m benchmarks.serving PORT PATH CLIENTS SECONDS`. It
+uses keep-alive connections, and prints the number of responses. To leave the CPU to the server, the
+child process parses only the status and the length of a response.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .report import Row, Table, median, ratios
 
 CLIENTS = 8
 BARE, UNLIMITED, LIMITED = "no middleware", "middleware, unlimited", "middleware, limited"
-#: What is measured: name -> (path of the site, setting MIDDLEWARE)
+#: The sites to measure: name -> (path, entry of the setting MIDDLEWARE or "")
 SITES = {
     BARE: ("/unlimited", ""),
     UNLIMITED: ("/unlimited", MIDDLEWARE),
@@ -52,14 +52,14 @@ def uvicorn(url: str, quick: bool) -> Table:
 def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> Table:
     table = Table(
         f"Requests per second, and CPU time of the server: {title}, {CLIENTS} clients",
-        "limited ≥ 0.6 × unlimited on gunicorn; else reported",
+        "limited ≥ 0.6 × unlimited on gunicorn; uvicorn has no goal",
     )
     if importlib.util.find_spec(words[0]) is None:
         table.notes.append(f"{words[0]} is not installed")
         return table
     sites = dict(SITES)
     if kind == "asgi":
-        # The view of this site uses a sync Redis client, which would block the event loop.
+        # Leave out FLOOR. Its view uses a sync Redis client, which would block the event loop.
         del sites[FLOOR]
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
@@ -71,12 +71,12 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
             for middleware in dict.fromkeys(m for _, m in sites.values())
         }
         seconds = 0.5 if quick else 1.0
-        for turn in range(-1, 3 if quick else 5):
+        for nth in range(-1, 3 if quick else 5):
             for name, (path, middleware) in sites.items():
                 port, pid = served[middleware]
                 before = _cpu(pid)
                 rate = _drive(port, f"{path}/{kind}", seconds)
-                if turn >= 0:  # the first turn is a warm-up
+                if nth >= 0:  # the first round is a warm-up
                     rates[name].append(rate)
                     cpu[name].append((_cpu(pid) - before) / (rate * seconds))
     for name, own in rates.items():
@@ -89,7 +89,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
 
 
 def _cpu(pid: int) -> float:
-    """Return the CPU seconds of a process and its children, or 0 without /proc."""
+    """Return the CPU seconds of a process and its children. Return 0 if there is no /proc."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process has ended
@@ -101,7 +101,7 @@ def _cpu(pid: int) -> float:
 
 @contextlib.contextmanager
 def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
-    """Start a server with the benchmarks' site. Yield its port and its process id."""
+    """Run a server during the `with` block. Yield two numbers: its port and its process id."""
     port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
@@ -135,7 +135,7 @@ def _drive(port: int, path: str, seconds: float) -> float:
 
 
 class _Client(asyncio.Protocol):
-    """A client that sends the same request again after each response."""
+    """A client of the server. It repeats the same request after each response."""
 
     def __init__(self, request: bytes) -> None:
         self._request, self._read = request, b""

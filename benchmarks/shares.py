@@ -1,4 +1,4 @@
-"""Measure the waits of a single caller beside many others, with and without a share of its own."""
+"""Measure how long a single caller waits beside many others, with and without `share=`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Visit = tuple[float, float]
 
 def shares(url: str, quick: bool) -> Table:
     table = Table(
-        f"{FLOOD} callers and a single one, limit {LIMIT}", "p99 ≤ 2 holds, grants ≥ 0.97"
+        f"A single caller beside {FLOOD} others, limit {LIMIT}", "p99 ≤ 2 holds, grants ≥ 0.97"
     )
     found: dict[str, list[tuple[float, float, int]]] = {PLAIN: [], SHARES: []}
     for i in range(1 if quick else 3):
@@ -41,8 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """Return three numbers: the median of the single caller's waits, their 99th percentile, and the
-    number of grants to all callers. The first two are divided by HOLD."""
+    """Return three numbers: the median wait of the single caller, the 99th percentile of its waits,
+    and the number of grants to all callers. The unit of a wait is HOLD."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))
@@ -89,7 +89,7 @@ async def _callers(
             lease = await semaphore.aacquire(blocking_timeout=max(0.1, end - asked))
             if lease is None:
                 break
-            if (got := time.monotonic()) > end - 0.8 * seconds:  # all callers have started
+            if (got := time.monotonic()) > end - 0.8 * seconds:  # not in the first 20 %
                 visits.append((asked, got))
             await asyncio.sleep(HOLD)
             await lease.arelease()

@@ -1,4 +1,4 @@
-"""The site of benchmarks.serving: `wsgi` with sync views, and `asgi` with async views."""
+"""The site for the benchmark in serving.py: `wsgi` with sync views, `asgi` with async views."""
 
 from __future__ import annotations
 
