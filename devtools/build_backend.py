@@ -1,7 +1,7 @@
 """setuptools' build backend with a reproducible sdist.
 
-setuptools applies SOURCE_DATE_EPOCH only to wheels. In its own sdists, files have the times,
-owners, and modes of the checkout.
+setuptools applies SOURCE_DATE_EPOCH only to wheels. The files in its sdists have the times, owners,
+and modes of the checkout, which this module replaces.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Check the names and the layout of the Lua files of `django_redis_sync.protocol`.
 
-`python -m devtools.lua_lint` prints a line for each mistake, and exits with 1 if there are any. At
-run time, an unknown name would be nil without an error. Each file is checked separately: a function
-may use only its arguments, constants, KEYS, and other functions. The layout must follow the rules
-in the docstring of `protocol/scripts.py`, so that its composer reads each line as Lua does.
+`python -m devtools.lua_lint` prints a line for each mistake, and exits with 1 if there are any. An
+undefined name is a mistake, because Lua would silently use nil. Each file is checked alone: a
+function may use only its local names, constants, KEYS, and other functions. The layout must follow
+the rules in `protocol/scripts.py`, which reads the files line by line, without parsing Lua.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from luaparser.astnodes import Name, Node
 
 from django_redis_sync.protocol import scripts
 
-#: The Lua globals that the scripts use and, if a global is a table, the members that they use.
+#: Global names of Lua that scripts may use -> the allowed members, if the global is a table.
 GLOBALS: dict[str, set[str]] = {
     "KEYS": set(),
     "ARGV": set(),
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def mistakes(path: Path, text: str) -> list[str]:
-    """Return the mistakes in `text`, the contents of a file with a script or function."""
+    """Return the mistakes in a Lua file. `text`: the contents of the file."""
     try:
         body = ast.parse(text).body.body
     except ast.SyntaxException as error:
@@ -62,7 +62,7 @@ def mistakes(path: Path, text: str) -> list[str]:
     if path.parent.name != "functions":
         return _Reader().read_block(body).mistakes
     if [type(node).__name__ for node in body] != ["LocalFunction"] or body[0].name.id != path.stem:
-        return [f"it must be one local function {path.stem}, and nothing else"]
+        return [f"the file must have only the local function {path.stem}"]
     unused = [] if path.stem in _called() else ["nothing calls it"]
     return unused + _Reader().read_block(body).mistakes
 
@@ -72,10 +72,10 @@ _ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
 
 
 def _layout(text: str) -> Iterator[str]:
-    """Yield a mistake for each line that the composer would misread. The composer does not parse
-    Lua, and relies on line breaks and indentation."""
+    """Yield a mistake for each line that `protocol/scripts.py` would misread. That module does not
+    parse Lua. It relies on line breaks and indentation."""
     blocks = list[str]()  # the first word of each open block
-    within = False  # True after the first line of a statement
+    within = False  # True if the next line may continue a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
         _, inserts, inserted = code.partition(scripts.INSERT)
@@ -102,15 +102,15 @@ def _layout(text: str) -> Iterator[str]:
         elif word == "end":
             within = False
         elif word in ("else", "elseif", "for") or (word == "if" and not one_line):
-            yield f"{where} has to end where it opens its block"
+            yield f"{where} must end with then, do, or else"
         elif (
             one_line and {*scripts.called(code.partition(" then ")[2])} & scripts.functions().keys()
         ):
-            yield f"{where} creates a function for a call that may not be reached"
+            yield f"{where} calls a function in a one-line if: move the call to the next line"
         if ";" in words or words.count("end") > 1 or {"while", "repeat"} & {*words}:
-            yield f"{where} holds more than one statement, or another loop than for"
+            yield f"{where} has more than one statement, or a loop other than for"
         if "function" in words and not code.startswith("local function "):
-            yield f"{where} has a function that the composer can't read"
+            yield f"{where} has a function that does not start with 'local function'"
 
 
 _SCRIPTS = (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS)
@@ -124,22 +124,22 @@ def _called() -> set[str]:
 
 @cache
 def _capitals() -> set[str]:
-    """Return the upper-case words that the composer replaces by numbers, keys, or patterns."""
+    """Return the upper-case words that mean numbers, keys, or patterns in the Lua files."""
     keys = {key.upper() for verb in _SCRIPTS for key in scripts.keys_of(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
 def _takes(function: str, given: int) -> str:
-    """Return "" if a function takes `given` arguments. Otherwise return the number that it takes,
-    as text."""
+    """Return "" if a function can be called with `given` arguments. Otherwise return the number of
+    its parameters, as text."""
     arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
 
 class _Reader:
-    """Finds mistakes in the names of a file. `scopes`: the open scopes of Lua, the innermost last.
-    A scope maps each of its local names to True if the code has read the name, else to False."""
+    """Finds undefined, unused, and misused names in a Lua file. `scopes`: the open scopes of Lua,
+    the innermost last. Each scope is a dict from a local name to True if the code reads it."""
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []
@@ -160,7 +160,7 @@ class _Reader:
             if not isinstance(name, Name):  # ...
                 continue
             if name.id in scripts.functions() or name.id in GLOBALS:
-                self.mistakes.append(f"{name.id} is already a function or a table")
+                self.mistakes.append(f"{name.id} is already the name of a function or a global")
             self.scopes[-1][name.id] = False
 
     def read(self, node: Any) -> None:
@@ -192,7 +192,7 @@ class _Reader:
                 scope[name] = True
                 return
         if name not in self.capitals | GLOBALS.keys():
-            self.mistakes.append(f"nothing here is called {name}")
+            self.mistakes.append(f"{name} is not defined")
 
     def read_index(self, node: Any) -> None:
         self.read(node.value)
@@ -208,7 +208,7 @@ class _Reader:
         for word in re.findall(r"[A-Z]+", str(node.s)):
             if word in self.capitals:
                 self.mistakes.append(
-                    f"{word} is a constant: in a string, it would be replaced by its value"
+                    f"{word} is a constant, which would be replaced with its value even in a string"
                 )
 
     # Statements with a scope
@@ -217,8 +217,8 @@ class _Reader:
         for target in node.targets:
             if isinstance(target, Name):
                 local = any(target.id in scope for scope in self.scopes)
-                if not local and target.id not in self.capitals:  # an item of KEYS
-                    self.mistakes.append(f"nothing here is called {target.id}")
+                if not local and target.id not in self.capitals:  # nor a key
+                    self.mistakes.append(f"{target.id} is not defined")
             else:
                 self.read(target)
         self.read(node.values)
@@ -255,7 +255,7 @@ class _Reader:
         self.read(node.args if name in scripts.functions() else [node.func, node.args])
         given = len(node.args)
         if name in scripts.functions() and (asked := _takes(name, given)):
-            self.mistakes.append(f"{name} takes {asked} arguments, and is given {given}")
+            self.mistakes.append(f"{name} has {asked} parameters, but is called with {given}")
 
 
 if __name__ == "__main__":

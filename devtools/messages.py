@@ -1,4 +1,4 @@
-"""Update the catalog of translations from the texts of the package, and compile it.
+"""Update the catalog of translations from the texts of the package, and compile the catalog.
 
     python -m devtools.messages
 
@@ -33,7 +33,7 @@ class Extract(makemessages.Command):
 
 def main() -> int:
     if not all(map(shutil.which, ("xgettext", "msgfmt"))):
-        print("GNU gettext is missing: Debian has it as gettext.", file=sys.stderr)
+        print("GNU gettext is missing. On Debian, install the package gettext.", file=sys.stderr)
         return 1
     settings.configure()
     os.chdir(PACKAGE)

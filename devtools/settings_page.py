@@ -46,7 +46,7 @@ _SIMPLE = {bool: "bool", int: "int", float: "number", str: "str", type(None): "N
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/settings.md."""
     requests = {"limit": ENTRY["limit"], **ENTRY, **REQUESTS}
     return _PAGE.format(
         settings=_table(("key",), ((f"`{row.name.upper()}`", row) for row in SETTINGS.values())),

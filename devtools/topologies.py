@@ -26,20 +26,20 @@ READY_SECONDS = 30
 
 
 def wait_for(met: Callable[[], Any], what: str, seconds: float = READY_SECONDS) -> Any:
-    """Call `met()` until its result is true, and return the result. Raise NoServer if it is not
-    true within `seconds`. `what`: what to wait for, as the message says it."""
+    """Call `met()` until its result is true, and return the result. Raise NoServer if no result is
+    true within `seconds`. `what`: words for the message, such as "a new primary"."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(redis.RedisError):
             if found := met():
                 return found
         if time.monotonic() >= end:
-            raise NoServer(f"{what}: not within {seconds:.0f} s.")
+            raise NoServer(f"Waited {seconds:.0f} s for {what}, without success.")
         time.sleep(0.02)
 
 
 class _Servers:
-    """Servers that start and stop together."""
+    """The base of the classes below: servers that start and stop together."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -106,7 +106,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 
     if replicas:
-        wait_for(arrives, "replicas that are up to date")
+        wait_for(arrives, "the replicas to be up to date")
 
 
 # Sentinel
@@ -148,11 +148,11 @@ class Sentinels(_Servers):
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
         super().__init__()
-        # The name of the service must be unique. It is all that the URL contains, and django-redis
+        # The service name must be unique, because the URL has no other variable part. django-redis
         # would reuse the connection pool of an earlier object with the same URL.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
-        # By default, a primary waits 5 s for further replicas before it sends its data.
+        # Replicate without a delay. By default, a primary first waits 5 s for further replicas.
         quick: dict[str, ConfigValue] = {
             "repl-diskless-sync-delay": 0,
             "repl-ping-replica-period": 1,
@@ -184,7 +184,7 @@ class Sentinels(_Servers):
             except NoServer as error:
                 if last or "already in use" not in str(error):
                     raise
-        wait_for(lambda: all(map(self._knows_all, self.sentinels)), "sentinels that know all")
+        wait_for(lambda: all(map(self._knows_all, self.sentinels)), "the sentinels to be ready")
         return self
 
     def _start_sentinels(self) -> None:
@@ -264,7 +264,7 @@ def _cluster(mine: redis.Redis, word: str) -> str:
 
 
 class Cluster(_Servers):
-    """A Cluster of `primaries` shards, each with `replicas` copies.
+    """A Redis Cluster of `primaries` primaries, each with `replicas` replicas.
 
     `node_timeout`: seconds without an answer after which a node counts as failed.
     """
@@ -280,7 +280,7 @@ class Cluster(_Servers):
         shared: dict[str, ConfigValue] = {
             "cluster-enabled": True,
             "cluster-node-timeout": int(node_timeout * 1000),
-            # If a shard is down, the other shards still work.
+            # Let the other shards work while a shard is down.
             "cluster-require-full-coverage": False,
             "repl-diskless-sync-delay": 0,
             **(config or {}),
@@ -306,12 +306,12 @@ class Cluster(_Servers):
         with client(self.primaries[0]) as first:
             for server in self.servers[1:]:
                 first.execute_command("CLUSTER", "MEET", HOST, server.port)
-        wait_for(lambda: all(map(self._knows_all, self.servers)), "nodes that know each other")
+        wait_for(lambda: all(map(self._knows_all, self.servers)), "the nodes to know each other")
         for server, copies in zip(self.primaries, self.replicas, strict=True):
             for copy in copies:
                 with client(copy) as mine:
                     mine.execute_command("CLUSTER", "REPLICATE", self.id(server))
-        wait_for(lambda: all(map(self._is_up, self.servers)), "a cluster that is up")
+        wait_for(lambda: all(map(self._is_up, self.servers)), "the Cluster to be up")
         for server, copies in zip(self.primaries, self.replicas, strict=True):
             _copied(server, copies)
         return self
@@ -336,8 +336,8 @@ class Cluster(_Servers):
             return _cluster(mine, "MYID")
 
     def owner(self, key: str | int) -> RedisServer:
-        """Return the server that has `key`: the name of a key, or the number of a slot. Ask the
-        nodes in turn until one knows. Raise NoServer if none knows."""
+        """Return the primary that stores `key`: the name of a key, or the number of a slot. Ask one
+        node after another, until a node knows. Raise NoServer if no node knows."""
         slot = key_slot(key.encode()) if isinstance(key, str) else key
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), client(server, socket_timeout=0.5) as mine:
@@ -348,7 +348,7 @@ class Cluster(_Servers):
 
     def migrate(self, slot: int, target: RedisServer, pause: float = 0.0) -> None:
         """Move a slot with its keys to `target`. `pause`: seconds to wait before the keys are
-        moved, and again after that."""
+        moved, and the same time to wait after they are moved."""
         source = self.owner(slot)
         with client(source) as old, client(target) as new:
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))

@@ -1,10 +1,10 @@
-"""Count phrases that are hard to read, so that their number can only fall.
+"""Count phrases that are hard to read, and fail if the text has more of them than before.
 
 `python -m devtools.words` counts the phrases of each kind in three trees: the documentation, the
-package, and the test names. It compares the counts with `devtools/words.json`, and fails if a kind
-has a higher number and also a higher rate per 1,000 words. A higher rate alone is allowed, because
-the deletion of good text raises it. `--write` stores the current numbers if they are lower.
-`--show TREE` lists the phrases of a tree, with their places.
+package, and the test names. `devtools/words.json` has the earlier counts. The check fails if, for a
+kind, both the number of phrases and the rate per 1,000 words are higher. A higher rate alone is
+allowed, because the deletion of good text raises the rate. `--write` stores counts that are lower.
+`--show TREE` lists the phrases of a tree, each with its file and line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STORED = Path(__file__).with_suffix(".json")
 
-#: Phrases by the reason why they are hard to read.
+#: Kinds of phrases: reason why such a phrase is hard to read -> regular expression.
 PHRASES = {
     "a person instead of a thing": "who|whom|whoever|whose|nobody|somebody|anybody|everybody",
     "a message without a sender": "told|tells|said|heard|is said|says so",
@@ -70,7 +70,7 @@ def _pages() -> Iterator[Text]:
 
 
 def _sources(*patterns: str) -> Iterator[Text]:
-    """Yield docstrings, comments, and strings with a space, which are mostly messages."""
+    """Yield all comments, and all strings with a space. Most are docstrings or messages."""
     for path in _files(*patterns):
         source = path.read_text(encoding="utf-8")
         if path.suffix == ".lua":
@@ -100,8 +100,8 @@ TREES = {
 
 
 def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
-    """Yield (reason, path, line, phrase) for each phrase of a tree. The reason is a key of
-    `PHRASES`: why the phrase is hard to read."""
+    """Yield a tuple for each phrase in a tree: the kind of phrase, which is a key of `PHRASES`, the
+    path, the line number, and the phrase."""
     for path, line, text in TREES[tree]():
         for why, pattern in _FIND.items():
             for found in pattern.finditer(text):
@@ -109,8 +109,8 @@ def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
 
 
 def counts(tree: str) -> dict[str, dict[str, float]]:
-    """Return, for each kind of phrase, the number of such phrases in a tree ("count"), and the
-    number per 1,000 words ("rate")."""
+    """For each kind of phrase, return a dict with the number of such phrases in a tree ("count"),
+    and their number per 1,000 words ("rate")."""
     words = sum(len(text.split()) for _, _, text in TREES[tree]()) or 1
     found = Counter(why for why, *_ in places(tree))
     return {
@@ -120,8 +120,8 @@ def counts(tree: str) -> dict[str, dict[str, float]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="store numbers that have fallen")
-    parser.add_argument("--show", choices=TREES, help="list the places in this tree")
+    parser.add_argument("--write", action="store_true", help="store counts that are lower")
+    parser.add_argument("--show", choices=TREES, help="list the phrases in this tree")
     options = parser.parse_args(arguments)
     if options.show:
         for why, path, line, phrase in places(options.show):
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     if options.write:
         STORED.write_text(json.dumps(stored, indent=2) + "\n")
     if risen:
-        print('To see the places: python -m devtools.words --show "TREE"', file=sys.stderr)
+        print('To list the phrases: python -m devtools.words --show "TREE"', file=sys.stderr)
     return risen
 
 

@@ -38,23 +38,23 @@ def test_lint_accepts_every_file_and_finds_a_name_with_one_wrong_letter(path: Pa
 @pytest.mark.parametrize(
     ("code", "mistake"),
     {
-        "local name = open(ARGV[1])": "open takes 4 arguments, and is given 1",
-        "local count = 1\nreturn {count}": "count is already a function or a table",
+        "local name = open(ARGV[1])": "open has 4 parameters, but is called with 1",
+        "local count = 1\nreturn {count}": "count is already the name of a function",
         "local a = 1": "a is never read",
-        "a = 1": "nothing here is called a",
+        "a = 1": "a is not defined",
         "for a = 1, 2 do\n  redis.call('TIME')\nend": "a is never read",
         "local name = open('', '0')\nreturn name.crad": "name has no crad",
         "return redis.cal('TIME')": "redis has no cal",
         "return redis.call('GRACE')": "GRACE is a constant",
         "if a then": "error",
         "return {whole}": "whole is a function: it can only be called",
-        "if KEYS then\n  redis.call('TIME')\nelse redis.call('PING') end": "line 3 has to end",
-        "for _, a in ipairs(KEYS) do redis.call(a) end": "line 1 has to end",
-        "if KEYS then redis.call('TIME')\nend": "line 1 has to end",
+        "if KEYS then\n  redis.call('TIME')\nelse redis.call('PING') end": "line 3 must end",
+        "for _, a in ipairs(KEYS) do redis.call(a) end": "line 1 must end",
+        "if KEYS then redis.call('TIME')\nend": "line 1 must end",
         "if KEYS then\n    redis.call('TIME')\nend": "line 2 is indented by 4, not by 2",
-        "while KEYS do\n  redis.call('TIME')\nend": "another loop than for",
+        "while KEYS do\n  redis.call('TIME')\nend": "a loop other than for",
         "if KEYS then if ARGV then redis.call('TIME') end end": "more than one statement",
-        "if KEYS then weight(1) end": "line 1 creates a function for a call",
+        "if KEYS then weight(1) end": "line 1 calls a function in a one-line if",
         "local f = function() return 1 end\nreturn f()": "line 1 has a function",
         "-- the composer inserts here: conut": "line 1 inserts conut, which is not a function",
     }.items(),
@@ -68,9 +68,9 @@ def test_lint_describes_a_mistake_in_a_script_file(code: str, mistake: str) -> N
 @pytest.mark.parametrize(
     ("name", "code", "mistake"),
     [
-        ("weight", "local function weight(n)\n  return n + token\nend\n", "is called token"),
+        ("weight", "local function weight(n)\n  return n + token\nend\n", "token is not defined"),
         ("unused", "local function unused() end\n", "nothing calls it"),
-        ("weight", "local function other() end\n", "it must be one local function weight"),
+        ("weight", "local function other() end\n", "must have only the local function weight"),
     ],
 )
 def test_lint_describes_a_mistake_in_a_function_file(name: str, code: str, mistake: str) -> None:
