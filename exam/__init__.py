@@ -1,4 +1,4 @@
-"""The exam: examine any lock or semaphore under the same faults, and observe it from outside.
+"""The exam: run locks and semaphores under the same faults, and check what each promises.
 
 Run `python -m exam --help`. Only exam/adapters/ours.py needs other parts of this repository.
 """

@@ -1,4 +1,4 @@
-"""Examine locks under faults, observe them from outside, and print a table."""
+"""Run locks under faults, compare the events with the documentation, and print a table."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .controls import EXPECTED, RIGHT
 from .faults import FAULTS, Seen
 from .lab import find_server
 
-#: Max seconds of a trial.
+#: Max seconds of a trial. A trial runs one lock under one fault.
 TRIAL_SECONDS = 240
 
-#: The HTML comments that begin and end the generated tables in a page of the documentation.
+#: The HTML comments before and after the generated tables in a page of the documentation.
 BEGIN, END = re.compile("<!-- exam: (.+) -->\n"), "<!-- exam ends -->"
 
-Trial = tuple[str, str]  # a lock and a fault
+Trial = tuple[str, str]  # the names of a lock and a fault
 Table = Mapping[Trial, Seen]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m exam", description=__doc__)
     add = parser.add_argument
-    add("--only", action="append", metavar="LOCK", help="a lock of the list, or module:Class")
-    add("--fault", action="append", choices=FAULTS, metavar="FAULT", help="a fault")
+    add("--only", action="append", metavar="LOCK", help="a lock from --list, or module:Class")
+    add("--fault", action="append", choices=FAULTS, metavar="FAULT", help="a fault from --list")
     add("--list", action="store_true", help="print the names of locks and faults")
-    add("--self", action="store_true", help="examine the exam, by its controls")
-    add("--times", type=int, default=1, metavar="N", help="put each fault N times, show the worst")
-    add("--at-once", type=int, default=2, metavar="N", help="trials side by side (default: 2)")
+    add("--self", action="store_true", help="test the exam with broken and correct locks")
+    add("--times", type=int, default=1, metavar="N", help="run each trial N times, show the worst")
+    add("--at-once", type=int, default=2, metavar="N", help="run N trials at once (default: 2)")
     add("--strict", action="store_true", help="exit 1 if a lock of this project fails")
-    add("--json", type=Path, metavar="FILE", help="add the findings to this file")
+    add("--json", type=Path, metavar="FILE", help="add the results to this file")
     add("--write", type=Path, action="append", default=[], metavar="PAGE",
-        help="put the tables of --json into a page")  # fmt: skip
+        help="write all results, also those of --json, into this page")  # fmt: skip
     options = parser.parse_args()
     if options.list:
         print("locks: ", *ADAPTERS, "\nfaults:", *FAULTS)
@@ -76,12 +76,12 @@ def examine_locks(options: argparse.Namespace) -> int:
 
 
 def examine_the_exam(options: argparse.Namespace) -> int:
-    """Examine each broken lock under its own faults, and the correct locks under all faults. Return
-    0 if all verdicts are right, else 1.
+    """Test the exam: run each broken lock under its own faults, and the correct locks under all
+    faults. Return 0 if all verdicts are right, else 1.
 
-    Trials that run side by side slow each other down. So if a verdict is wrong, the trial is
-    repeated once, alone. There is one exception: load can't cause a finding of a kind in PROVEN. If
-    a correct lock has such a finding, its trial is not repeated.
+    Trials that run at the same time slow each other down. So a trial with a wrong verdict is
+    repeated alone. There is one exception: if a correct lock has a finding of a kind in PROVEN, its
+    trial is not repeated, because a slow machine can't cause such a finding.
     """
     each = [(name, fault) for name in RIGHT for fault in FAULTS] + [*EXPECTED]
     trials = [(f"control:{name}", fault) for name, fault in each if fault in options.fault]
@@ -97,14 +97,14 @@ def examine_the_exam(options: argparse.Namespace) -> int:
 
 
 def expected(seen: Seen) -> set[str]:
-    """Return kinds of findings. The trial must have a finding of at least one of these kinds. For a
-    correct lock, return an empty set."""
+    """Return the expected kinds of findings. A broken lock must have a finding of at least one of
+    these kinds. For a correct lock, return an empty set."""
     return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
 
 
 def is_just(seen: Seen) -> bool:
-    """Print the result of a trial. Return True if it is right: a broken lock must have a finding of
-    an expected kind, and a correct lock must not contradict its claims."""
+    """Print the result of a trial. Return True if the result is right: a broken lock must have a
+    finding of an expected kind. A correct lock must have no finding against its claims."""
     just = seen.outcome in ("passed", "seen")
     if kinds := expected(seen):
         just = not seen.why and not seen.kinds.isdisjoint(kinds)
@@ -113,7 +113,7 @@ def is_just(seen: Seen) -> bool:
 
 
 def carried_out(trials: list[Trial], count: int) -> Iterator[Seen]:
-    """Carry out trials, `count` of them at the same time, and yield each result."""
+    """Carry out trials, up to `count` at the same time. Yield the result of each trial."""
     with ThreadPoolExecutor(count) as pool:
         for done in as_completed([pool.submit(examined, *trial) for trial in trials]):
             yield done.result()
@@ -128,7 +128,7 @@ def examined(key: str, fault: str) -> Seen:
             return Seen.read(json.loads(process.communicate(timeout=TRIAL_SECONDS)[0]))
         except (subprocess.TimeoutExpired, ValueError):
             process.terminate()
-            why = f"it did not end within {TRIAL_SECONDS} s, or its examiner ended"
+            why = f"the trial did not end within {TRIAL_SECONDS} s, or its process crashed"
             return Seen(key, fault, "broken off", why=why)
 
 
@@ -147,7 +147,7 @@ def read(path: Path | None) -> dict[Trial, Seen]:
 
 
 def cell(seen: Seen | None) -> str:
-    """Return the text of a table cell. docs/exam.md explains the signs."""
+    """Return the text of a table cell. docs/exam.md explains how to read it."""
     if seen is None:
         return ""
     if seen.outcome not in ("passed", "failed", "seen"):
@@ -161,13 +161,13 @@ def cell(seen: Seen | None) -> str:
 
 
 def line(seen: Seen) -> str:
-    """Return a trial as a line for the terminal."""
+    """Return the result of a trial as a line for the terminal."""
     return f"{seen.lock:26} {seen.fault:18} {cell(seen)} {seen.why}".rstrip()
 
 
 def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
-    """Return the generated part of a page: a table for each of `groups` (default: all groups), and
-    the list of failed trials. `absent`: for each lock that was not examined, the reason."""
+    """Return the results as Markdown: a table for each group of locks, and lists of trials that
+    failed or don't apply. `absent`: lock that was not examined -> the reason."""
     examined = [*dict.fromkeys(lock for lock, _ in table)]
     others = [key for key in examined if key not in ADAPTERS]
     parts, shown = list[str](), list[str]()
@@ -207,12 +207,12 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Write the tables into a page, between two comments. The first comment names the groups of
-    locks, each with a table of its own. `absent`: see `text`."""
+    """Replace the text between two HTML comments in a page by the tables. The first comment names
+    the groups of locks that get a table. `absent`: lock that was not examined -> the reason."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:
-        raise SystemExit(f"{page} has no comments that mark the place of the table")
+        raise SystemExit(f"{page} has no HTML comments that show where the tables belong")
     absent = {key: why for key, why in absent.items() if key in ADAPTERS}
     made = text(table, absent, begin[1].split(", "))
     page.write_text(f"{old[: begin.end()]}\n{made}\n\n{old[end:]}", encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The base class of adapters, which connect locks to the exam. docs/exam-adapters.md shows how to
-write one, in Python or as a program in any language."""
+"""The base class of adapters. An adapter connects a lock to the exam. docs/exam-adapters.md shows
+how to write an adapter, in Python or as a program in any language."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from typing import Any
 
 from .checker import Claims
 
-#: The lease duration in seconds, for locks where users can choose it.
+#: Lease duration in seconds in the exam, for locks with a duration that users can choose.
 LEASE = 2.0
-#: The claims of a lock that makes all claims except `within`.
+#: The claims of a lock that promises everything except a maximum wait (`within`).
 ALL = Claims(
     lease=LEASE, renewed=True, fair=True, fenced=True, told=True, punctual=True, retries=True,
     forks=True,
@@ -35,11 +35,11 @@ class Lost(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """The arguments of an adapter: servers, and the name, limit, and lease to use."""
+    """The arguments of an adapter: servers, and the name, limit, and lease of the lock."""
 
     url: str = ""  # address of the Redis server
     urls: tuple[str, ...] = ()  # addresses of three Redis servers, if `needs` is "quorum"
-    service: str = ""  # the value that `service()` yielded
+    service: str = ""  # address of the server that `Adapter.service()` runs
     folder: str = ""  # a folder that only this trial uses
     name: str = "exam"
     limit: int = 1
@@ -47,19 +47,19 @@ class Place:
 
 
 class Adapter:
-    """A lock under examination. Each worker process makes an adapter and calls it from one thread.
-    If a fault needs several threads, each has its own adapter, unless the adapter is `shared`."""
+    """A lock under examination. Each worker process makes an adapter, and calls it from one thread.
+    If a fault needs several threads, each thread makes an adapter, unless `shared` is True."""
 
     title = ""  # the name of the lock in the table
     claims = Claims()  # what the documentation of the lock promises
-    quotes: dict[str, str] = {}  # for each claim, the sentence in which the documentation makes it
+    quotes: dict[str, str] = {}  # claim -> the sentence of the documentation that makes it
     source = ""  # the address of the documentation, and the version that it describes
     needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
     limit = 1  # the limit in the exam: 2 for semaphores
-    module = ""  # the module to import
-    package = ""  # the name of the distribution, if it differs from that of the module
+    module = ""  # the module of the library
+    package = ""  # the name of the distribution, if not that of the module
     shared = False  # True if all threads of a process use the same adapter
-    cannot: dict[str, str] = {}  # for each fault that can't be tried on the lock, the reason
+    cannot: dict[str, str] = {}  # fault that can't be tried on the lock -> the reason
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -74,12 +74,12 @@ class Adapter:
 
     def held(self, grant: Any) -> bool:
         """Return True if the lock is held, as far as the process knows without asking the server.
-        The exam calls this method only if the lock claims `told`."""
+        The exam calls this method only if the lock claims that holders detect a loss (`told`)."""
         return True
 
     def fence(self, grant: Any) -> float | None:
         """Return the fencing token of the grant. The exam calls this method only if the lock claims
-        `fenced`."""
+        to have such tokens (`fenced`)."""
         return None
 
     async def aacquire(self, wait: float) -> Any:
@@ -94,19 +94,20 @@ class Adapter:
     @classmethod
     @contextlib.contextmanager
     def service(cls, folder: str) -> Iterator[str]:
-        """Run other servers that the lock needs during a trial, and yield their address."""
+        """If the lock needs a server besides Redis, run it during the `with` block. Yield the
+        server's address, or ""."""
         yield ""
 
     @classmethod
     def missing(cls) -> str:
-        """Return why the lock can't be examined on this machine, or ""."""
+        """Return why the lock can't be examined on this machine, or "" if it can."""
         if cls.module and importlib.util.find_spec(cls.module) is None:
             return f"{cls.package or cls.module} is not installed"
         return ""
 
     @classmethod
     def version(cls) -> str:
-        """Return the distribution and its version, or ""."""
+        """Return the name and version of the distribution, or "" if they are unknown."""
         name = cls.package or cls.module
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             return f"{name} {importlib.metadata.version(name)}"
@@ -115,7 +116,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def lost_if(*errors: type[Exception]) -> Iterator[None]:
-    """Raise Lost if the block raises one of `errors`, by which a library reports a lost lock."""
+    """Raise Lost if the `with` block raises one of `errors`: exceptions that report a lost lock."""
     try:
         yield
     except errors as error:
@@ -131,16 +132,16 @@ def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
 
 
 class Program(Adapter):
-    """A lock in any language. `command` starts a program. Its input has one request per line, in
-    JSON. The program prints one answer per line, in JSON:
+    """A lock in any language. `command` starts a program. The program reads one request per line,
+    and prints one answer per line, both in JSON:
 
         {"do": "open", "url": ..., "name": ..., "limit": ..., "lease": ...}   -> {}
         {"do": "acquire", "wait": 5.0}   -> {"grant": ..., "fence": 7}, or {"grant": null}
         {"do": "held", "grant": ...}     -> {"held": true}
         {"do": "release", "grant": ...}  -> {}, or {"lost": "why"}
 
-    The answer {"error": "text"} means that the lock raised an error. If its worker is killed or
-    stopped, so is the program. The program should exit at the end of its input.
+    The answer {"error": "text"} means that the lock raised an error. If a fault kills or stops a
+    worker, the same happens to its program. The program should exit when its input ends.
     """
 
     command: list[str] = []
@@ -179,7 +180,7 @@ class Program(Adapter):
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("adapters") / "locks.ini", encoding="utf-8")
 ADAPTERS = _table.sections()
-#: The parts of the table, and the names of their locks.
+#: Title of a table -> names of the locks in this table.
 GROUPS: dict[str, list[str]] = defaultdict(list)
 for _key in ADAPTERS:
     GROUPS[_table[_key]["group"]].append(_key)
@@ -187,8 +188,8 @@ for _key in ADAPTERS:
 
 @cache
 def find(key: str) -> type[Adapter]:
-    """Return an adapter. `key`: its name in locks.ini, or "module:Class", or "control:NAME" for a
-    lock of controls.py. Raise LookupError for any other key."""
+    """Return the adapter class of a lock. `key`: the lock's name in locks.ini, "module:Class", or
+    "control:NAME" for a lock in controls.py. Raise LookupError for any other key."""
     words: dict[str, Any] = dict(_table[key]) if key in ADAPTERS else {}
     module, _, name = words.get("adapter", key).partition(":")
     if module == "control":
@@ -196,7 +197,7 @@ def find(key: str) -> type[Adapter]:
 
         return CONTROLS[name]
     if not name:
-        raise LookupError(f"{key} is not a lock of locks.ini, and not of the form module:Class")
+        raise LookupError(f"{key} is neither a lock in locks.ini nor of the form module:Class")
     if not words:
         return getattr(importlib.import_module(module), name)
     adapter = getattr(importlib.import_module(f".adapters.{module}", __package__), name)

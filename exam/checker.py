@@ -1,11 +1,11 @@
-"""The checker compares a history with the claims of a lock.
+"""The checker compares a history, which is a list of observed events, with the claims of a lock.
 
 `check(history, claims)` returns findings, the worst first. It is strict about facts that the
 observer can prove, and tolerant about others:
 
 - An *overlap* of two holders is proven, because the observed time of a holder is always within its
-  true time. A killed holder counts as inside until its last message. If a lock claims `told`, its
-  holder counts as inside until the last time when the lock reported that it is held.
+  true time. A killed holder counts as inside until its last report. If a lock claims to report
+  losses (`told`), a holder counts as inside until the lock's last report that it is held.
 - A *wait* is measured from outside, and takes longer on a busy machine. So the allowed time is
   extended by a multiple of the time for which a process of the trial could not run: see LOAD.
 """
@@ -24,22 +24,22 @@ from .observer import Event
 
 Span = tuple[float, float]
 
-#: The order of two requests counts as known if they are at least this many seconds apart.
+#: Min seconds between two requests, so that the checker treats their order as known.
 APART = 0.3
-#: If a lock does not claim `within`: a wait for a free permit is a finding if it takes longer than
-#: this many seconds.
+#: Max seconds of a wait for a free permit. A longer wait is a finding. If a lock claims `within`,
+#: that time is used instead.
 DELAY = 2.0
-#: If a process could not run for N seconds, load excuses a delay of N times this number. The number
-#: is 3 because a grant passes through the process that releases, the server, and the waiter.
+#: Factor of excused delays. If a process could not run for N seconds, a delay of N times LOAD is
+#: excused. LOAD is 3 because a grant passes through three processes: releaser, server, and waiter.
 LOAD = 3
 #: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.3
-#: If a lock does not claim `within`: a wait for a free permit contradicts its claims if it takes
-#: longer than this many seconds.
+#: Max seconds of a wait for a free permit. A longer wait contradicts the claims of every lock, even
+#: of a lock that does not claim `within`.
 IN_VAIN = 5.0
-#: If a lock claims no lease: the lease duration in seconds that the checker assumes.
+#: Assumed lease duration in seconds, if a lock claims no lease.
 USUAL_LEASE = 2.0
-#: An answer counts as late if it comes more than this many seconds after the claimed time.
+#: Max seconds by which an acquire may exceed its timeout without a finding.
 LATE_BY = 1.0
 
 #: All kinds of findings, the worst first.
@@ -59,7 +59,7 @@ class Claims:
     """The promises of a lock's own documentation. All times are in seconds."""
 
     limit: int = 1  # max holders at the same time
-    #: A dead or stopped holder's permit is free after this time. 0: at once. None: no promise.
+    #: Time after which a dead or stopped holder's permit is free. 0: at once. None: no promise.
     lease: float | None = None
     renewed: bool = False  # a running holder keeps its permit for longer than `lease`
     fair: bool = False  # permits are granted in the order of arrival
@@ -68,13 +68,13 @@ class Claims:
     punctual: bool = False  # acquire returns at the end of its timeout, and not before
     retries: bool = False  # one lost or doubled message, or full memory, causes no error
     forks: bool = False  # a forked child neither releases nor keeps its parent's permit
-    within: float | None = None  # max time until a waiter gets a free permit; None: no promise
+    within: float | None = None  # max wait for a free permit; None: no promise
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding in a history. `against`: True if the finding contradicts the claims. If False, the
-    finding is only reported."""
+    """A finding in a history. `at`: its time. `seconds`: its duration, or 0. `against`: True if the
+    finding contradicts the lock's claims, False if it is only reported."""
 
     kind: str
     at: float
@@ -88,14 +88,14 @@ class Finding:
 
 
 def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ()) -> list[Finding]:
-    """Return all findings of a history, the worst first. `flags` describe the harm of the trial:
+    """Return all findings of a history, the worst first. `flags` describe the harm in the trial:
 
-    - "lossy": the server's data was deleted. Fences may go back, and a second holder may get in
-      until the first one has detected the loss.
+    - "lossy": the harm deleted data of the server. This excuses fences that go back, and a second
+      holder that gets in before the first holder has detected the loss.
     - "keeps": the harm does not excuse a lost lease or a failed release.
     - "retried": the harm does not excuse a failed acquire.
 
-    "keeps" and "retried" count only if the lock claims `retries`.
+    "keeps" and "retried" are ignored unless the lock claims `retries`.
     """
     course, found = replace(read(history, claims), flags=flags), list[Finding]()
     for name in dict.fromkeys(visit.name for visit in course.visits):
@@ -106,7 +106,7 @@ def check(history: Sequence[Event], claims: Claims, flags: Collection[str] = ())
 
 
 def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
-    """Return a Course: the visits of a history, and the times of harm and of load."""
+    """Return a Course with the visits in a history, and with the times of harm and of load."""
     course = Course(claims, history[-1].at if history else 0.0)
     latest: dict[str, Visit] = {}
     for event in history:
@@ -134,7 +134,7 @@ def gap(history: Sequence[Event], limit: int = 1) -> float:
     return max((one.seconds for one in found), default=0.0)
 
 
-#: The attribute of a visit that an event sets. If an event is repeated, its first time counts.
+#: Event -> attribute of `Visit` that stores its time. Of repeated events, the first time is stored.
 _TIMES = {
     "enter": "entered", "lost": "told", "refused": "told", "closed": "gone", "died": "gone",
     "error": "failed", "leave": "left", "released": "released", "gave_up": "gave_up",
@@ -143,14 +143,14 @@ _TIMES = {
 
 @dataclass(eq=False)
 class Visit:
-    """An acquire and the events that followed. All times are those of the observer."""
+    """An acquire and the events that follow, such as the release. All times are the observer's."""
 
     who: str
     pid: int
     name: str
     wait: float
     asked: float
-    #: When harm was done to this worker. A reply with a grant may have been lost then.
+    #: Times of harm to this worker. During these times, a reply with a grant may have been lost.
     harmed: list[Span]
     entered: float = math.inf
     fence: float | None = None
@@ -164,7 +164,7 @@ class Visit:
     error: str = ""
     probe: float = 0.0
     stops: list[Span] = field(default_factory=list)
-    #: Times in which a holder made no check for long, perhaps because its process did not run.
+    #: Long times between two checks by a holder. Perhaps its process did not run.
     pauses: list[Span] = field(default_factory=list)
 
     @property
@@ -173,7 +173,7 @@ class Visit:
         return min(self.entered, self.gave_up, self.failed, self.gone)
 
     def note(self, event: Event, told: bool) -> None:
-        """Add an event of this visit. `told`: True if the lock claims `told`."""
+        """Add an event of this visit. `told`: True if the lock claims to report losses."""
         what, at = event.what, event.at
         if name := _TIMES.get(what):
             setattr(self, name, min(getattr(self, name), at))
@@ -197,22 +197,23 @@ class Visit:
 
 @dataclass
 class Course:
-    """The visits of a history, and the times of harm and of load. Methods that return findings
-    examine the visits of a single lock name."""
+    """The visits of a history, and the times of harm and of load. A visit is an acquire with what
+    follows. Before methods that return findings are called, all visits must be of one lock name."""
 
     claims: Claims
     end: float
     flags: Collection[str] = ()  # see `check`
     visits: list[Visit] = field(default_factory=list)
-    #: When harm was done, by the name of the harmed worker. The name "" means all workers.
+    #: Name of a worker -> times of harm to it. The name "" means all workers.
     harms: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
-    #: When a process could not run, by its process id. The id "" means the observer.
+    #: Process id -> times when the process could not run. The id "" means the observer.
     busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def load(self, start: float, end: float, *pids: int) -> float:
-        """Return the seconds of delay between `start` and `end` that are excused by load. This is
-        LOAD times the seconds for which a process could not run. If there are several processes,
-        use the highest result. `pids`: look only at these processes and at the observer."""
+        """Return how many seconds of delay load excuses: LOAD times the seconds between `start` and
+        `end` for which a process could not run. Use the process with the highest result.
+
+        `pids`: look only at these processes and at the observer. By default, look at all."""
         names = ["", *map(str, pids)] if pids else [*self.busy]
         waits = (sum(overlap((start, end), one) for one in self.busy[name]) for name in names)
         return LOAD * max(waits, default=0.0)
@@ -222,16 +223,16 @@ class Course:
         return [*self.harms[""], *visit.harmed]
 
     def in_harm(self, visit: Visit, start: float, end: float) -> bool:
-        """Return True if harm was done to the worker of a visit, or to all workers, between `start`
-        and `end`, or if such harm ended less than DELAY plus a lease before `start`."""
+        """Return True if harm to the worker of a visit, or to all workers, had an effect between
+        `start` and `end`. The effect lasts until DELAY plus a lease after the harm."""
         after = DELAY + (self.claims.lease or 0)
         return any_overlap(((a, b + after) for a, b in self.harm_to(visit)), start, end)
 
     # More holders than the limit
 
     def crowds(self) -> Iterator[Finding]:
-        """Find times with more holders than the limit. If several such times have the same first
-        and last holder, they are one finding."""
+        """Find times with more holders than the limit. Times with the same first and last holder
+        are one finding."""
         spans = [
             (start, end, visit)
             for visit in self.visits
@@ -247,14 +248,13 @@ class Course:
         for (first, second), (at, took, among) in found.items():
             claims, told, parts = self.claims, first.told < math.inf, list[str]()
             for one in (first, second):
-                late = f"the report of its loss {one.told - second.entered:+.2f} s later"
+                late = f"the report {one.told - second.entered:+.2f} s after {second.who} entered"
                 got = late if one.told < math.inf else "no report of a loss"
                 parts.append(f"{one.who} got {got}")
             text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
             kind, against = TOLD_LATE if told and claims.told else TWO_INSIDE, True
             if at > min(map(self.rightful, among)):
-                # A holder stayed after its lease had expired. The lock does not claim to report
-                # this.
+                # The lease of a holder had expired, and the lock does not claim to report this.
                 fences = (first.fence, second.fence)
                 seen = None not in fences and fences[0] < fences[1]
                 kind, against = LATE, claims.fenced and not seen
@@ -266,15 +266,15 @@ class Course:
             yield Finding(kind, at, took, text, against)
 
     def rightful(self, visit: Visit) -> float:
-        """Return the time until which the lease of a visit can't have expired. Return inf if the
-        lock claims `told`, or claims no lease."""
+        """Return the time before which the lease of a visit can't have expired. Return inf if the
+        lock claims to report losses, or claims no lease."""
         if self.claims.told or not self.claims.lease:
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
         # Find the earliest time at which the lease may have begun: SHORTLY before `enter`, or
-        # before that if load excuses it. If the worker was stopped or harmed then, the reply may
-        # have come late, so the lease may have begun when the stop or the harm began.
+        # earlier if load excuses a delay. If the worker was stopped or harmed at this time, the
+        # reply may have been delayed. Then the lease may have begun with the stop or the harm.
         harms = [span for span in (*visit.stops, *self.harm_to(visit)) if span[0] < visit.entered]
         start = visit.entered
         for _ in range(5):
@@ -283,9 +283,9 @@ class Course:
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the time until which the process of a visit was able to renew its lease in time.
-        From then on, it could not run, or could not reach its server, for more than a third of the
-        lease. Return inf if this never happened."""
+        """Return the time until which the process of a visit could renew its lease. Then, for more
+        than a third of the lease, the process could not run, or could not reach the server. Return
+        inf if this never happened."""
         short = (self.claims.lease or math.inf) / 3
         busy = [*self.busy[""], *self.busy[str(visit.pid)]]
         spans = [*visit.stops, *self.harm_to(visit)]
@@ -309,18 +309,18 @@ class Course:
                 yield Finding(FENCE, visit.entered, 0.0, text, "lossy" not in self.flags)
 
     def orders(self) -> Iterator[Finding]:
-        """Find waiters that were overtaken by a waiter that clearly arrived later."""
+        """Find waiters that were overtaken. The other waiter must clearly have arrived later."""
         if not self.claims.fair:
             return
         for late in self.visits:
             early = next((one for one in self.visits if self.passed(one, late)), None)
             if early is not None:
                 after = late.asked - early.asked
-                text = f"{late.who} asked {after:.2f} s after {early.who}, and passed it"
+                text = f"{late.who} asked {after:.2f} s after {early.who}, but got in first"
                 yield Finding(ORDER, late.entered, 0.0, text)
 
     def passed(self, early: Visit, late: Visit) -> bool:
-        # Allow for load on the process of `early`, which may have delayed its request or its reply.
+        # Load on the process of `early` may have delayed its request or its reply. Allow for this.
         asked, got = early.asked, early.answered
         return (
             got - asked > 2 * APART
@@ -332,9 +332,9 @@ class Course:
     # Permits that are free, but not granted
 
     def delays(self) -> list[Finding]:
-        """Find times when a permit was free and not granted. If the lock claims no lease, search
-        again as if it claimed a lease of USUAL_LEASE seconds. The new findings of this search are
-        reported, but don't contradict the claims."""
+        """Find times when a permit was free, but was not granted. If the lock claims no lease, also
+        search as if its lease were USUAL_LEASE seconds. Findings of only this second search don't
+        contradict the claims."""
         found = self.idle()
         if self.claims.lease is None:
             usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
@@ -366,8 +366,8 @@ class Course:
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
         claims, took = self.claims, end - start
-        # Load excuses at most 70 % of the time. In the rest of the time, a waiter can run, and can
-        # detect the free permit.
+        # Load excuses at most 70 % of the time. In the remaining time, a waiter can run and detect
+        # the free permit.
         load = min(self.load(start, end), 0.7 * took)
         if took <= (DELAY if claims.within is None else claims.within) + load:
             return []
@@ -375,14 +375,14 @@ class Course:
         text = f"{whom} waited" + (f", {newcomer.who} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
-        # If the lock does not claim `within`, the wait contradicts its claims only if it was longer
-        # than IN_VAIN and the load, and only if no harm was done to all workers.
+        # If the lock does not claim `within`, a wait contradicts its claims on two conditions: the
+        # wait is longer than IN_VAIN plus the load, and no harm was done to all workers.
         in_vain = took > IN_VAIN + load and not self.harms[""]
         return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
 
     def occupied(self, visit: Visit) -> list[Span]:
-        """Return all times at which a visit may have had a permit. This includes a grant that its
-        worker does not know of, because the reply was lost."""
+        """Return all times at which a visit may have had a permit. If a reply was lost, the worker
+        may not know of its permit."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
         # A stopped waiter may have a grant until it runs again, or until the lease expires.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
@@ -393,13 +393,13 @@ class Course:
             left = min(lease, USUAL_LEASE) if self.claims.retries else lease
             spans.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
-            # A holder has its permit until it releases it or learns of a loss. If it dies or fails,
-            # its permit stays taken for the lease duration.
+            # A holder has its permit until the release, or until it learns of a loss. If the holder
+            # dies or fails, the permit stays taken for the lease duration.
             ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]
             spans.append((visit.entered, min(ends)))
-        elif visit.failed < visit.gave_up:  # the failed acquire may have got a grant
+        elif visit.failed < visit.gave_up:  # Redis may have granted a permit all the same
             spans.append((visit.asked, visit.failed + lease))
         elif visit.gone < visit.gave_up:
             spans.append((visit.gone, visit.gone + lease))
@@ -412,7 +412,7 @@ class Course:
         for one in self.visits:
             end, due = min(one.answered, self.end), one.asked + one.wait
             late = end - due - sum(overlap((one.asked, end), stop) for stop in one.stops)
-            text = f"{one.who} wanted to wait for {one.wait:.1f} s"
+            text = f"the timeout of {one.who} was {one.wait:.1f} s"
             if late > LATE_BY + self.load(one.asked, end):
                 yield Finding(HUNG, due, late, text, claims.punctual)
             early = due - one.gave_up
@@ -423,20 +423,20 @@ class Course:
             excused = flag not in strict and self.in_harm(one, one.asked, one.failed)
             if one.failed < math.inf and not excused:
                 yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
-            # A holder must not lose a lease in its first half, or a renewed lease while it runs. If
-            # the time between two of its checks was long, perhaps it did not run.
+            # A holder must not lose a lease in its first half. A running holder must not lose a
+            # renewed lease at all. A long time between two checks may mean that it did not run.
             until = one.entered + lease / 2 if claims.told else -math.inf
             if claims.renewed:
                 pauses = [start for start, end in one.pauses if LOAD * (end - start) > lease / 3]
                 until = min([self.renewed_until(one), *pauses])
             excused = "keeps" not in strict and self.in_harm(one, one.asked, one.told)
             if one.entered <= one.told < min(until, math.inf) and not excused:
-                text = f"{one.who} was running, and its lease was not over"
+                text = f"{one.who} was running, and its lease had not expired"
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterator[Finding]:
-        """Find waits shorter than DELAY that ended without a permit, although a permit was free and
-        no other caller waited. `delays` finds longer waits."""
+        """Find short waits that ended without a permit, although a permit was free and no other
+        caller waited. Short means less than DELAY seconds. `delays()` finds longer waits."""
         for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
             when = (visit.asked, visit.gave_up)
             others = [one for one in self.visits if one is not visit]
@@ -460,7 +460,7 @@ def overlap(one: Span, other: Span) -> float:
 
 
 def minus(span: Span, holes: Iterable[Span]) -> list[Span]:
-    """Return the parts of a span outside the holes."""
+    """Return the parts of `span` that are outside of all `holes`."""
     left = [span] if span[0] < span[1] else []
     for hole in holes:
         parts = [((a, min(b, hole[0])), (max(a, hole[1]), b)) for a, b in left]
@@ -470,7 +470,7 @@ def minus(span: Span, holes: Iterable[Span]) -> list[Span]:
 
 def sweep(spans: list[tuple[float, float, Any]]) -> Iterator[tuple[float, float, list[Any]]]:
     """Divide time into parts, at each start and each end of a span. For each part, yield its start,
-    its end, and the values of the spans that cover it. The span that started first comes first."""
+    its end, and the values of all spans that cover the part, in the order of their starts."""
     spans = [one for one in spans if one[0] < one[1]]
     later = sorted(spans, key=lambda one: one[0], reverse=True)
     here: list[tuple[float, float, Any]] = []

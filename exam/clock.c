@@ -1,6 +1,6 @@
 /* Shifts the wall clock of a program. Load it with LD_PRELOAD, and set CLOCK_SHIM to the path of a
  * file of 8 bytes: a signed number of microseconds, which may change at any time. The monotonic
- * clock is not shifted. Without the file, no clock is. */
+ * clock is not shifted. Without the file, no clock is shifted. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""A shim that can move the wall clock of a running program. It is a C library for LD_PRELOAD."""
+"""Move the wall clock of a running program, with a C library that the program loads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
 
 
 def reason() -> str:
-    """Return why a clock can't be moved on this machine, or ""."""
+    """Return why a clock can't be moved on this machine, or "" if it can."""
     if not sys.platform.startswith("linux"):
         return "LD_PRELOAD needs Linux"
-    return "" if COMPILER else "a C compiler (cc, gcc or clang) is needed for the clock shim"
+    return "" if COMPILER else "moving a clock needs a C compiler (cc, gcc or clang)"
 
 
 class Clock:
-    """The shim, compiled into `folder`. Programs that are started with `environment` use it."""
+    """A movable clock of programs that are started with `environment`. It has files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         library, self._file = folder / "clock.so", folder / "offset"
@@ -32,5 +32,5 @@ class Clock:
 
     def shift(self, seconds: float) -> None:
         """Set the clock `seconds` ahead of the true time."""
-        with open(self._file, "r+b", buffering=0) as file:  # in place: the file is mapped
+        with open(self._file, "r+b", buffering=0) as file:  # programs have mapped this file
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

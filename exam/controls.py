@@ -1,10 +1,10 @@
-"""Locks that prove that the exam works: a correct lock, and broken variants that must fail.
+"""Locks that test the exam itself: a correct lock, and broken locks, which must fail.
 
-A variant is the correct lock with defects. The code of the defects is in this module and in
+A broken lock is the correct lock with defects. The code of the defects is in this module and in
 right.lua. For each fault, the field `control` in faults.ini has one or more lines "DEFECTS: KINDS".
-Under this fault, the variant with these defects must have a finding of one of these kinds. `stuck`
-and `untold` each stand for several kinds. `python -m exam --self` examines the variants under their
-faults, and the correct locks under all faults.
+Under this fault, a lock with these defects must have a finding of one of these kinds. `stuck` and
+`untold` are abbreviations of several kinds. `python -m exam --self` examines the broken locks under
+their faults, and the correct lock, with the limits 1 and 2, under all faults.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Grant:
 
 
 class Right(Adapter):
-    """A fair, fenced semaphore with renewed leases. Its waiters poll every few milliseconds."""
+    """A fair, fenced semaphore with renewed leases. Its waiters poll every 20 ms."""
 
     claims = replace(ALL, within=2)
     defects: Sequence[str] = ()
@@ -62,7 +62,7 @@ class Right(Adapter):
                 self.client.script_load(text)
 
     def words(self, token: str) -> list[Any]:
-        """Return ARGV of the script right.lua."""
+        """Return the arguments (ARGV) for the script right.lua."""
         lease = int(self.place.lease * 1000)
         return [token, self.place.limit, lease, int(time.time() * 1000)]
 
@@ -178,13 +178,13 @@ class Right(Adapter):
         try:
             released = self.run("release", grant.token)
         except redis.RedisError:
-            # The failed request may have released the lease. Then the next request finds no lease.
+            # The failed request may have released the lease. Then the retry finds no lease.
             released = self.retried("release", grant.token, self.place.lease) or 1
         if not released:
             raise Lost("its lease ended")
 
     async def aacquire(self, wait: float) -> Any:
-        """Async version of `acquire()`. It does not renew the lease."""
+        """Async version of `acquire()`, without renewals of the lease."""
         client = redis.asyncio.Redis.from_url(self.place.url)
         script = self.scripts["acquire"].script
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
@@ -195,11 +195,11 @@ class Right(Adapter):
         return None
 
 
-#: Correct locks, in which no fault may find anything.
+#: The names of the correct locks. The exam must find nothing against their claims.
 RIGHT = ("right", "right-at-two")
-#: The correct locks, and the broken variants with the defects that faults.ini names.
+#: Name -> adapter class, for the correct locks and for the broken locks that faults.ini names.
 CONTROLS = {one: type(one, (Right,), {"title": one, "limit": n + 1}) for n, one in enumerate(RIGHT)}
-#: For each broken lock and each of its faults: the kinds of which one must be found.
+#: (broken lock, fault) -> kinds of findings. A trial must have a finding of one of these kinds.
 EXPECTED: dict[tuple[str, str], set[str]] = {}
 _GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "untold": {TWO_INSIDE, NEVER_TOLD, TOLD_LATE}}
 

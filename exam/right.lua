@@ -1,10 +1,10 @@
--- A fair, fenced semaphore, which is correct if `defects` is empty. The client puts a line in front of this one. That
--- line sets `defects`, and `what`: acquire, renew, or release.
+-- A fair, fenced semaphore. It is correct if `defects` is empty. The client inserts a first line, which sets two local
+-- variables: `defects`, and `what` to do: acquire, renew, or release.
 -- KEYS:
 --   leases: sorted set of the holders' tokens, by the time at which the lease ends
 --   queue: sorted set of the waiters' tokens, by the number of their first try
 --   seen: sorted set of the waiters' tokens, by the time of their last try
---   fence: the last number
+--   fence: the number of the last acquire request
 -- ARGV: token, limit, lease in ms, the client's time in ms
 -- If an acquire succeeds, return the fence. If a renewal or a release succeeds, return 1. Otherwise, return 0.
 local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

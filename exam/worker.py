@@ -2,8 +2,8 @@
 
 This process imports the adapter, and then forks a worker for each connection to SOCKET. A fork
 takes only milliseconds, and is safe because this process has no threads. A worker receives
-commands, executes them on its main thread, and answers each. It reports all uses of its lock to the
-observer.
+commands, executes them on its main thread, and answers each command. The worker reports to the
+observer what it does with the lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unittest import mock
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat, die_with_parent
 
-#: A holder checks whether it still holds the lock. Seconds between two of these checks.
+#: Seconds between two checks with which a holder finds out whether it still holds the lock.
 OFTEN = 0.02
 
 
@@ -40,7 +40,7 @@ class Worker:
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
         self.last: Any = None  # the grant that was released last
-        self.waiting: list[Any] = []  # the futures of the crowd
+        self.waiting: list[Any] = []  # the futures of the acquires that `crowd()` starts
 
     def lock_of(self, name: str) -> Adapter:
         if name not in self.locks:
@@ -50,7 +50,7 @@ class Worker:
     # Commands
 
     def warm(self, name: str = "") -> str:
-        """Acquire and release a name once without reports, to load scripts and to connect."""
+        """Acquire and release the lock `name` without reports, to load scripts and to connect."""
         lock = self.lock_of(name or f"warm-{os.getpid()}")
         if (grant := lock.acquire(10)) is None:
             return "no"
@@ -73,8 +73,8 @@ class Worker:
         return self.report()
 
     def report(self, error: Exception | None = None) -> str:
-        """Report the result of an acquire, or the error of an acquire or release. Return "got" for
-        a grant, "no" if there is none, or the error, as a text that begins with "error"."""
+        """Report the result of an acquire, or the error of an acquire or release. Return "got" if
+        the worker has a grant, "no" if not, or a text that begins with "error"."""
         if error is not None:
             self.seat.error(error)
             return f"error {type(error).__name__}: {error}"[:200]
@@ -85,8 +85,8 @@ class Worker:
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
-        """Hold the lock. First sleep for `doze` seconds without a check, and then check for
-        `seconds` whether the lock is still held."""
+        """Hold the lock. Sleep for `doze` seconds, and then check repeatedly for `seconds` whether
+        the lock is still held. If it is lost, stop."""
         if self.grant is None:
             return "nothing"
         time.sleep(doze)
@@ -118,15 +118,15 @@ class Worker:
         return "released"
 
     def again(self) -> str:
-        """Release the last grant once more, if that is possible, and ignore errors."""
+        """Release the last grant a second time, unless the lock can't do this. Ignore errors."""
         with contextlib.suppress(Exception):
             if "second-release" not in self.kind.cannot:
                 self.lock.release(self.last)
         return "again"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
-        """Acquire, hold, and release the lock once. After an error of the acquire, try again until
-        `wait` seconds have passed."""
+        """Acquire the lock, hold it for `hold` seconds, and release it. If the acquire has an
+        error, try again until `wait` seconds have passed."""
         end = time.monotonic() + wait
         while (outcome := self.take(wait, name)).startswith("error") and time.monotonic() < end:
             time.sleep(0.1)
@@ -137,7 +137,7 @@ class Worker:
         return outcome
 
     def storm(self, seconds: float, hold: float = 0.01, wait: float = 10) -> str:
-        """Acquire and release the lock repeatedly for `seconds`, with random holds and pauses."""
+        """Acquire, hold, and release the lock repeatedly for `seconds`, with random pauses."""
         chance, end = random.Random(self.who), time.monotonic() + seconds
         while time.monotonic() < end:
             if self.take(wait) == "got":
@@ -147,8 +147,8 @@ class Worker:
         return "stormed"
 
     def crowd(self, count: float, wait: float) -> str:
-        """Let `count` threads or tasks wait for the lock. Report this to the observer as one
-        waiter."""
+        """Let `count` threads or tasks wait for the lock, up to `wait` seconds. Report them to the
+        observer as one waiter."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
@@ -168,7 +168,7 @@ class Worker:
         return "waiting"
 
     def crowded(self) -> int:
-        """Return the number of threads or tasks of the crowd that have not acquired the lock."""
+        """Return how many threads or tasks of `crowd()` have not acquired the lock."""
         return sum(not one.done() or one.exception() is not None for one in self.waiting)
 
     def beside(self, wait: float, hold: float) -> str:
@@ -180,8 +180,8 @@ class Worker:
         return "started"
 
     def fork(self, gives: bool = False) -> str:
-        """Fork a child. If `gives` is true, the child releases the lock, which the parent still
-        holds. Otherwise the child does nothing, and outlives its parent."""
+        """Fork a child. If `gives` is true, the child releases the lock, although the parent still
+        holds it. Otherwise, the child only sleeps for 20 s, even if the parent is killed."""
         if (pid := os.fork()) == 0:
             with contextlib.suppress(BaseException):
                 signal.alarm(5 if gives else 20)
@@ -192,8 +192,8 @@ class Worker:
         return "forked"
 
     def threadless(self, seconds: float, wait: float) -> int:
-        """Acquire and hold the lock while no thread can be started. If the acquire fails, acquire
-        the lock afterwards. Return how many starts of a thread failed."""
+        """Acquire and hold the lock while no thread can be started. If this acquire fails, repeat
+        it when threads can be started. Return how many starts of a thread failed."""
         denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         names = {"_start_new_thread", "_start_joinable_thread"} & {*vars(threading)}
         patch = mock.patch.multiple(threading, **dict.fromkeys(names, denied))
@@ -205,13 +205,13 @@ class Worker:
         return denied.call_count
 
     def alarmed(self, times: float) -> str:
-        """Acquire and release repeatedly. A signal handler interrupts acquires with exceptions."""
+        """Acquire and release the lock repeatedly. A signal handler interrupts each acquire."""
 
         class Alarm(Exception):
             pass
 
         def ring(number: int, frame: Any) -> None:
-            # If `alarmed` itself is interrupted, `acquire` has returned or has not begun.
+            # Interrupt only code that `alarmed` calls. Outside of it, no acquire runs.
             if frame.f_code is not Worker.alarmed.__code__:
                 raise Alarm
 
@@ -246,14 +246,14 @@ class Worker:
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # their tasks have no loop, and can report nothing more
+        for seat in (self.seat, other):  # without a loop, their tasks report nothing more
             seat.close()
         return "closed"
 
 
 def _pack_numbers_as_text() -> None:
-    """Prevent a crash of hiredis. It dereferences a null pointer if a signal handler raises an
-    exception while hiredis packs a number."""
+    """Prevent a crash of hiredis, which happens if a signal handler raises an exception while
+    hiredis packs a number."""
     with contextlib.suppress(ImportError):
         import hiredis
 
@@ -267,7 +267,7 @@ def _pack_numbers_as_text() -> None:
 
 
 def _work(kind: type[Adapter], line: Connection) -> None:
-    """Run a worker, in a process group of its own: execute commands, and answer each."""
+    """Run a worker in a process group of its own. It executes commands, and answers each."""
     try:
         os.setpgid(0, 0)
         die_with_parent()
@@ -289,10 +289,10 @@ def _work(kind: type[Adapter], line: Connection) -> None:
 
 
 def main(key: str, path: str) -> None:
-    """Fork a worker for each connection."""
+    """Fork a worker for each connection to the socket `path`. `key`: see `adapter.find`."""
     die_with_parent()
     kind = find(key)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that there are no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap workers that ended
     with Listener(path, "AF_UNIX", backlog=64) as door:
         print("ready", flush=True)
         while True:

@@ -160,7 +160,7 @@ def test_checker_reports_exactly_the_expected_findings(
 
 def test_checker_measures_a_finding_and_the_longest_time_without_a_holder() -> None:
     found, *_ = check(history([*loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)]), TELLS)
-    text = "told late for 0.70 s, at 0.70 s: a got the report of its loss +0.80 s later, b got no"
+    text = "told late for 0.70 s, at 0.70 s: a got the report +0.80 s after b entered, b got no"
     assert str(found).startswith(text)
     died = [(0, "a", "ask"), (0.1, "a", "enter"), (0.6, "a", "died")]
     assert 1.5 == pytest.approx(gap(history([*died, *visit("b", 0.2, 2.1, 3)])))

@@ -1,1 +1,1 @@
-"""The locks under examination. locks.ini lists them, and the modules of this folder use them."""
+"""Adapters of the locks under examination, which locks.ini lists."""

@@ -1,4 +1,4 @@
-"""Adapters of this project, and of locks that need Django or a PostgreSQL server.
+"""Adapters of this project's locks, and of other locks that need Django or PostgreSQL.
 
 No other module of the exam imports other parts of this repository.
 """
@@ -26,7 +26,7 @@ from .peers import OnLoop
 
 
 def setup(place: Place) -> None:
-    """Set up Django, with a cache for each server."""
+    """Configure Django, with a cache for each Redis server."""
     if settings.configured:
         return
     backend = "django_redis.cache.RedisCache"
@@ -57,7 +57,7 @@ class _OnDjango(Adapter):
 
 
 class OurSemaphore(_OnDjango):
-    """This project's `Semaphore`. If the limit is 1, its `Lock` instead."""
+    """This project's `Semaphore`, or its `Lock` if the limit is 1."""
 
     claims = replace(ALL, within=3)
     options: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class OurRequests(_OnDjango):
             thread.start()
             entered.wait()
         except BaseException:
-            leave.set()  # the caller was interrupted
+            leave.set()  # let the view end
             raise
         if not answer.done():
             return leave, thread, answer
@@ -148,8 +148,8 @@ class OurRequests(_OnDjango):
 
 
 class DjangoSmartRatelimit(OurRequests):
-    """A view that django-smart-ratelimit limits. It never lets requests wait. If it rejects a
-    request, the client sends the request again."""
+    """A view that django-smart-ratelimit limits. This library rejects requests instead of letting
+    them wait. The client repeats a rejected request."""
 
     claims = Claims()
 
@@ -162,7 +162,7 @@ class DjangoSmartRatelimit(OurRequests):
 
 
 class CacheAdd(_OnDjango):
-    """A lock made of Django's `cache.add` and `cache.delete`, as in recipes for tasks."""
+    """A lock made of Django's `cache.add` and `cache.delete`, as in recipes for Celery tasks."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, self.place.lease
@@ -173,7 +173,7 @@ class CacheAdd(_OnDjango):
 
 
 class PostgresAdvisory(Adapter):
-    """An advisory lock of a session. It is held until the connection ends."""
+    """An advisory lock of PostgreSQL. The lock ends when it is released or the connection ends."""
 
     claims = Claims(lease=0, punctual=True)
     connection: Any = None

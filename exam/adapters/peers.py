@@ -1,7 +1,7 @@
 """Adapters of other libraries, used as their documentation shows: see `source` in locks.ini.
 
-A library that waits inside one command gets a client without redis-py's default timeout. The lease
-duration is LEASE if the library promises a lease. Other options are those of its documentation.
+If a library waits inside one Redis command, its client has no socket timeout. If a library promises
+a lease, the lease duration is LEASE. Other options are those of the library's documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OnRedis(Adapter):
     """A lock that uses one Redis client."""
 
     options: dict[str, Any] = {}
-    #: True if its documentation makes clients with `from_url()`. Such clients never retry.
+    #: True if the library's documentation uses `from_url()`. Clients from it never retry.
     by_url = False
 
     def __init__(self, place: Place) -> None:
@@ -58,8 +58,8 @@ class RedisPy(OnRedis):
 
 
 class PythonRedisLock(OnRedis):
-    """A lock whose `with` waits without limit. If the wait is at most 1 s, the adapter calls
-    `acquire(timeout=1)` instead, because this lock accepts only whole seconds."""
+    """A lock that waits without limit in a `with` statement. If `wait` is at most 1 s, the adapter
+    calls `acquire(timeout=1)` instead, because the lock accepts only whole seconds."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, int(self.place.lease)
@@ -87,7 +87,7 @@ class Pottery(OnRedis):
 
 
 class RedisSemaphore(OnRedis):
-    """A semaphore whose `with` waits without limit. Its documentation promises no lease."""
+    """A semaphore that waits without limit in a `with` statement, and that promises no lease."""
 
     options = {"socket_timeout": None}
 
@@ -98,7 +98,7 @@ class RedisSemaphore(OnRedis):
 
 class Steindamm(OnRedis):
     """A semaphore with the option `expiry`. According to its README, this option is for keys
-    without activity. It is not for holders that died."""
+    without activity, and not for holders that died."""
 
     options, by_url = {"socket_timeout": None}, True
 
@@ -122,8 +122,8 @@ class Steindamm(OnRedis):
 
 
 class OnLoop(Adapter):
-    """A lock for async code. The first call starts a thread with an event loop. This loop runs
-    all calls."""
+    """A lock for async code. The first call starts a thread with an event loop, which runs this
+    call and all later calls."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -133,9 +133,9 @@ class OnLoop(Adapter):
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the event loop, and return its result.
 
-        If an exception interrupts the wait for the result, cancel the coroutine, and raise that
-        exception. But if the coroutine ended before the cancellation, return its result, because it
-        may be a grant, which the caller must release."""
+        If an exception interrupts this method, cancel the coroutine, and raise the exception. But
+        if the coroutine ends before it is cancelled, return its result. The result may be a grant,
+        which the caller must release."""
         if self._loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -157,7 +157,7 @@ class OnLoop(Adapter):
 
 
 class AsyncRedisRateLimiters(OnLoop):
-    """A semaphore without a timeout. `asyncio.wait_for` ends the wait."""
+    """A semaphore without a timeout for waiters. `asyncio.wait_for` limits the wait."""
 
     _manager: Any = None
 
@@ -174,12 +174,12 @@ class AsyncRedisRateLimiters(OnLoop):
         self.run(grant.__aexit__(None, None, None))
 
 
-# Locks that articles about Redis recommend, in a new implementation. They retry every few
-# milliseconds, and have a lease of LEASE seconds.
+# Locks and semaphores that articles about Redis recommend, reimplemented here. They retry every
+# 20 ms, and have a lease of LEASE seconds.
 
 
 class _Polling(OnRedis):
-    """A lock that polls. `once()` tries to acquire, and returns a grant or None."""
+    """A lock that polls. A subclass defines `once()`, which returns a grant or None."""
 
     claims = Claims(lease=LEASE, punctual=True)
 
@@ -213,8 +213,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore in a sorted set. The score of a member is the time of its request, by the clock
-    of its client. A member with a rank below the limit holds a permit."""
+    """A semaphore in a sorted set, with a member for each request. The score is the time of the
+    request, by the client's clock. A request with a rank below the limit holds a permit."""
 
     def once(self) -> Any:
         me, now = uuid.uuid4().hex, time.time()
@@ -230,8 +230,8 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore in two sorted sets. In the second set, the score of a member is its number
-    from a counter. A member with a rank below the limit in this set holds a permit."""
+    """A fair semaphore in two sorted sets. In the second set, the score of a request is a number
+    from a counter. A request with a rank below the limit in this set holds a permit."""
 
     def once(self) -> Any:
         me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"
