@@ -1,1 +1,1 @@
-"""A small shop that shows django_redis_sync at work, and the demo that drives it."""
+"""A small shop that uses django_redis_sync, and a demo that sends requests to the shop."""

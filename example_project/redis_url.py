@@ -13,8 +13,8 @@ def database_of(url: str) -> int:
 
 
 def neighbour_database(url: str) -> str:
-    """Return the URL of another database of the same server: database 1 for 0, 0 for 1, 3 for 2,
-    and so on."""
+    """Return the URL of another database of the same server. Databases are paired: 0 and 1, 2 and
+    3, and so on."""
     base, _, query = url.partition("?")
     pairs = [(key, value) for key, value in parse_qsl(query) if key != "db"]
     pairs.append(("db", str(database_of(url) ^ 1)))

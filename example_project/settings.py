@@ -1,7 +1,7 @@
-"""Settings of the example site. Its files are in one folder, `.demo/` beside manage.py.
+"""Settings of the example site. The files of the site are in the folder `.demo/` beside manage.py.
 
-Environment: REDIS_URL (the Redis server), DEMO_DIR (another folder), DEMO_DEBUG=1, and
-DEMO_WITHOUT_LOCKS=1, which disables all locks and limits.
+Environment variables: REDIS_URL (the Redis server), DEMO_DIR (another folder), DEMO_SECRET_KEY,
+DEMO_DEBUG=1 (turns DEBUG on), and DEMO_WITHOUT_LOCKS=1 (disables all locks and limits).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ DEMO_DIR.mkdir(parents=True, exist_ok=True)
 
 
 def _secret_key() -> str:
-    """Return the secret key of this folder, which all workers share. Create it if necessary."""
+    """Return the secret key in DEMO_DIR, which all workers share. If there is none, create it."""
     path = DEMO_DIR / "secret_key"
     try:
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -78,7 +78,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": DEMO_DIR / "shop.sqlite3",
         "OPTIONS": {
-            # Many workers write at once. With WAL, readers don't block writers.
+            # With WAL, readers don't block writers. Many workers read and write at once.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
@@ -98,19 +98,19 @@ CACHES = {
     },
 }
 
-# Disables all limits and locks, to show what happens without them.
+# True disables all limits and locks, to show what happens without them.
 WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
 
-# Short, because the demo kills a worker and then waits until its lease expires.
+# A short lease, because the demo kills a worker and waits until the lease expires.
 LEASE_SECONDS = 5
 REDIS_SYNC = {
     "ENABLED": not WITHOUT_LOCKS,
     "CACHE": "locks",
     "TIMEOUT": LEASE_SECONDS,
     "REQUESTS": {
-        # While Redis is down, reject all requests rather than exceed the limit.
+        # While Redis is down, reject all requests, so that the limit is never exceeded.
         "on_outage": "closed",
-        # No maximum, because the demo shows a long queue, and sends no other requests meanwhile.
+        # No maximum, because the demo lets many threads wait, and sends no other requests.
         "max_waiting_threads": None,
     },
 }

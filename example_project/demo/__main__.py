@@ -18,10 +18,10 @@ class CannotRun(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo. Return 0 if all checks hold, 1 if one fails, and 2 if the demo can't run."""
+    """Run the demo. Return 0 if all checks pass, 1 if a check fails, 2 if the demo can't run."""
     options = parse(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
+        if signal.getsignal(number) != signal.SIG_IGN:  # keep SIGHUP ignored under nohup
             signal.signal(number, _leave)
     try:
         with shared_server() as url:
@@ -40,19 +40,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m example_project.demo",
-        description="Drives real HTTP traffic at the example site and shows that its limits hold.",
+        description="Send real HTTP requests to the example site, and show that its limits hold.",
     )
     parser.add_argument("--exit", action="store_true", help="end after the table")
     parser.add_argument(
-        "--workers", type=_several, help="workers of each server (default: 3 and 2)"
+        "--workers", type=_several, help="workers per server (default: gunicorn 3, uvicorn 2)"
     )
     parser.add_argument(
-        "--port", type=_port, help="gunicorn's port, uvicorn takes the next (default: free ones)"
+        "--port", type=_port, help="port of gunicorn; uvicorn gets the next (default: free ports)"
     )
     parser.add_argument(
         "--without-locks",
         action="store_true",
-        help="show what happens when nothing protects the shop: the table comes out broken",
+        help="disable all locks and limits, to show that the checks fail without them",
     )
     return parser.parse_args(arguments)
 
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, started: str | None) -> int:
         import django
 
         django.setup()
-        # These modules need the settings, and the packages of the `demo` extra.
+        # Not at the top: these modules need the settings and the packages of the `demo` extra.
         from example_project.demo import report, scenarios, site
     except ModuleNotFoundError as error:
         hint = "install what the demo needs with: pip install -e '.[demo]'"

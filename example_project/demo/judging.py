@@ -1,4 +1,4 @@
-"""Judge the observations of the scenarios. A missing observation counts as a fault."""
+"""Compare the observations of the demo's scenarios with what is expected, and list the faults."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ from itertools import combinations
 from example_project.demo.traffic import Answer
 from example_project.shop.witness import Visit
 
-NOTICED = 0.05  # a visit that takes more seconds than this from arrival to entry has waited
-# Waiters that differ by fewer seconds may enter in any order, because a thread may wake up late.
+NOTICED = 0.05  # min seconds from arrival to entry for a request that counts as a waiter
+# Min seconds between two requests that must enter in order, because a thread may wake up late.
 ORDER_SLACK = 0.25
-LEASE_SLACK = 0.5  # seconds that polling and a busy machine may add to the end of a lease
+LEASE_SLACK = 0.5  # max seconds by which polling and a busy machine may delay the end of a lease
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,24 @@ class SaleSeen:
 
 @dataclass(frozen=True)
 class ExportsSeen:
-    """Many export requests: the answers, and the visits that the witness counted."""
+    """Many export requests: the answers, and the requests that the witness saw inside a view."""
 
     limit: int
     requests: int
-    in_line: str  # the page on which requests wait
+    in_line: str  # path of the page with waiting requests
     answers: Sequence[Answer]
     visits: Sequence[Visit]
 
 
 @dataclass(frozen=True)
 class KillSeen:
-    """A worker that was killed while it held the only permit."""
+    """The observations of a worker that was killed while it held the only permit."""
 
     lease: float
-    before: Answer  # the answer to a second request while the first held the permit
+    before: Answer  # the answer to a request that came while the worker held the permit
     first: Answer | None = None  # the answer to the client of the killed worker
     back: float | None = None  # seconds until the next request was admitted; None if never
-    peak: int = 0  # highest number of requests inside at once
+    peak: int = 0  # max number of requests inside the view at once
 
 
 def judge_sale(case: SaleSeen) -> Verdict:
@@ -72,17 +72,17 @@ def judge_sale(case: SaleSeen) -> Verdict:
         f'{statuses[409]} buyers got "sold out"',
     )
     faults = _faults(
-        (count != case.tickets, f"{count} tickets sold of {case.tickets}"),
-        (doubles > 0, f"{_many(doubles, 'ticket number')} sold more than once"),
-        (case.stock != 0, f"the stock ended at {case.stock}"),
-        (statuses[200] != count, f"{statuses[200]} buyers were answered with a ticket"),
+        (count != case.tickets, f"{count} of {case.tickets} tickets were sold"),
+        (doubles > 0, f"{_many(doubles, 'ticket number')} sold to several buyers"),
+        (case.stock != 0, f"the stock is {case.stock} after the sale, not 0"),
+        (statuses[200] != count, f"{statuses[200]} buyers got a ticket, but {count} were sold"),
         *_odd_answers(statuses, {200, 409}, case.buyers),
     )
     return Verdict(seen, faults)
 
 
 def judge_exports(case: ExportsSeen) -> Verdict:
-    """Expect at most `limit` requests inside, waiters in order, and rejections with Retry-After."""
+    """Expect `limit` requests at once, waiters in order, and rejections with Retry-After."""
     statuses = Counter(answer.status for answer in case.answers)
     rejected = [answer for answer in case.answers if answer.status == 503]
     silent = sum(1 for answer in rejected if not answer.says_when_to_retry)
@@ -95,18 +95,18 @@ def judge_exports(case: ExportsSeen) -> Verdict:
     workers = len({visit.pid for visit in case.visits})
     served = statuses[200]
     seen = (
-        f"at most {peak} inside at any moment, in {_many(workers, 'worker')}",
+        f"at most {peak} requests at once, in {_many(workers, 'worker')} together",
         f"{served} served: {waited} waited, in order, up to {longest:.1f} s",
         f"{len(rejected)} rejected with Retry-After",
     )
     faults = _faults(
-        (peak > case.limit, f"{peak} inside at once, the limit is {case.limit}"),
-        (peak < case.limit, f"only {peak} inside at once: the limit was not tried"),
-        (served != len(case.visits), f"{served} served, but {len(case.visits)} were inside"),
+        (peak > case.limit, f"{peak} requests at once exceed the limit {case.limit}"),
+        (peak < case.limit, f"only {peak} at once: the limit {case.limit} was not reached"),
+        (served != len(case.visits), f"{served} were served, but {len(case.visits)} were admitted"),
         (not rejected, "no request was rejected"),
         (silent > 0, f"{_many(silent, 'rejection')} without Retry-After"),
         (sent_away > 0, f"{sent_away} waiters were rejected"),
-        (not waited, "no request had to wait"),
+        (not waited, "no request waited"),
         (overtaken > 0, f"{overtaken} waiters were overtaken"),
         *_odd_answers(statuses, {200, 503}, case.requests),
     )
@@ -114,27 +114,27 @@ def judge_exports(case: ExportsSeen) -> Verdict:
 
 
 def judge_kill(case: KillSeen) -> Verdict:
-    """Expect a rejection while the worker holds the permit, and a grant after its lease expired."""
+    """Expect a rejection while the worker holds the permit, and a grant when its lease expires."""
     if case.before.status == 200:
-        return Verdict((), ("a second request was admitted while the first was inside",))
+        return Verdict((), ("a second request was admitted while the first held the only permit",))
     back = "never" if case.back is None else f"after {case.back:.1f} s"
     late = case.back is None or case.back > case.lease + LEASE_SLACK
     seen = (
-        "rejected while the worker held the permit",
-        f"worker killed: permit free {back}, the lease is {case.lease:g} s",
+        "a request was rejected while the worker held the permit",
+        f"the killed worker's permit became free {back} (lease: {case.lease:g} s)",
     )
     faults = _faults(
-        (case.before.status != 503, f"the next request got {case.before.status}, not 503"),
+        (case.before.status != 503, f"the second request got status {case.before.status}, not 503"),
         (not case.before.says_when_to_retry, "the rejection had no Retry-After"),
         (case.first is None or case.first.status != 0, "the killed worker answered"),
-        (late, f"permit free {back}, the lease is {case.lease:g} s"),
-        (case.peak != 1, f"{case.peak} inside at once, the limit is 1"),
+        (late, f"the permit became free {back}, but the lease is {case.lease:g} s"),
+        (case.peak != 1, f"{case.peak} requests were admitted at once, but the limit is 1"),
     )
     return Verdict(seen, faults)
 
 
 def count_overtaken(line: Iterable[Visit]) -> int:
-    """Return the number of visits that a later visit overtook by at least ORDER_SLACK seconds."""
+    """Return the number of overtaken requests. Differences below ORDER_SLACK are ignored."""
     pairs = combinations(sorted(line, key=lambda visit: visit.arrived), 2)
     overtaken = {
         first
@@ -146,16 +146,16 @@ def count_overtaken(line: Iterable[Visit]) -> int:
 
 
 def _faults(*checks: tuple[bool, str]) -> tuple[str, ...]:
-    """Return the texts of the checks that found a fault. A check is a tuple: True if it found a
-    fault, and the text of this fault."""
+    """Return the texts of all faults. A check is a tuple: True if there is a fault, and the text
+    for this fault."""
     return tuple(text for found, text in checks if found)
 
 
 def _odd_answers(
     statuses: Counter[int], expected: set[int], asked: int
 ) -> Iterable[tuple[bool, str]]:
-    """Yield checks for `_faults`: one for each unexpected status, and one that compares the number
-    of answers with the number of requests, `asked`."""
+    """Yield checks for `_faults`: a check for each unexpected status, and a check that all requests
+    were answered. `asked`: number of requests."""
     for status in sorted(statuses.keys() - expected):
         what = f"status {status}" if status else "no answer"
         yield True, f"{_many(statuses[status], 'request')} got {what}"

@@ -1,4 +1,4 @@
-"""Print the demo's progress, its table, and the addresses of the site."""
+"""Print the demo's progress, the table of results, and the addresses of the site."""
 
 import sys
 import time
@@ -28,10 +28,10 @@ class Show:
         )
 
     def begin(self, without_locks: bool) -> None:
-        """Print the title."""
+        """Print the title of the demo."""
         self.console.print("\n[bold]django_redis_sync: the example site under real traffic")
         if without_locks:
-            self.console.print("[bold red]without any lock: this is what would happen")
+            self.console.print("[bold red]All locks and limits are disabled.")
 
     def servers(self, servers: Sequence[Server]) -> None:
         """Print the servers."""
@@ -40,7 +40,7 @@ class Show:
 
     @contextmanager
     def step(self, title: str, total: float, unit: str) -> Iterator[Each]:
-        """Show the progress of a step: a bar on a terminal, else one line at its end."""
+        """Show the progress of a step: a bar on a terminal, or else a line when the step ends."""
         start = time.monotonic()
         if self.console.is_terminal:
             columns = (
@@ -58,7 +58,7 @@ class Show:
             sys.stdout.flush()
 
     def table(self, verdicts: Mapping[tuple[str, str], Verdict], servers: Sequence[Server]) -> bool:
-        """Print all verdicts. Return True if there is at least one verdict, and no faults."""
+        """Print the verdicts as a table. Return True if there are verdicts, and none has faults."""
         table = Table(show_lines=True)
         table.add_column("scenario", max_width=26)
         for server in servers:
@@ -71,10 +71,10 @@ class Show:
         return self._sum_up(verdicts)
 
     def links(self, servers: Sequence[Server], password: str, redis_url: str | None) -> None:
-        """Print the addresses of the site. `redis_url`: the REDIS_URL that the user has to set to
-        run manage.py, or None if the user's shell already has it."""
+        """Print the addresses of the site. `redis_url`: the value of REDIS_URL for manage.py, or
+        None if this variable is already set in the user's shell."""
         say = self.console.print
-        say("\nThe site stays up for you to look at:")
+        say("\nYou can now visit the site:")
         for server in servers:
             say(f"  {server.name:<9} {server.url}/")
         say(f"  admin     {servers[0].url}/admin/")
@@ -89,7 +89,7 @@ class Show:
         self.console.print("Stopping the servers.")
 
     def _sum_up(self, verdicts: Mapping[tuple[str, str], Verdict]) -> bool:
-        """Print the scenarios that failed, or that all checks hold."""
+        """Print which scenarios failed, or that all checks hold. Return True if all hold."""
         broken: dict[str, list[str]] = {}
         for (title, server), verdict in verdicts.items():
             if not verdict.ok:

@@ -1,6 +1,7 @@
-"""The three scenarios. Each runs against each server.
+"""The three scenarios of the demo. Each scenario runs against each server.
 
-The witness counts requests inside views, and the database has the tickets. Neither uses Redis.
+The results come from the witness, which counts requests inside views, and from the database, which
+has the sold tickets. Both work without Redis.
 """
 
 import os
@@ -31,16 +32,16 @@ from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
 from example_project.shop.witness import Visit
 
 BUYERS = 50
-# Seconds between two buyers. All buyers arrive while the first tickets are sold. They do not arrive
-# at once, because then a single event loop would accept all connections.
+# Seconds between the arrivals of two buyers. If all buyers arrived at once, a single event loop
+# would accept all connections.
 BUYERS_SPREAD = 0.003
 
 EXPORT_REQUESTS = 60
-EXPORT_SPREAD = 0.015  # seconds between two requests, less than an export takes
+EXPORT_SPREAD = 0.015  # seconds between two requests: shorter than an export
 
 LEASE = settings.LEASE_SECONDS
-HOLD_SECONDS = 20  # long enough to find and kill the holder
-HOLD_BEFORE_KILL = 0.7  # seconds from the rejection of the second request to the kill
+HOLD_SECONDS = 20  # duration of the slow request: long enough to kill its worker
+HOLD_BEFORE_KILL = 0.7  # seconds from the second request's answer to the kill
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 
@@ -50,7 +51,7 @@ class Unjudged(Exception):
 
 
 def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Verdict]:
-    """Run each scenario against each server. Return verdicts by title and server name."""
+    """Run each scenario against each server. Return a dict: (title, server name) -> verdict."""
     for server in servers:
         _warm_up(server)
     verdicts = {}
@@ -58,7 +59,7 @@ def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Ver
         for server in servers:
             try:
                 verdict = play(server, show)
-            except Exception as error:  # a scenario that did not end proves nothing
+            except Exception as error:  # an error in a scenario counts as a fault
                 verdict = Verdict((), (f"not judged: {type(error).__name__}: {error}",))
             verdicts[title, server.name] = verdict
     return verdicts
@@ -80,8 +81,8 @@ def play_sale(server: Server, show: Show) -> Verdict:
 
 
 def play_exports(server: Server, show: Show) -> Verdict:
-    """Scenario b: send sixty requests to the two export pages, which share a limit of three. Every
-    third request goes to the page that rejects requests instead of letting them wait."""
+    """Scenario b: send sixty requests to two export pages, which share a limit of three. If the
+    limit is reached, one page lets requests wait, and the other page rejects them."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
         PageRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
@@ -95,8 +96,8 @@ def play_exports(server: Server, show: Show) -> Verdict:
 
 
 def play_kill(server: Server, show: Show) -> Verdict:
-    """Scenario c: kill the worker that holds the only permit. Then send requests until a request
-    is admitted."""
+    """Scenario c: kill the worker that holds the only permit. Then repeat a request until it is
+    admitted."""
     page = f"{server.prefix}/exports/slow/"
     SLOW_EXPORTS.forget()
     with (
@@ -108,7 +109,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
         before = _ask(client, f"{page}?seconds=0")
         time.sleep(HOLD_BEFORE_KILL)
         os.kill(holder.pid, signal.SIGKILL)
-        if before.status == 200:  # the second request was admitted, so there is nothing to wait for
+        if before.status == 200:  # wrongly admitted: there is nothing to wait for
             return judge_kill(KillSeen(LEASE, before))
         back = _back_after(client, f"{page}?seconds=0", each)
         peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
@@ -124,13 +125,12 @@ SCENARIOS = {
 
 
 def _warm_up(server: Server) -> None:
-    """Let the workers import and connect, and let leases of an earlier demo expire."""
+    """Let all workers import their code. Wait while leases of an earlier demo hold all permits."""
     end = time.monotonic() + LEASE + GIVE_UP_SECONDS
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
         asks = [PageRequest(server.prefix + page)] * 4 * server.workers
-        # Repeat while all answers are 503, because no permit is free yet. Scenarios report other
-        # answers.
+        # Repeat while all answers are 503: no permit is free. Scenarios report other wrong answers.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:
                 return
@@ -138,20 +138,21 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Wait until a worker of this server has the permit, and return its visit. The caller kills
-    this worker."""
+    """Wait until a worker of this server holds the permit. Return what the witness recorded for
+    its request."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():
             if visit.parent == server.process.pid:
                 return visit
         time.sleep(0.02)
-    raise Unjudged("no worker of this server got the permit")
+    raise Unjudged("no worker of the server got the permit")
 
 
 def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
-    """Send requests until one is admitted. Return the seconds that this took, or None if none was
-    admitted in time. `each`: called after each request, with the seconds since the last call."""
+    """Send requests until a request is admitted. Return the seconds that this took, or None after
+    GIVE_UP_SECONDS plus a lease. After each request, call `each` with the seconds since its last
+    call."""
     start = last = time.monotonic()
     while last - start < LEASE + GIVE_UP_SECONDS:
         answer = _ask(client, page)
@@ -165,8 +166,7 @@ def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
 
 
 def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
-    """Start a thread that sends a request. Return a queue, into which the thread puts the
-    answer."""
+    """Send a request in a new thread. Return a queue, to which the thread will add the answer."""
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def ask() -> None:

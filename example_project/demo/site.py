@@ -1,4 +1,4 @@
-"""The example site of the demo: its folder, its database, and its two servers."""
+"""Set up the example site for the demo: a folder, a database, and two servers."""
 
 import contextlib
 import fcntl
@@ -43,24 +43,24 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """The base URL of the server."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def prefix(self) -> str:
-        """The prefix of the pages to request. Under uvicorn, these are the async pages."""
+        """The start of all paths that scenarios request: "/async" for uvicorn, else ""."""
         return "/async" if self.name == "uvicorn" else ""
 
     @property
     def log_end(self) -> str:
-        """The end of the server's log."""
+        """The last 2,000 characters of the server's log."""
         return self.log.read_text(errors="replace")[-2000:]
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[None]:
-    """Lock the demo's folder during the block, so that no second demo uses it. Raise SiteError if
-    another demo uses it."""
+    """Lock the demo's folder during the `with` block, so that no second demo uses the folder. Raise
+    SiteError if another demo uses it."""
     (settings.DEMO_DIR / ".gitignore").write_text("*\n")
     with (settings.DEMO_DIR / "in_use").open("a") as file:
         try:
@@ -99,7 +99,7 @@ def serve(workers: int | None, port: int | None) -> Iterator[Sequence[Server]]:
 
 
 def stay_up(servers: Sequence[Server]) -> None:
-    """Open a new sale, and wait. Raise SiteError when a server ends."""
+    """Open a new sale, and wait for Ctrl-C. Raise SiteError if a server ends."""
     open_sale()
     while True:
         for server in servers:
@@ -134,12 +134,12 @@ def _start(name: str, port: int, workers: int) -> Server:
 
 
 def _stop(server: Server) -> None:
-    """Stop a server: send SIGTERM to its master, then kill the rest of its group."""
+    """Send SIGTERM to a server's main process. Then kill all processes of its group."""
     try:
         server.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(STOP_SECONDS)
-    finally:  # also after a second Ctrl-C
+    finally:  # even if Ctrl-C interrupts the wait
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
@@ -163,7 +163,7 @@ def _must_run(server: Server) -> None:
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:
-    """Return the `wanted` ports, with a free port in place of each 0. Raise SiteError if a wanted
+    """Return the `wanted` ports, and a free port instead of each 0. Raise SiteError if a `wanted`
     port is not free."""
     with contextlib.ExitStack() as stack:
         ports = []

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-SECONDS = 25.0  # max seconds until an answer
-TOKEN_PAGE = "/sale/"  # sets the CSRF cookie, because the page has a form
+SECONDS = 25.0  # max seconds that a client waits for data
+TOKEN_PAGE = "/sale/"  # a page with a form, so its answer sets the CSRF cookie
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. `status` is 0 if the connection broke."""
+    """The answer to a request. `status` is 0 if the connection broke."""
 
     path: str
     status: int
@@ -31,18 +31,18 @@ class Answer:
 
     @property
     def says_when_to_retry(self) -> bool:
-        """True if `Retry-After` is at least 1 second."""
+        """True if the header `Retry-After` is at least 1 second."""
         return self.retry_after.isdecimal() and int(self.retry_after) >= 1
 
 
 def client_options(url: str) -> dict[str, Any]:
-    """Return options of httpx: no proxy from the environment, a new connection per request."""
+    """Return options for clients of httpx: no proxy, and a new connection for each request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return {"base_url": url, "trust_env": False, "timeout": SECONDS, "limits": limits}
 
 
 def answer_of(response: httpx.Response) -> Answer:
-    """Return the answer in a response of httpx."""
+    """Convert a response of httpx to an Answer."""
     headers = response.headers
     return Answer(response.request.url.path, response.status_code, headers.get("Retry-After", ""))
 

@@ -1,1 +1,1 @@
-"""The shop: a flash sale, exports, and a witness that counts requests without Redis."""
+"""The shop: pages with locks and limits, and a witness that counts requests without Redis."""

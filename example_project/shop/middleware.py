@@ -15,7 +15,7 @@ Handler = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware
 def note_arrival(get_response: Handler) -> Handler:
-    """Store the monotonic time of arrival in `request.META`."""
+    """Return middleware that stores the monotonic time of arrival in `request.META`."""
     if iscoroutinefunction(get_response):
 
         async def anote(request: HttpRequest) -> Any:

@@ -7,10 +7,10 @@ from django.db import models
 
 
 class Sale(models.Model):
-    """A flash sale; the newest one is open."""
+    """A flash sale. Only the newest sale is open."""
 
     tickets = models.IntegerField()
-    stock = models.IntegerField()  # signed, so that an oversold stock is visible
+    stock = models.IntegerField()  # may be negative, which shows that too much was sold
     opened_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -21,7 +21,7 @@ class Sale(models.Model):
 
 
 class Ticket(models.Model):
-    """A sold ticket. If two tickets of a sale have the same number, it was sold twice."""
+    """A sold ticket. If two tickets of a sale have the same number, one was sold twice."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="sold")
     number = models.IntegerField()

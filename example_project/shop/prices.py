@@ -1,5 +1,5 @@
-"""The price list: two files that belong together. Only the read/write lock keeps a reader from
-getting one new and one old file."""
+"""The price list: two files that must be of the same edition. Without the read/write lock, a reader
+could get one new file and one old file."""
 
 import asyncio
 import time
@@ -17,24 +17,24 @@ from django_redis_sync import NotAcquired, ReadWriteLock
 from example_project.shop.asked import seconds_of
 
 MAX_WAIT = 30.0  # max seconds that readers and writers wait
-HALF_SECONDS = 1.5  # default seconds between the two files; the form can set others
+HALF_SECONDS = 1.5  # default seconds between the accesses to the two files
 
 Prices = tuple[int, int]
 
 
 def price_lock() -> ReadWriteLock:
-    """Return the lock: many readers or one writer."""
+    """Return the lock of the prices, which admits many readers or one writer."""
     return ReadWriteLock("prices", blocking_timeout=MAX_WAIT)
 
 
 def _if_locked(side: Any) -> Any:
-    """Return `side`, the read or the write side of the lock. In the demo without locks, return a
-    null context."""
+    """Return `side`, which is `lock.read` or `lock.write`. If locks are disabled, return a null
+    context instead."""
     return nullcontext() if settings.WITHOUT_LOCKS else side
 
 
 def read_one(currency: str) -> int:
-    """Return the edition in one of the files, or 1 if the file doesn't exist yet."""
+    """Return the edition in the file of a currency, or 1 if the file doesn't exist yet."""
     try:
         return int(_file(currency).read_text() or 1)
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def read_one(currency: str) -> int:
 
 
 def write_one(currency: str, edition: int) -> None:
-    """Write an edition into one of the files."""
+    """Write an edition into the file of a currency."""
     _file(currency).parent.mkdir(parents=True, exist_ok=True)
     _file(currency).write_text(str(edition))
 
@@ -53,8 +53,8 @@ def _file(currency: str) -> Path:
 
 @require_http_methods(["GET", "POST"])
 def prices(request: HttpRequest) -> HttpResponse:
-    """GET shows readers and writers. POST does the `action`: "read" the prices, "change" them, or
-    "downgrade", which changes them and then reads them."""
+    """GET shows readers and writers. POST reads the prices, changes them, or does both: the field
+    `action` is "read", "change", or "downgrade"."""
     if request.method == "GET":
         return _page(request)
     lock, half = price_lock(), seconds_of(request.POST, HALF_SECONDS)
@@ -124,7 +124,7 @@ def _read(request: HttpRequest, seen: Prices) -> HttpResponse:
     euro, dollar = seen
     if euro == dollar:
         return _page(request, f"You read edition {euro}, in euros and in dollars.")
-    text = f"BROKEN: euros of edition {euro}, dollars of edition {dollar}."
+    text = f"BROKEN: you read edition {euro} in euros, but edition {dollar} in dollars."
     return _page(request, text, status=500)
 
 
@@ -133,8 +133,8 @@ def _changed(request: HttpRequest) -> HttpResponse:
 
 
 def _busy(request: HttpRequest) -> HttpResponse:
-    """Return a 503, because the wait took too long."""
-    response = _page(request, "Too many are ahead of you, please try again.", status=503)
+    """Return the 503 for a request that has waited too long."""
+    response = _page(request, "Too many others are waiting. Please try again.", status=503)
     response["Retry-After"] = "5"
     return response
 

@@ -1,4 +1,4 @@
-"""The flash sale: read the stock, pay, write the stock. Only the Redis lock protects it."""
+"""The flash sale: read the stock, pay, write the stock. Only the Redis lock protects the stock."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from django_redis_sync import Lock
 from example_project.shop.models import Sale, Ticket
 
 TICKETS = 10
-# Simulates a payment. Without the lock, other buyers read the same stock during this time.
+# Duration of a simulated payment. Without the lock, others would read the same stock meanwhile.
 PAYMENT_SECONDS = 0.02
 MAX_WAIT = 15  # max seconds that a buyer waits in line
 
@@ -23,14 +23,14 @@ def open_sale(tickets: int = TICKETS) -> Sale:
 
 
 def sale_lock() -> Any:
-    """Return the lock around the stock, or a null context in the demo without locks."""
+    """Return the lock of the stock. If locks are disabled, return a null context instead."""
     if settings.WITHOUT_LOCKS:
         return nullcontext()
     return Lock("flash-sale", blocking_timeout=MAX_WAIT)
 
 
 def buy(buyer: str) -> Ticket | None:
-    """Sell one ticket of the open sale. Return None if it is sold out."""
+    """Sell one ticket of the open sale, and return the ticket. Return None if none are left."""
     with sale_lock():
         sale = Sale.objects.latest()
         if sale.stock <= 0:
@@ -56,6 +56,6 @@ async def abuy(buyer: str) -> Ticket | None:
 
 
 def _next_ticket(sale: Sale, buyer: str) -> Ticket:
-    """Return the next ticket. Its number follows from the stock that the buyer read."""
+    """Return a new ticket. Its number is computed from the stock that the buyer read."""
     number = sale.tickets - sale.stock + 1
     return Ticket(sale=sale, number=number, buyer=buyer, worker=os.getpid())

@@ -1,4 +1,4 @@
-"""A streamed response, which holds its permit until the last byte is sent."""
+"""A streamed response. The request holds its permit until the last byte is sent."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from example_project.shop.middleware import ARRIVED
 from example_project.shop.witness import Visit, Witness
 
 STREAM_LIMIT = 2
-STREAM_SECONDS = 10.0  # default seconds of a stream; the query can set others
+STREAM_SECONDS = 10.0  # default duration of a stream; see `seconds` in the query
 LINES = 20
 
 STREAMS = Witness("streams")
@@ -22,8 +22,8 @@ STREAMS = Witness("streams")
 @require_GET
 @semaphore_required("streams", limit=STREAM_LIMIT, blocking_timeout=0)
 def stream(request: HttpRequest) -> StreamingHttpResponse:
-    """Send lines for STREAM_SECONDS. A query such as `?seconds=30` sets another time. A third
-    stream at the same time gets a 503."""
+    """Send lines for STREAM_SECONDS, or for the duration in a query such as `?seconds=30`. If two
+    streams are already running, return a 503."""
     pause = seconds_of(request.GET, STREAM_SECONDS) / LINES
     return _response(_lines(request, pause))
 

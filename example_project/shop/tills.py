@@ -18,13 +18,13 @@ from example_project.shop.witness import Visit, Witness
 
 TILLS = 2
 MAX_WAIT = 30.0  # max seconds that a customer waits
-SERVICE_SECONDS = 5.0  # default seconds per customer; the form can set others
+SERVICE_SECONDS = 5.0  # default seconds per customer; the form can set another number
 
 AT_THE_TILLS = Witness("tills")
 
 
 def tills(customer: str = "") -> Any:
-    """Return the semaphore of the tills, or a null context in the demo without locks."""
+    """Return the semaphore of the tills. If locks are disabled, return a null context instead."""
     if settings.WITHOUT_LOCKS:
         return nullcontext()
     return Semaphore("tills", TILLS, blocking_timeout=MAX_WAIT, label=customer)
@@ -64,8 +64,8 @@ def _served(request: HttpRequest, visit: Visit) -> HttpResponse:
 
 
 def _gone(request: HttpRequest) -> HttpResponse:
-    """Return a 503, because the wait took too long."""
-    response = _page(request, "The line is too long, please come again.", status=503)
+    """Return the 503 for a customer that has waited too long."""
+    response = _page(request, "The queue is too long. Please come again later.", status=503)
     response["Retry-After"] = "10"
     return response
 

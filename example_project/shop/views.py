@@ -22,12 +22,12 @@ SLOW_EXPORTS = Witness("slow-export")
 EXPORT_LIMIT = 3
 EXPORT_SECONDS = 0.15
 MAX_WAIT = 15.0  # max seconds that a request waits for an export
-SLOW_SECONDS = 15.0  # default seconds of a slow export; the query can set others
+SLOW_SECONDS = 15.0  # default seconds of a slow export; the query can set another number
 
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """List all pages, and the requests that are inside a view now."""
+    """Show links to all pages, and the requests that are inside the export views now."""
     context = {
         "sale": Sale.objects.order_by("-pk").first(),
         "exports": EXPORTS.present(),
@@ -76,15 +76,15 @@ def _buyer(request: HttpRequest) -> str:
 
 
 def _sale_answer(request: HttpRequest, ticket: Ticket | None) -> HttpResponse:
-    """Return 200 with the ticket, or 409 if none was left."""
+    """Return 200 with the ticket, or 409 if there is no ticket."""
     if ticket is None:
         return _sale_page(request, "Sorry, sold out.", status=409)
     return _sale_page(request, f"Ticket {ticket.number} is yours, {ticket.buyer}.")
 
 
 def _crowded(request: HttpRequest) -> HttpResponse:
-    """Return a 503, because the lock was not free in time."""
-    response = _sale_page(request, "Too many buyers at once, please try again.", status=503)
+    """Return the 503 for a buyer that has waited too long."""
+    response = _sale_page(request, "Too many buyers are waiting. Please try again.", status=503)
     response["Retry-After"] = "1"
     return response
 
@@ -139,13 +139,13 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
         return await sync_to_async(_export_page)(request, visit)
 
 
-# One slow export at a time, slow enough to watch the export or to kill the worker
+# One slow export at a time. It is so slow that a user can watch it, or kill its worker
 
 
 @require_GET
 @semaphore_required("slow-export", limit=1, blocking_timeout=0)
 def slow_export(request: HttpRequest) -> HttpResponse:
-    """Hold the only permit for SLOW_SECONDS. A query such as `?seconds=30` sets another time."""
+    """Hold the only permit for SLOW_SECONDS, or for the time in a query such as `?seconds=30`."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
         time.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return _export_page(request, visit)

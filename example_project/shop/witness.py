@@ -1,7 +1,7 @@
 """Count how many requests are inside a view at once, across all threads and processes.
 
-The witness checks the Redis locks, so it must not use Redis. Each visit holds an `flock` on a file
-of its own. When a process ends, the kernel releases the `flock`, so a killed worker does not count.
+The witness checks the Redis locks, so it must not use Redis. Each request locks a file of its own
+with `flock`. If a worker is killed, the kernel unlocks its files, so its requests no longer count.
 """
 
 import fcntl
@@ -20,14 +20,14 @@ from django.conf import settings
 
 @dataclass(frozen=True)
 class Visit:
-    """An admitted request: its page, its times, and the number of requests inside at its entry."""
+    """A request that entered a view: its page, its times, and the number of requests inside."""
 
     who: str  # the page's path, or the name of a customer
     pid: int  # pid of the worker
     parent: int  # pid of the server that started the worker
     arrived: float  # monotonic seconds, the same clock in every process of a machine
     entered: float
-    inside: int  # including this one
+    inside: int  # number of requests inside at the entry of this request, which is included
 
     @property
     def waited(self) -> float:
@@ -36,14 +36,14 @@ class Visit:
 
 
 class Witness:
-    """Counts the visits of one name. A file lock guards each step, so each count is exact."""
+    """Counts the requests inside the views of one name. A file lock makes each count exact."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(settings.DEMO_DIR) / "witness" / name
 
     @contextmanager
     def watch(self, who: str, arrived: float) -> Iterator[Visit]:
-        """Count a visit by `who` as inside during the `with` block."""
+        """Count a request as inside during the `with` block. `who`: the page or customer."""
         with self._gate():
             visit = Visit(
                 who, os.getpid(), os.getppid(), arrived, time.monotonic(), len(self._present()) + 1
@@ -64,18 +64,18 @@ class Witness:
                 file.close()
 
     def present(self) -> list[Visit]:
-        """Return the visits that are inside."""
+        """Return the requests that are inside now."""
         with self._gate():
             return self._present()
 
     def visits(self) -> list[Visit]:
-        """Return all visits since the last `forget`, in the order of entry."""
+        """Return all requests that entered since the last `forget()`, in the order of entry."""
         with self._gate():
             lines = self._log.read_text().splitlines() if self._log.exists() else []
             return [Visit(**json.loads(line)) for line in lines]
 
     def forget(self) -> None:
-        """Start a new log. Visits that are inside are still counted."""
+        """Delete the log of entries. Requests that are inside are still counted as inside."""
         with self._gate():
             self._log.unlink(missing_ok=True)
 
@@ -85,16 +85,15 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Let only one thread of all processes run the block at a time. The block takes less than a
-        millisecond."""
+        """Let only one thread of all processes run the `with` block at a time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             yield
 
     def _present(self) -> list[Visit]:
-        """Return the visits whose files are locked. Delete the other files: their processes
-        ended."""
+        """Return the requests with a locked file. Delete the other files, because their processes
+        have ended."""
         found = []
         for path in self.folder.glob("*.visit"):
             with path.open("r") as file:
