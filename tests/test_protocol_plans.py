@@ -38,9 +38,9 @@ class PlanRun:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.step, self.result, self.ended = plan, None, None, False
         RUNS.append(self)
-        self._go(lambda: next(plan))
+        self.go(lambda: next(plan))
 
-    def _go(self, move: Callable[[], Any]) -> PlanRun:
+    def go(self, move: Callable[[], Any]) -> PlanRun:
         try:
             self.step = move()
         except StopIteration as stop:
@@ -49,20 +49,20 @@ class PlanRun:
 
     def answer(self, *reply: Any, sent: float, after: float = 0.0) -> PlanRun:
         """Send a script's reply. The request was sent at `sent`, and answered `after` s later."""
-        return self._go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
+        return self.go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
     def waiting(self, sent: float, delay: int = 1000, **since: Any) -> PlanRun:
         """Send a "wait" reply: ask again after `delay` ms. `since`: the server time in it."""
         return self.answer("wait", str(since.get("since", S1)), delay, 0, sent=sent)
 
     def message(self, text: str | None, at: float) -> PlanRun:
-        return self._go(lambda: self.plan.send(Answer(text, at, at)))
+        return self.go(lambda: self.plan.send(Answer(text, at, at)))
 
     def fail(self, why: Any, at: float) -> PlanRun:
-        return self._go(lambda: self.plan.throw(Failure(OSError(why), at, why)))
+        return self.go(lambda: self.plan.throw(Failure(OSError(why), at, why)))
 
     def throw(self, error: BaseException) -> PlanRun:
-        return self._go(lambda: self.plan.throw(error))
+        return self.go(lambda: self.plan.throw(error))
 
     def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
         """Fail each try of a step for the reason `why`. The first try begins at the time `at`. A

@@ -33,7 +33,7 @@ class Proxy(Front):
     proxy then renames the keys and channels on which clients wait."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._harms, self._taking = deque[tuple[str, str]](), threading.Lock()
+        self.harms, self.taking = deque[tuple[str, str]](), threading.Lock()
         self.done: list[str] = []
         self.deaf, self.go = False, threading.Event()
         super().__init__(port)
@@ -41,7 +41,7 @@ class Proxy(Front):
     def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
         """Apply `HARMS[what]` to the next `times` requests that run the script `verb`. If `verb` is
         "", apply it to requests of any kind."""
-        self._harms.extend([(what, verb)] * times)
+        self.harms.extend([(what, verb)] * times)
 
     def hold(self, seconds: float, verb: str, times: int) -> None:
         """Hold back the next `times` requests that run the script `verb`. Forward them `seconds`
@@ -54,7 +54,7 @@ class Proxy(Front):
 
     def calm(self) -> None:
         """Cancel the faults that have not happened yet."""
-        self._harms.clear()
+        self.harms.clear()
 
     def let_go(self) -> None:
         """Forward the messages that were held back."""
@@ -65,14 +65,14 @@ class Proxy(Front):
         self.down()
         self.raw.close()
 
-    def _reply(self, verb: str) -> Any:
-        with self._taking:
+    def reply(self, verb: str) -> Any:
+        with self.taking:
             if self.deaf and verb in ("blpop", "subscribe"):
                 self.done.append("deaf")
                 return _renamed
-            if not self._harms or self._harms[0][1] not in ("", verb):
+            if not self.harms or self.harms[0][1] not in ("", verb):
                 return None
-            what, _ = self._harms.popleft()
+            what, _ = self.harms.popleft()
             self.done.append(what)
         return lambda command, forward: HARMS[what](self, forward)
 

@@ -144,26 +144,26 @@ class Losses:
         self.calls: dict[str, list[float]] = defaultdict(list)  # by token
         self.signals: dict[str, list[float]] = defaultdict(list)
         self.late = 0.0  # longest delay with which a thread of this process woke up, in seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._wake_up, daemon=True)
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.wake_up, daemon=True)
 
     def __call__(self, lease: Any) -> None:
         assert not lease.held
         self.calls[lease.token].append(time.time())
 
-    def _signal(self, lease: Any, reason: str, **_: Any) -> None:
+    def signal(self, lease: Any, reason: str, **_: Any) -> None:
         assert reason
         self.signals[lease.token].append(time.time())
 
     def __enter__(self) -> Losses:
-        lease_lost.connect(self._signal)
-        self._thread.start()
+        lease_lost.connect(self.signal)
+        self.thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        lease_lost.disconnect(self._signal)
-        self._over.set()
-        self._thread.join()
+        lease_lost.disconnect(self.signal)
+        self.over.set()
+        self.thread.join()
 
     def of(self, lease: Any) -> float:
         """Return the time when the last of `on_lost` and `lease_lost` was called for a lease, in
@@ -178,9 +178,9 @@ class Losses:
         seconds too late. So allow a delay of three times `late`."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
-    def _wake_up(self) -> None:
+    def wake_up(self) -> None:
         expected = time.monotonic()
-        while not self._over.wait(0.01):
+        while not self.over.wait(0.01):
             self.late = max(self.late, time.monotonic() - expected - 0.01)
             expected = time.monotonic()
 

@@ -127,37 +127,37 @@ class Checker:
 
     def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
         self.world, self.setting, self.sample = World(protocol, setting), setting, sample
-        self._sound: set[tuple[int, int]] = set()
-        self._needs: dict[State, int] = {}
+        self.sound: set[tuple[int, int]] = set()
+        self.needs: dict[State, int] = {}
         self._fair = self._longest = 0
         resized = any(how == "resize" for how, _ in setting.operations)
         limits = [spec.limit for spec in setting.clients]
         self._limit = math.inf if resized else max(limits)
-        self._bounds = {s.tenant: s.bound for s in sorted(setting.clients, key=lambda s: s.bound)}
-        self._fair_queue = all(spec.fair for spec in setting.clients)
-        self._undisturbed = not (setting.faults or setting.operations)
+        self.bounds = {s.tenant: s.bound for s in sorted(setting.clients, key=lambda s: s.bound)}
+        self.fair_queue = all(spec.fair for spec in setting.clients)
+        self.undisturbed = not (setting.faults or setting.operations)
         leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
         self._bound = 2 * max(leases, default=0) + 4 * TICKS["ASLEEP"]
 
     def explore(self, most: int = 10**9) -> Explored:
         """Explore up to `most` states. Raise Violation at the first broken invariant."""
         world, start = self.world, self.world.start()
-        self._parents: dict[State, tuple[State, Label] | None] = {start: None}
-        parents, waiting, seen = self._parents, deque([start]), 0
+        self.parents: dict[State, tuple[State, Label] | None] = {start: None}
+        parents, waiting, seen = self.parents, deque([start]), 0
         while waiting and seen < most:
             state = waiting.popleft()
             seen += 1
             if self.sample and seen % self.sample == 0:
-                self._check_liveness(state)
+                self.check_liveness(state)
             for label, after, ran in world.steps(state):
                 new = after not in parents
                 try:
                     if ran is not None:
-                        self._check_run(state, after, ran)
+                        self.check_run(state, after, ran)
                     elif label[0] == "tick":
-                        self._check_tick(state, after)
+                        self.check_tick(state, after)
                     if new:
-                        self._check_state(after)
+                        self.check_state(after)
                 except AssertionError as broken:
                     raise Violation(str(broken), self._trace(state, (label, after))) from None
                 if new:
@@ -167,14 +167,14 @@ class Checker:
 
     # The invariants
 
-    def _check_run(self, before: State, after: State, ran: Ran) -> None:
+    def check_run(self, before: State, after: State, ran: Ran) -> None:
         _check_error(self.world, ran)
         old, new = self.world.facts(ran.before), self.world.facts(ran.after)
         if ran.before != ran.after:
-            self._check_changes(before, old, new, ran)
-        self._check_reply(before, old, new, ran)
+            self.check_changes(before, old, new, ran)
+        self.check_reply(before, old, new, ran)
 
-    def _check_reply(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
+    def check_reply(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
         record, now = old.records.get(ran.token), self.world.milliseconds(state.now)
         word, said = ran.reply[:2] if ran.reply[0] == "no" else ran.reply[:1], ran.said
         if word == ("gone",) and ran.verb == "acquire":
@@ -182,7 +182,7 @@ class Checker:
             small = record and record.permits <= int(old.fields.get("#limit", record.limit))
             lost = f"{ran.token} lost its position by asking again"
             assert not (waited and small), lost
-            assert not self._undisturbed, f"{ran.token} lost its position although it asked in time"
+            assert not self.undisturbed, f"{ran.token} lost its position although it asked in time"
         elif word == ("ok",) and (ran.verb == "renew" or said.get("how") in _NAMING):
             ended = f"{ran.verb} confirmed the expired lease of {ran.token}"
             assert record is not None and old.leases.get(ran.token, 0) > now, ended
@@ -203,10 +203,10 @@ class Checker:
             full = f"{ran.token} was rejected while its permits were free"
             assert (taken + asked > limit) if asked else taken, full
 
-    def _check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
+    def check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
         now, given = self.world.milliseconds(state.now), []
         for token, end in old.leases.items():
-            goes = token in new.leases or end <= now or self._may_go(token, old, now, ran)
+            goes = token in new.leases or end <= now or self.may_go(token, old, now, ran)
             assert goes, f"{ran.verb} of {ran.token} took the lease of {token}"
         for token, end in new.leases.items():
             record, was = new.records.get(token), old.records.get(token)
@@ -225,9 +225,9 @@ class Checker:
             assert not free, f"permits are free, and {ran.verb} left {head} waiting"
         for fence, token in given:
             assert fence > state.top, f"the fence of {token} did not grow"
-            self._check_grant(token, old, new, now)
+            self.check_grant(token, old, new, now)
 
-    def _check_grant(self, token: str, old: Facts, new: Facts, now: int) -> None:
+    def check_grant(self, token: str, old: Facts, new: Facts, now: int) -> None:
         record, ticket = new.records[token], old.queue.get(token, math.inf)
         share, bound = record.share, record.bound
         alone = new._replace(records={token: record._replace(share=None)})
@@ -244,26 +244,26 @@ class Checker:
                 assert not earlier, f"{token} was granted before {other} of its share"
         first = [t for t in new.queue if t in old.queue and new.queue[t] < ticket]
         longer = f"{token} was granted before {first}, which had waited longer"
-        assert not first or not self._fair_queue, longer
+        assert not first or not self.fair_queue, longer
 
-    def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
+    def may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
         # A script may remove a handed-off lease that was not claimed before its deadline.
         unclaimed = old.waiters.get(token, math.inf) <= now and token in old.wakes
         return (token, "clear") == (ran.token, ran.verb) or unclaimed
 
-    def _check_tick(self, before: State, after: State) -> None:
+    def check_tick(self, before: State, after: State) -> None:
         now = self.world.milliseconds(after.now)
         left = self.world.facts(after.server).leases
         for token, end in self.world.facts(before.server).leases.items():
             assert end <= now or token in left, f"the lease of {token} expired with its key"
 
-    def _check_state(self, state: State) -> None:
+    def check_state(self, state: State) -> None:
         facts, now = self.world.facts(state.server), self.world.milliseconds(state.now)
-        if (state.server, state.now) not in self._sound:
-            self._check_server(facts, now)
-            self._sound.add((state.server, state.now))
+        if (state.server, state.now) not in self.sound:
+            self.check_server(facts, now)
+            self.sound.add((state.server, state.now))
         total, tenants = 0, dict[str, int]()
         for index, spec in enumerate(self.setting.clients):
             believed = self.world.believes(state, index)
@@ -272,7 +272,7 @@ class Checker:
             token, fence, _, permits = believed
             total += weight(permits)
             own = tenants[spec.tenant] = tenants.get(spec.tenant, 0) + weight(permits)
-            most = max(self._bounds[spec.tenant], permits) if spec.bound else math.inf
+            most = max(self.bounds[spec.tenant], permits) if spec.bound else math.inf
             assert own <= most, "too many clients of a share hold locally"
             assert total <= max(self._limit, weight(permits)), "too many clients hold locally"
             assert facts.leases.get(token, 0) > now, f"{token} treats an expired lease as held"
@@ -280,7 +280,7 @@ class Checker:
             same = record.fence == fence and record.state != "k"
             assert same, f"{token} treats another lease than its own as held"
 
-    def _check_server(self, facts: Facts, now: int) -> None:
+    def check_server(self, facts: Facts, now: int) -> None:
         held = {*facts.leases, *facts.queue, *facts.parked}
         assert held <= facts.records.keys(), "a lease or a waiter without a record"
         tickets = facts.queue.values()
@@ -317,15 +317,15 @@ class Checker:
 
     # Liveness
 
-    def _check_liveness(self, state: State) -> None:
+    def check_liveness(self, state: State) -> None:
         """Check that without further faults, each waiter gets its permit and each key expires."""
         self._fair += 1
         fair, path, needed = _Fair(self.world, state), list[State](), 0
         try:
             fair.begin()
             while not fair.ended():
-                if fair.state in self._needs:
-                    needed = self._needs[fair.state]
+                if fair.state in self.needs:
+                    needed = self.needs[fair.state]
                     break
                 path.append(fair.state)
                 late = f"{fair.waiting()} still waits after {len(path)} ticks"
@@ -339,7 +339,7 @@ class Checker:
             trace = self._trace(state, None) + "\nThen no more faults:\n" + _lines(fair.steps)
             raise Violation(str(broken), trace) from None
         for n, passed in enumerate(reversed(path)):
-            self._needs[passed] = needed + n + 1
+            self.needs[passed] = needed + n + 1
         self._longest = max(self._longest, needed + len(path))
 
     # Traces
@@ -347,7 +347,7 @@ class Checker:
     def _trace(self, state: State, last: tuple[Label, State] | None) -> str:
         steps = [(last[0], last[1])] if last else []
         at: State = state
-        while (parent := self._parents[at]) is not None:
+        while (parent := self.parents[at]) is not None:
             steps.append((parent[1], at))
             at = parent[0]
         return f"{self.setting.name}, {len(steps)} steps:\n{_lines(reversed(steps))}"
@@ -364,33 +364,33 @@ class _Fair:
 
     def begin(self) -> None:
         while late := next(self.world.late_steps(self.state), None):
-            self._do(*late)
-        self._take_back()
-        self._settle()
+            self.do(*late)
+        self.take_back()
+        self.settle()
 
-    def _do(self, label: Label, state: State, ran: Ran | None = None) -> None:
+    def do(self, label: Label, state: State, ran: Ran | None = None) -> None:
         self.state = state
         self.steps.append((label, state))
         if ran is not None:
             _check_error(self.world, ran)
 
-    def _take_back(self) -> None:
+    def take_back(self) -> None:
         """Undo the operator overrides, and clear permanent leases of dead clients."""
         facts = self.world.facts(self.state.server)
         for field, how in (("#paused", "resume"), ("#limit", "reset")):
             if field in facts.fields:
                 after, ran = self.world.run(self.state, "operate", ("", how, "", "-", 0))
-                self._do(("an operator says", how), after, ran)
+                self.do(("an operator says", how), after, ran)
         for token, end in facts.leases.items():
             if end == math.inf and self.state.clients[NAMES.index(token[0])].mode == "dead":
                 after, ran = self.world.run(self.state, "clear", (token, "-", 0))
-                self._do(("an operator clears", token), after, ran)
+                self.do(("an operator clears", token), after, ran)
 
-    def _settle(self) -> None:
-        while step := next(self.world.prompt_steps(self.state), None) or self._release():
-            self._do(*step)
+    def settle(self) -> None:
+        while step := next(self.world.prompt_steps(self.state), None) or self.release():
+            self.do(*step)
 
-    def _release(self) -> tuple[Label, State] | None:
+    def release(self) -> tuple[Label, State] | None:
         for index, client in enumerate(self.state.clients):
             held = isinstance(self.world.node(self.state, index).step, Hold)
             if held and client.mode == "live" and client.lanes[0] is None:
@@ -398,8 +398,8 @@ class _Fair:
         return None
 
     def tick(self) -> None:
-        self._do(("tick",), self.world.tick(self.state))
-        self._settle()
+        self.do(("tick",), self.world.tick(self.state))
+        self.settle()
         # If a lease expired and its permit became free, the next heartbeat must hand off the
         # permit.
         facts, now = self.world.facts(self.state.server), self.world.milliseconds(self.state.now)

@@ -321,10 +321,10 @@ class Lives:
     def __init__(self, spec: Spec, index: int, protocol: Protocol) -> None:
         self.spec, self.index, self.protocol = spec, index, protocol
         self.nodes: list[Node] = []
-        self._histories: list[tuple[Any, ...]] = []
-        self._known: dict[Any, int] = {}
-        self._next: dict[tuple[int, Any], int] = {}
-        self._enter(())
+        self.histories: list[tuple[Any, ...]] = []
+        self.known: dict[Any, int] = {}
+        self.next: dict[tuple[int, Any], int] = {}
+        self.enter(())
 
     def send(self, node: int, given: tuple[Any, ...]) -> int:
         """Return the number of the state that follows the state `node` after the input `given`.
@@ -340,12 +340,12 @@ class Lives:
         - ("heard", reply, sent, received): the reply to this renewal, and the times of both.
         - ("missed",): no reply to this renewal came."""
         key = (node, given)
-        found = self._next.get(key)
+        found = self.next.get(key)
         if found is None:
-            found = self._next[key] = self._enter((*self._histories[node], given))
+            found = self.next[key] = self.enter((*self.histories[node], given))
         return found
 
-    def _enter(self, history: tuple[Any, ...]) -> int:
+    def enter(self, history: tuple[Any, ...]) -> int:
         client = Client(self.spec, self.index, self.protocol)
         life = client.life()
         try:
@@ -385,11 +385,11 @@ class Lives:
         )
         table = () if belief is None else tuple(sorted(_still(tuple(belief._ends.items()))))
         key = (node, client.made, client.renewals, client.kept, table, _stack(life))
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is None:
-            found = self._known[key] = len(self.nodes)
+            found = self.known[key] = len(self.nodes)
             self.nodes.append(node)
-            self._histories.append(history)
+            self.histories.append(history)
         _abandon(life)
         return found
 

@@ -122,12 +122,12 @@ class Store:
             raise ScriptError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return found[1]
 
-    def _make(self, key: str, kind: str) -> Any:
+    def make(self, key: str, kind: str) -> Any:
         value = self._get(key, kind)
         self.data.setdefault(key, (kind, value, None))
         return value
 
-    def _discard(self, key: str, kind: str, members: Sequence[str]) -> int:
+    def discard(self, key: str, kind: str, members: Sequence[str]) -> int:
         value = self._get(key, kind)
         count = sum(value.pop(member, None) is not None for member in members)
         if not value:
@@ -186,21 +186,21 @@ class Store:
         return [text for pair in self._get(key, "h").items() for text in pair]
 
     def _hset(self, key: str, *pairs: str) -> int:
-        value = self._make(key, "h")
+        value = self.make(key, "h")
         before = len(value)
         value.update(zip(pairs[::2], pairs[1::2], strict=True))
         return len(value) - before
 
     def _hincrby(self, key: str, field: str, by: str) -> int:
-        value = self._make(key, "h")
+        value = self.make(key, "h")
         value[field] = str(int(value.get(field, 0)) + int(by))
         return int(value[field])
 
     def _hdel(self, key: str, *fields: str) -> int:
-        return self._discard(key, "h", fields)
+        return self.discard(key, "h", fields)
 
     def _rpush(self, key: str, *items: str) -> int:
-        value = self._make(key, "l")
+        value = self.make(key, "l")
         value.extend(items)
         return len(value)
 
@@ -213,17 +213,17 @@ class Store:
 
     # Sorted sets
 
-    def _order(self, key: str) -> list[tuple[str, float]]:
+    def order(self, key: str) -> list[tuple[str, float]]:
         return sorted(self._get(key, "z").items(), key=lambda item: (item[1], item[0]))
 
     def _zadd(self, key: str, *pairs: str) -> int:
-        value = self._make(key, "z")
+        value = self.make(key, "z")
         before = len(value)
         value.update(zip(pairs[1::2], map(float, pairs[::2]), strict=True))
         return len(value) - before
 
     def _zrem(self, key: str, *members: str) -> int:
-        return self._discard(key, "z", members)
+        return self.discard(key, "z", members)
 
     def _zcard(self, key: str) -> int:
         return len(self._get(key, "z"))
@@ -233,10 +233,10 @@ class Store:
         return False if score is None else number(score)
 
     def _zrank(self, key: str, member: str) -> Any:
-        members = [m for m, _ in self._order(key)]
+        members = [m for m, _ in self.order(key)]
         return members.index(member) if member in members else False
 
-    def _rows(self, rows: list[tuple[str, float]], options: Sequence[str]) -> list[str]:
+    def rows(self, rows: list[tuple[str, float]], options: Sequence[str]) -> list[str]:
         if "LIMIT" in options:
             offset, count = map(int, options[options.index("LIMIT") + 1 :][:2])
             rows = rows[offset:][:count]
@@ -245,44 +245,44 @@ class Store:
         return [member for member, _ in rows]
 
     def _zrange(self, key: str, first: str, last: str, *options: str) -> Any:
-        rows = self._order(key)
-        return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
+        rows = self.order(key)
+        return self.rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def _zrevrange(self, key: str, first: str, last: str, *options: str) -> Any:
-        rows = self._order(key)[::-1]
-        return self._rows(rows[int(first) : int(last) + 1 or len(rows)], options)
+        rows = self.order(key)[::-1]
+        return self.rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
-    def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
+    def between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
         """Return the members whose scores are from `low` to `high`, with their scores.
 
         If `low` begins with "(", return only scores above it."""
         least, most = float(low.removeprefix("(")), float(high)
-        rows = [row for row in self._order(key) if least <= row[1] <= most]
+        rows = [row for row in self.order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows
 
     def _zrangebyscore(self, key: str, low: str, high: str, *options: str) -> Any:
-        return self._rows(self._between(key, low, high), options)
+        return self.rows(self.between(key, low, high), options)
 
     def _zcount(self, key: str, low: str, high: str) -> int:
-        return len(self._between(key, low, high))
+        return len(self.between(key, low, high))
 
-    def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
+    def between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
         """Return the members between two bounds, with their scores. All scores must be equal.
 
         `low`: "[MEMBER" to include this member, "(MEMBER" to exclude it, or "-" for no bound.
         `high`: "(MEMBER" to exclude this member, or "+" for no bound."""
         assert low[0] in "[(-" and high[0] in "(+", (low, high)
-        rows = [row for row in self._order(key) if high == "+" or row[0] < high[1:]]
+        rows = [row for row in self.order(key) if high == "+" or row[0] < high[1:]]
         return [row for row in rows if row[0] > low[1:] or (low[0] == "[" and row[0] == low[1:])]
 
     def _zrangebylex(self, key: str, low: str, high: str, *options: str) -> Any:
-        return self._rows(self._between_lex(key, low, high), options)
+        return self.rows(self.between_lex(key, low, high), options)
 
     def _zrevrangebylex(self, key: str, high: str, low: str, *options: str) -> Any:
-        return self._rows(self._between_lex(key, low, high)[::-1], options)
+        return self.rows(self.between_lex(key, low, high)[::-1], options)
 
     def _zlexcount(self, key: str, low: str, high: str) -> int:
-        return len(self._between_lex(key, low, high))
+        return len(self.between_lex(key, low, high))
 
 
 class Scripts:
@@ -290,33 +290,33 @@ class Scripts:
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         # In Latin-1, each byte of packed data is one character.
-        self._lua = lua51.LuaRuntime(
+        self.lua = lua51.LuaRuntime(
             encoding="latin-1",
             register_eval=False,
             register_builtins=False,
             unpack_returned_tuples=True,
         )
-        self._store: Store | None = None
-        self._lua.execute(_PRELUDE, self._call, _pack, _unpack)
-        self._verbs = {
-            verb: self._lua.eval(f"function(KEYS, ARGV)\n{source}\nend")
+        self.store: Store | None = None
+        self.lua.execute(_PRELUDE, self._call, _pack, _unpack)
+        self.verbs = {
+            verb: self.lua.eval(f"function(KEYS, ARGV)\n{source}\nend")
             for verb, source in sources.items()
         }
 
     def _call(self, *args: Any) -> Any:
-        assert self._store is not None
-        return self._lua_value(self._store.call(*args))
+        assert self.store is not None
+        return self.lua_value(self.store.call(*args))
 
-    def _lua_value(self, reply: Any) -> Any:
+    def lua_value(self, reply: Any) -> Any:
         if type(reply) is not list:
             return reply
-        return self._lua.table_from([self._lua_value(one) for one in reply])
+        return self.lua.table_from([self.lua_value(one) for one in reply])
 
     def run(self, store: Store, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
         """Run a script and return its reply to the client. Raise ScriptError if it fails."""
-        self._store, table = store, self._lua.table_from
+        self.store, table = store, self.lua.table_from
         try:
-            reply = _reply(self._verbs[verb](table(list(keys)), table([str(a) for a in argv])))
+            reply = _reply(self.verbs[verb](table(list(keys)), table([str(a) for a in argv])))
             return reply.split(" ") if isinstance(reply, str) else reply
         except lua51.LuaError as error:
             raise ScriptError(str(error).splitlines()[0]) from None

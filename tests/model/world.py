@@ -150,9 +150,9 @@ class World:
         self.protocol, self.setting = protocol, setting
         self.lives = [Lives(spec, i, protocol) for i, spec in enumerate(setting.clients)]
         self._scripts = Scripts(protocol.sources)
-        self._servers: list[Frozen] = []
-        self._known: dict[Frozen, int] = {}
-        self._runs: dict[Any, tuple[int, Any, tuple[tuple[str, str], ...]]] = {}
+        self.servers: list[Frozen] = []
+        self.known: dict[Frozen, int] = {}
+        self.runs: dict[Any, tuple[int, Any, tuple[tuple[str, str], ...]]] = {}
         self._facts: dict[int, Facts] = {}
 
     def start(self) -> State:
@@ -168,19 +168,19 @@ class World:
         return self.micros(now) // 1000
 
     def _number(self, frozen: Frozen) -> int:
-        found = self._known.get(frozen)
+        found = self.known.get(frozen)
         if found is None:
-            found = self._known[frozen] = len(self._servers)
-            self._servers.append(frozen)
+            found = self.known[frozen] = len(self.servers)
+            self.servers.append(frozen)
         return found
 
     def facts(self, server: int) -> Facts:
         found = self._facts.get(server)
         if found is None:
-            found = self._facts[server] = self._look(self._servers[server])
+            found = self._facts[server] = self.look(self.servers[server])
         return found
 
-    def _look(self, frozen: Frozen) -> Facts:
+    def look(self, frozen: Frozen) -> Facts:
         data = {key: items for key, _, items, _ in frozen}
         info, leases = dict(data.get(KEYS.info, ())), dict(data.get(KEYS.leases, ()))
         if packed := leases.get("#"):
@@ -200,29 +200,29 @@ class World:
         )
 
     def purged(self, server: int, now: int) -> int:
-        return self._number(Store(self._servers[server], self.micros(now)).freeze())
+        return self._number(Store(self.servers[server], self.micros(now)).freeze())
 
-    def _execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
+    def execute(self, server: int, now: int, verb: str, argv: Any, full: bool) -> Any:
         """Run a script at the tick `now` on the data with the number `server`.
 
         Return three values: the number of the new data, the reply, and the published messages."""
         key = (server, now, verb, argv, full)
-        found = self._runs.get(key)
+        found = self.runs.get(key)
         if found is None:
-            store = Store(self._servers[server], self.micros(now), full)
+            store = Store(self.servers[server], self.micros(now), full)
             try:
                 reply = _hashable(self._scripts.run(store, verb, KEYS.declared, argv))
             except ScriptError as error:
                 reply = ("ERROR", str(error))
             found = self._number(store.freeze()), reply, tuple(store.published)
-            self._runs[key] = found
+            self.runs[key] = found
         return found
 
     def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
         """Run a script. Deliver its wake-up messages to BLPOPs, and put its published messages on
         the network. Return the new state and the `Ran`."""
         before = state.server
-        server, reply, published = self._execute(before, state.now, verb, argv, state.full)
+        server, reply, published = self.execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
         if server != before:
             facts = self.facts(server)
@@ -231,7 +231,7 @@ class World:
                 state = state._replace(cleared=state.cleared | {argv[0]})
             state = state._replace(top=max(state.top, *given, 0))
             for woken in sorted(facts.wakes):
-                state = self._serve(state, woken)
+                state = self.serve(state, woken)
         for channel, message in published:
             woken, _, element = message.partition(" ")
             index = NAMES.index(woken[0])
@@ -240,26 +240,26 @@ class World:
             state = state._replace(loose=_with(state.loose, push))
         return state, Ran(verb, argv, reply, before, server)
 
-    def _serve(self, state: State, token: str) -> State:
+    def serve(self, state: State, token: str) -> State:
         """Deliver the wake-up message of a token to the oldest BLPOP that waits for it.
 
         An abandoned BLPOP is older than the current one of its client."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
-                state, _ = self._pop(state, token)
+                state, _ = self.pop(state, token)
                 return state._replace(loose=_without(state.loose, item))
         for index, client in enumerate(state.clients):
             doing = client.lanes[0]
             if doing is None or doing[0] != "wait" or self.setting.clients[index].asynchronous:
                 continue
             if self._step(client, index).token == token:
-                state, element = self._pop(state, token)
+                state, element = self.pop(state, token)
                 done = None if client.mode == "dead" else ("reply", doing[1], element)
                 return _lane(state, index, 0, done)
         return state
 
-    def _pop(self, state: State, token: str) -> tuple[State, Any]:
-        store = Store(self._servers[state.server], self.micros(state.now))
+    def pop(self, state: State, token: str) -> tuple[State, Any]:
+        store = Store(self.servers[state.server], self.micros(state.now))
         element = store.call("LPOP", KEYS.wake + token) or None
         return state._replace(server=self._number(store.freeze())), element
 
@@ -284,7 +284,7 @@ class World:
             return None
         return believed if believed[2] > self.clock(state) + 1e-6 else None
 
-    def _go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
+    def go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
         """Give the input `given` to a client, and then begin the next step of `lane`.
 
         `lane`: 0 for the plan, 1 for the renewal thread."""
@@ -302,13 +302,13 @@ class World:
         state = _put(state, index, client._replace(node=node, debts=debts))
         state = _lane(state, index, lane, doing)
         if lane == 0 and isinstance(step, plans.Wait):
-            state = self._begin_to_wait(state, index, step.token)
+            state = self.begin_to_wait(state, index, step.token)
         return state
 
-    def _begin_to_wait(self, state: State, index: int, token: str) -> State:
+    def begin_to_wait(self, state: State, index: int, token: str) -> State:
         client = state.clients[index]
         if not self.setting.clients[index].asynchronous:
-            return self._serve(state, token) if token in self.facts(state.server).wakes else state
+            return self.serve(state, token) if token in self.facts(state.server).wakes else state
         for item in client.early:
             if item[0] == token:
                 early = tuple(other for other in client.early if other is not item)
@@ -316,19 +316,19 @@ class World:
                 return _lane(state, index, 0, ("reply", client.lanes[0][1], item[1]))
         return state
 
-    def _answer(self, state: State, index: int, lane: int) -> State:
+    def answer(self, state: State, index: int, lane: int) -> State:
         """Deliver a reply to a client: to its plan (lane 0) or its renewal thread (lane 1)."""
         _, sent, reply = state.clients[index].lanes[lane]
         now = self.clock(state)
         if type(reply) is tuple and reply[0] == "ERROR":
-            return self._fail(state, index, lane, "final")
+            return self.fail(state, index, lane, "final")
         at = round(now - (state.now - sent) * self.protocol.tick, 9)
-        return self._go_on(state, index, lane, ("answer", "heard")[lane], reply, at, now)
+        return self.go_on(state, index, lane, ("answer", "heard")[lane], reply, at, now)
 
-    def _fail(self, state: State, index: int, lane: int = 0, why: str = "unanswered") -> State:
+    def fail(self, state: State, index: int, lane: int = 0, why: str = "unanswered") -> State:
         if lane:
-            return self._go_on(state, index, lane, "missed")
-        return self._go_on(state, index, lane, "fail", why, self.clock(state))
+            return self.go_on(state, index, lane, "missed")
+        return self.go_on(state, index, lane, "fail", why, self.clock(state))
 
     # Steps
 
@@ -339,7 +339,7 @@ class World:
         for step in self.prompt_steps(state):
             quiet = False
             yield step
-        yield from self._choices(state)
+        yield from self.choices(state)
         yield from self.late_steps(state)
         if state.faults:
             yield from self._faults(state._replace(faults=state.faults - 1))
@@ -353,17 +353,17 @@ class World:
             for lane, doing in enumerate(client.lanes):
                 kind = doing and doing[0]
                 if kind == "sent" and not doing[2]:
-                    yield self._executed(state, index, lane)
+                    yield self.executed(state, index, lane)
                 elif kind == "wait" and doing[2] <= state.now:
                     # The wait of a paused client ends too: the server, or in async code a timer,
                     # ends it.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     yield ("waited until its timeout", index), _lane(state, index, 0, done), None
                 elif kind == "reply" and live:
-                    yield ("gets a reply", index, doing[2]), self._answer(state, index, lane), None
+                    yield ("gets a reply", index, doing[2]), self.answer(state, index, lane), None
                 elif kind == "sleep" and live and doing[2] <= state.now:
                     slept = _lane(state, index, 0, ("reply", doing[1], None))
-                    yield ("slept", index), self._answer(slept, index, 0), None
+                    yield ("slept", index), self.answer(slept, index, 0), None
             if client.debts and live:
                 debt, *left = client.debts
                 after = _put(state, index, client._replace(debts=tuple(left)))
@@ -371,9 +371,9 @@ class World:
                 yield ("undoes later", index, debt.argv, ran.reply), after, ran
         for item in state.loose:
             if item[0] == "push" and not item[4]:
-                yield self._delivered(state, item)
+                yield self.delivered(state, item)
 
-    def _executed(self, state: State, index: int, lane: int) -> tuple[Label, State, Ran]:
+    def executed(self, state: State, index: int, lane: int) -> tuple[Label, State, Ran]:
         client = state.clients[index]
         step = self._step(client, index, lane)
         after, ran = self.run(state, step.verb, step.argv)
@@ -381,7 +381,7 @@ class World:
         what = ("runs", "runs its background renewal")[lane]
         return (what, index, step.verb, step.argv, ran.reply), after, ran
 
-    def _delivered(self, state: State, item: tuple[Any, ...]) -> tuple[Label, State, None]:
+    def delivered(self, state: State, item: tuple[Any, ...]) -> tuple[Label, State, None]:
         _, index, token, element, _ = item
         after = state._replace(loose=_without(state.loose, item))
         client = state.clients[index]
@@ -394,19 +394,19 @@ class World:
             after = _put(after, index, client._replace(early=(*client.early, (token, element))))
         return ("gets a message", index, element), after, None
 
-    def _choices(self, state: State) -> Steps:
+    def choices(self, state: State) -> Steps:
         """Yield the steps that clients and operators may take at any time."""
         for index, client in enumerate(state.clients):
             if client.mode != "live":
                 continue
             node, now = self.node(state, index), self.clock(state)
             if node.keeps:
-                after = self._go_on(state, index, 1, "keep", now)
+                after = self.go_on(state, index, 1, "keep", now)
                 yield ("renews in the background", index), after, None
             if client.lanes[0] is not None:
                 continue
             if isinstance(node.step, Begin) and state.now <= self.setting.clients[index].begins:
-                yield ("begins", index), self._go_on(state, index, 0, "say", now), None
+                yield ("begins", index), self.go_on(state, index, 0, "say", now), None
             elif isinstance(node.step, Hold):
                 for choice in filter(None, ("release", node.step.other)):
                     yield (f"{choice}s", index), self.choose(state, index, choice), None
@@ -414,7 +414,7 @@ class World:
             yield from self._operations(state)
 
     def choose(self, state: State, index: int, choice: str) -> State:
-        return self._go_on(state, index, 0, "say", (choice, self.clock(state)))
+        return self.go_on(state, index, 0, "say", (choice, self.clock(state)))
 
     def _operations(self, state: State) -> Steps:
         how, value = self.setting.operations[state.operated]
@@ -437,12 +437,12 @@ class World:
                 after, ran = self.run(after, verb, argv)
                 yield ("a late copy runs", index, verb, argv, ran.reply), after, ran
             elif item[0] == "push" and item[4]:
-                yield self._delivered(state, item)
+                yield self.delivered(state, item)
         for index, client in enumerate(state.clients):
             if client.mode == "paused":
                 yield ("continues", index), _put(state, index, client._replace(mode="live")), None
             if client.lanes[0] and client.lanes[0][0] == "sent" and client.lanes[0][2]:
-                yield self._executed(state, index, 0)
+                yield self.executed(state, index, 0)
 
     def _faults(self, state: State) -> Steps:
         kinds = self.setting.kinds
@@ -454,12 +454,12 @@ class World:
             doing = client.lanes[0] and client.lanes[0][0]
             idle = self.node(state, index).phase == "idle" and doing is None
             if "crash" in kinds and not idle:
-                yield ("dies", index), self._all_crashed(state, index), None
+                yield ("dies", index), self.all_crashed(state, index), None
             if client.mode == "live":
                 if "pause" in kinds and not idle and doing != "sent":
                     yield ("stops", index), _put(state, index, client._replace(mode="paused")), None
                 for lane in (0, 1):
-                    yield from self._faults_of(state, index, lane, kinds)
+                    yield from self.faults_of(state, index, lane, kinds)
         for item in state.loose:
             if item[0] == "push" and not item[4]:
                 without = _without(state.loose, item)
@@ -469,18 +469,18 @@ class World:
                     late = _with(without, (*item[:4], True))
                     yield ("a message is late", *item[1:4]), state._replace(loose=late), None
 
-    def _faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
+    def faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
         """Yield the faults that can happen to the plan (lane 0) or the renewal thread (lane 1).
 
         The renewal thread has only two faults: a delayed request, and a lost reply."""
         client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
-        adrift = self._adrift(state, index, lane)
+        adrift = self.adrift(state, index, lane)
         if kind == "sent":
             _, at, slow = client.lanes[lane]
             if "delay" in kinds:
                 yield (
                     ("gets no reply, its message is late", index),
-                    self._fail(adrift, index, lane),
+                    self.fail(adrift, index, lane),
                     None,
                 )
             if "slow" in kinds and not (slow or lane):
@@ -489,13 +489,13 @@ class World:
         elif kind == "reply":
             is_run = isinstance(self._step(client, index, lane), plans.Run)
             if "lose" in kinds and (is_run or client.lanes[lane][2] is not None):
-                yield ("loses the reply", index), self._fail(state, index, lane), None
+                yield ("loses the reply", index), self.fail(state, index, lane), None
         elif kind == "wait" and "deaf" in kinds:
-            yield ("loses its wait", index), self._fail(adrift, index), None
+            yield ("loses its wait", index), self.fail(adrift, index), None
         if "cancel" in kinds and lane == 0 and kind in ("sent", "reply", "wait"):
-            yield ("is cancelled", index), self._go_on(adrift, index, 0, "cancel"), None
+            yield ("is cancelled", index), self.go_on(adrift, index, 0, "cancel"), None
 
-    def _adrift(self, state: State, index: int, lane: int) -> State:
+    def adrift(self, state: State, index: int, lane: int) -> State:
         """Return `state` after a client has abandoned the request or BLPOP of `lane`: `loose` then
         contains this request or BLPOP. The lane itself is not changed."""
         client, spec = state.clients[index], self.setting.clients[index]
@@ -508,21 +508,21 @@ class World:
             return state
         return state._replace(loose=_with(state.loose, ghost))
 
-    def _all_crashed(self, state: State, index: int) -> State:
+    def all_crashed(self, state: State, index: int) -> State:
         """Kill a client, and all other clients of its event loop."""
         specs = self.setting.clients
         loop = channel_of(specs[index], index)
         for other, spec in enumerate(specs):
             if other == index or loop == channel_of(spec, other) != "-":
-                state = self._crashed(state, other)
+                state = self.crashed(state, other)
         return state
 
-    def _crashed(self, state: State, index: int) -> State:
+    def crashed(self, state: State, index: int) -> State:
         client, spec = state.clients[index], self.setting.clients[index]
         doing = client.lanes[0]
         for lane in (0, 1):
             if client.lanes[lane] and client.lanes[lane][0] == "sent":
-                state = self._adrift(state, index, lane)
+                state = self.adrift(state, index, lane)
         # If a client dies, its BLPOP stays on the server.
         stays = doing and doing[0] == "wait" and not spec.asynchronous
         return _put(state, index, Client(client.node, "dead", (doing if stays else None, None)))

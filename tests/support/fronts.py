@@ -79,11 +79,11 @@ class Front:
     def __init__(self, port: int, database: int = 0) -> None:
         self.raw = redis.Redis(HOST, port, db=database)
         self.received, self.opened = list[Command](), 0
-        self._replies: dict[str, list[Any]] = {}
-        self._address, self._to = (HOST, 0), (HOST, port)
-        self._open = set[socket.socket]()
+        self.replies: dict[str, list[Any]] = {}
+        self.address, self.to = (HOST, 0), (HOST, port)
+        self.open = set[socket.socket]()
         self.up()
-        self.port = self._address[1]
+        self.port = self.address[1]
         self.url = f"redis://{HOST}:{self.port}/{database}"
 
     def answer(self, verb: str, reply: Any, times: int = 10**9) -> None:
@@ -99,11 +99,11 @@ class Front:
         - a function of the command and of `forward`. The function returns one of the above.
           `forward()` sends the command to the real server, and returns the bytes of its reply.
         """
-        self._replies.setdefault(verb, []).extend([reply, times])
+        self.replies.setdefault(verb, []).extend([reply, times])
 
     def calm(self) -> None:
         """Forward all commands from now on."""
-        self._replies.clear()
+        self.replies.clear()
 
     def verbs(self, *wanted: str) -> list[str]:
         """Return the verbs of the received commands, in order, but only those in `wanted`."""
@@ -120,27 +120,27 @@ class Front:
     @property
     def connections(self) -> int:
         """The number of open connections of clients."""
-        return len(self._open)
+        return len(self.open)
 
     def view(self, name: str = "x") -> View:
         return View(self.raw, name)
 
     def up(self) -> None:
         """Accept connections."""
-        self._listener = socket.create_server(self._address)
-        self._address = self._listener.getsockname()
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self.listener = socket.create_server(self.address)
+        self.address = self.listener.getsockname()
+        threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
 
     def down(self) -> None:
         """Close all connections, and refuse new connections."""
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
         self.cut()
 
     def cut(self) -> None:
         """Close all connections."""
-        for client in [*self._open]:
+        for client in [*self.open]:
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
@@ -150,20 +150,20 @@ class Front:
                 client, _ = listener.accept()
                 self.opened += 1
                 ours = client, self.opened
-                threading.Thread(target=self._serve, args=ours, daemon=True).start()
+                threading.Thread(target=self.serve, args=ours, daemon=True).start()
 
-    def _serve(self, client: socket.socket, number: int) -> None:
-        self._open.add(client)
+    def serve(self, client: socket.socket, number: int) -> None:
+        self.open.add(client)
         # If the real server is down, close the client's connection.
-        with client, contextlib.suppress(OSError), socket.create_connection(self._to) as server:
+        with client, contextlib.suppress(OSError), socket.create_connection(self.to) as server:
             with contextlib.suppress(OSError, ValueError):
-                self._converse(client, server, number)
+                self.converse(client, server, number)
             for one in (client, server):
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
-        self._open.discard(client)
+        self.open.discard(client)
 
-    def _converse(self, client: socket.socket, server: socket.socket, number: int) -> None:
+    def converse(self, client: socket.socket, server: socket.socket, number: int) -> None:
         asked, replies, listeners = client.makefile("rb"), server.makefile("rb"), []
 
         def forward(data: bytes) -> bytes:
@@ -180,7 +180,7 @@ class Front:
             command = Command(_words(data))
             command.connection = number
             self.received.append(command)
-            reply = self._reply(command.verb)
+            reply = self.reply(command.verb)
             while callable(reply):
                 reply = reply(command, partial(forward, data))
             if reply == CUT:
@@ -197,8 +197,8 @@ class Front:
                 listeners.append(threading.Thread(target=listen, daemon=True))
                 listeners[0].start()
 
-    def _reply(self, verb: str) -> Any:
-        rules = self._replies.get(verb)
+    def reply(self, verb: str) -> Any:
+        rules = self.replies.get(verb)
         if not rules:
             return None
         reply, rules[1] = rules[0], rules[1] - 1

@@ -180,9 +180,9 @@ class Journal:
         return [parse(seq, line) for seq, line in enumerate(taken)]
 
     def __iter__(self) -> Iterator[Entry]:
-        return (parse(seq, line) for seq, line in enumerate(self._lines()))
+        return (parse(seq, line) for seq, line in enumerate(self.lines()))
 
-    def _lines(self) -> Iterator[bytes | str]:
+    def lines(self) -> Iterator[bytes | str]:
         yield from self.drained
         start = 0
         while chunk := self.client.lrange(self.key, start, start + CHUNK - 1):

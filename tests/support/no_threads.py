@@ -11,7 +11,7 @@ class NoThreads:
     """In the `with` block, no thread of the library can start. `tried`: number of failed starts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch, self.tried = monkeypatch, 0
+        self.patch, self.tried = monkeypatch, 0
 
     def __enter__(self) -> NoThreads:
         start = threading.Thread.start
@@ -22,7 +22,7 @@ class NoThreads:
             self.tried += 1
             raise RuntimeError("can't start new thread")
 
-        self._context = self._patch.context()
+        self._context = self.patch.context()
         self._context.__enter__().setattr(threading.Thread, "start", fail)
         return self
 

@@ -50,9 +50,9 @@ class Page(HTMLParser):
         self.html, self.ids, self.links = html, list[str](), list[str]()
         self.referred, self.parts, self.lines = set[str](), dict[str, str](), list[str]()
         self.cells: dict[str, dict[str, str]] = {}
-        self._open: list[tuple[str, dict[str, str], list[str]]] = []
+        self.open: list[tuple[str, dict[str, str], list[str]]] = []
         self.feed(html)
-        assert not self._open, f"never closed: {self._open}"
+        assert not self.open, f"never closed: {self.open}"
         self.text = " ".join(re.sub(r"\]\([^)]*\)|[\[\]|]", " ", " ".join(self.lines)).split())
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
@@ -60,12 +60,12 @@ class Page(HTMLParser):
         self.ids += [given["id"]] if "id" in given else []
         self.referred.update(id for name in REFERRING for id in given.get(name, "").split())
         self.links += [given["href"]] if tag == "a" else []
-        if self._open or "sync-page" in given.get("class", "").split():
+        if self.open or "sync-page" in given.get("class", "").split():
             if tag not in VOID:
-                self._open.append((tag, given, []))
+                self.open.append((tag, given, []))
             elif given.get("type") != "hidden":
                 value = given.get("value", "")
-                self._open[-1][2].append(f" [{value}] " if tag == "input" else " ")
+                self.open[-1][2].append(f" [{value}] " if tag == "input" else " ")
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
         self.handle_starttag(tag, attrs)
@@ -73,20 +73,20 @@ class Page(HTMLParser):
             self.handle_endtag(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._open:
-            self._open[-1][2].append(data)
+        if self.open:
+            self.open[-1][2].append(data)
 
     def handle_endtag(self, tag: str) -> None:
-        if not self._open:
+        if not self.open:
             return
-        opened, given, parts = self._open.pop()
+        opened, given, parts = self.open.pop()
         assert tag == opened, f"</{tag}> closes {opened}"
         text = "".join(parts)
         plain = " ".join(text.split())
         if "id" in given:
             self.parts[given["id"]] = plain
         if tag in ("td", "th"):
-            if row := self._open[-1][1].get("id"):
+            if row := self.open[-1][1].get("id"):
                 self.cells.setdefault(row, {})[given.get("data-label", "")] = plain
             text = f"{given.get('data-label', '')}: {plain} | ".removeprefix(": ")
         elif tag == "tr":
@@ -99,10 +99,8 @@ class Page(HTMLParser):
             text = f"\n{'#' * int(tag[1])} {plain}"
         if tag in BLOCKS:
             text = f"\n{text}\n"
-        if self._open:
-            self._open[-1][2].append(
-                f" {text} " if tag in ("dt", "option", "span", "bdi") else text
-            )
+        if self.open:
+            self.open[-1][2].append(f" {text} " if tag in ("dt", "option", "span", "bdi") else text)
         else:
             self.lines += [line for each in text.splitlines() if (line := " ".join(each.split()))]
 

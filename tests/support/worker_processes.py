@@ -82,10 +82,10 @@ class Process:
                 its_errors = 2
             if errors:
                 its_errors, self.stderr = _pipe(given, "r")
-            its_life, self._life = _pipe(given, "r")
+            its_life, self.life = _pipe(given, "r")
             order = _Order(self.args, str(cwd), dict(os.environ if env is None else env))
             _worker_processes().send(order, [its_input, its_output, its_errors, its_life])
-        self.pid = int(self._life.readline())
+        self.pid = int(self.life.readline())
 
     def __enter__(self) -> Process:
         return self
@@ -104,10 +104,10 @@ class Process:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._life], [], [], timeout)[0]:
+            if not select.select([self.life], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._life.readline())
-            self._life.close()
+            self.returncode = int(self.life.readline())
+            self.life.close()
         return self.returncode
 
     def line(self) -> str:
@@ -187,25 +187,25 @@ class _WorkerProcesses:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         with theirs:
             number = theirs.fileno()
             words = [sys.executable, "-m", __name__, str(number)]
             # A new session, so that Ctrl-C interrupts only the parent.
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 words, cwd=ROOT, pass_fds=[number], stdin=subprocess.DEVNULL, start_new_session=True
             )
-        atexit.register(self._end)
+        atexit.register(self.end)
 
     def send(self, order: _Order, files: list[int]) -> None:
         text = json.dumps(order).encode()
-        with self._lock:
+        with self.lock:
             socket.send_fds(self._socket, [_LENGTH.pack(len(text))], files)
             self._socket.sendall(text)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self._socket.close()
-        self._process.wait()
+        self.process.wait()
 
 
 @functools.cache

@@ -267,26 +267,26 @@ class Client:
         """Return the calls that the client sends together at the time `now` (in seconds)."""
         self.sent = now
         steps: dict[str, Callable[[], Sequence[Call | None]]] = {
-            "idle": self._idle,
+            "idle": self.idle,
             "asking": lambda: [self.call("acquire", **self.ask)],
-            "waiting": self._waiting,
-            "holding": self._holding,
+            "waiting": self.waiting,
+            "holding": self.holding,
             "ending": lambda: [self.call("release", **self.ending)],
         }
         return [one for one in steps[self.state]() if one is not None]
 
-    def _seldom(self, chance: float) -> bool:
+    def seldom(self, chance: float) -> bool:
         """Return True with the probability `chance`, or with a tenth of it if the name is calm."""
         return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
-        ms = "inf" if self._seldom(0.03) else self.rng.randint(1500, 9000)
+        ms = "inf" if self.seldom(0.03) else self.rng.randint(1500, 9000)
         self.nth += 1
         if self.belief is not None:
             self.belief.asked(self.nth, seconds(str(ms)), self.sent)
         return self.call("renew", fence=self.fence, how="set", ms=ms, nth=self.nth)
 
-    def _idle(self) -> list[Call]:
+    def idle(self) -> list[Call]:
         rng, kind = self.rng, self.kind
         if self.token and rng.random() < 0.03:
             return [self.call("acquire", **{**self.ask, "how": "again"})]  # a late heartbeat
@@ -302,7 +302,7 @@ class Client:
             "fair": int(rng.random() < 0.85),
             "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
-        if not self._seldom(1):
+        if not self.seldom(1):
             self.ask |= {"lease": rng.randint(900, 9000), "limit": kind.limit, "kind": kind.kind}
             self.ask["how"] = "try"
         if kind.shares:
@@ -312,23 +312,23 @@ class Client:
         self.state = "asking"
         return [self.call("acquire", **self.ask)]
 
-    def _waiting(self) -> list[Call | None]:
+    def waiting(self) -> list[Call | None]:
         roll = self.rng.random()
         if roll < 0.4:
             return [self.call("acquire", **{**self.ask, "how": "again"})]
         if roll < 0.7:
             return [self.call("pop")]
         if roll < 0.79:
-            return [self._end("giveup" if roll < 0.75 else "undo")]
+            return [self.end("giveup" if roll < 0.75 else "undo")]
         if roll < 0.81:
             self.state = "idle"  # the client dies while it waits
         return []
 
-    def _holding(self) -> list[Call | None]:
+    def holding(self) -> list[Call | None]:
         rng, fence = self.rng, self.fence
         roll = rng.random()
         if roll < 0.25:
-            return [self._end("release", 2000 if self._seldom(0.15) else 0)]
+            return [self.end("release", 2000 if self.seldom(0.15) else 0)]
         if roll < 0.45:
             return [self.renew(), self.renew() if roll < 0.35 else None]
         if roll < 0.5:
@@ -340,16 +340,16 @@ class Client:
         if roll < 0.61:
             return [self.call("release", fence=int(fence) - 1, how="release")]
         if roll < 0.63:
-            return [self._end("undo")]
+            return [self.end("undo")]
         if roll < 0.73 and self.ask["permits"] == 0:
             return [self.call("release", fence=fence, how="share")]
         if roll < 0.65 and self.ask["lease"] != "inf":
             self.state = "idle"  # the client dies, so its lease expires
         if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
-            return [self._adopt(self.nth)]
+            return [self.adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return [self._adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
+            return [self.adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
         if roll > 0.93:
             # A late copy of an older renewal arrives. If the client has sent at most one renewal,
             # the script may apply the copy, and the local expiry is unknown.
@@ -357,12 +357,12 @@ class Client:
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
 
-    def _adopt(self, nth: int) -> Call:
+    def adopt(self, nth: int) -> Call:
         self.belief = None  # another client adopts the lease
         said = {"how": "adopt", "ms": 9000, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
-    def _end(self, how: str, hold: int = 0) -> Call:
+    def end(self, how: str, hold: int = 0) -> Call:
         fence = self.fence if how == "release" else "0"
         self.ending = {"fence": fence, "how": how, "tombstone": int(self.unanswered), "hold": hold}
         self.state = "ending"
@@ -388,7 +388,7 @@ class Client:
         elif word == "wait":
             self.state = "waiting"
         elif self.unanswered or self.state == "holding":
-            self._end("undo")
+            self.end("undo")
         else:
             self.state = "idle"
 
@@ -398,7 +398,7 @@ class Client:
             until = self.sent + seconds(rest[0]) - TICK
             self.belief.answered(said["nth"], until)
         if word == "lost" and said["fence"] == self.fence:
-            self._end("undo")
+            self.end("undo")
         elif word == "adopted" and said["nth"] == self.nth:
             self.state = "idle"  # another client adopted the lease and lets it expire
 
@@ -465,10 +465,10 @@ class Workload:
         sent += [(None, copy) for due, copy in self.late if due <= self.round]
         self.late = [(due, copy) for due, copy in self.late if due > self.round]
         if rng.random() < 0.06 * self.faults:
-            sent += [(None, one) for one in self._operator()]
+            sent += [(None, one) for one in self.operator()]
         if self.round % 50 == 0:
             owned = {client.token for client in self.clients}
-            sent += [(None, one) for one in self._permanent() if one.said["token"] not in owned]
+            sent += [(None, one) for one in self.permanent() if one.said["token"] not in owned]
         rng.shuffle(sent)
         received = []
         for client, one in sent:
@@ -489,7 +489,7 @@ class Workload:
                 if now < until < math.inf:
                     self.server.believe(client.kind.keys, client.token, until)
 
-    def _operator(self) -> list[Call]:
+    def operator(self) -> list[Call]:
         rng, kind = self.rng, self.rng.choice(self.kinds)
         how = rng.choice(["clear"] * 4 + ["pause"] * 2 + ["resume", "resize", "reset", "inspect"])
         if how == "clear":
@@ -507,10 +507,10 @@ class Workload:
         for kind in self.kinds:
             for how in ("resume", "reset"):
                 self.server.run(call("operate", kind.keys, how=how))
-        for one in self._permanent():
+        for one in self.permanent():
             self.server.run(one)
 
-    def _permanent(self) -> list[Call]:
+    def permanent(self) -> list[Call]:
         """Return a call of `clear` for each permanent lease. Such a lease never expires."""
         return [
             call("clear", kind.keys, token)

@@ -41,20 +41,20 @@ class Crowd:
         self.errors: Counter[str] = Counter()
         self.messages: list[str] = []
         self.over = 0
-        self._inside: dict[str, list[Any]] = defaultdict(list)
-        self._lock, self._stop = threading.Lock(), threading.Event()
-        works = [partial(Sync().run, self._work(Sync(), n)) for n in range(threads)]
-        works.append(partial(asyncio.run, self._tasks(tasks)))
-        self._threads = [threading.Thread(target=work) for work in works]
+        self.inside: dict[str, list[Any]] = defaultdict(list)
+        self.lock, self.stop = threading.Lock(), threading.Event()
+        works = [partial(Sync().run, self.work(Sync(), n)) for n in range(threads)]
+        works.append(partial(asyncio.run, self.tasks(tasks)))
+        self.threads = [threading.Thread(target=work) for work in works]
 
     def __enter__(self) -> Crowd:
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
+        self.stop.set()
+        for thread in self.threads:
             thread.join(60)
             assert not thread.is_alive(), "a worker hangs"
 
@@ -70,34 +70,34 @@ class Crowd:
         than the limit. Subclasses override this."""
         return False
 
-    def _got(self, name: str, share: str | None, lease: Any) -> None:
-        with self._lock:
+    def got(self, name: str, share: str | None, lease: Any) -> None:
+        with self.lock:
             self.grants[name].append(time.monotonic())
-            self._inside[name].append((share, lease))
-            held = [(of, lease) for of, lease in self._inside[name] if lease.held]
+            self.inside[name].append((share, lease))
+            held = [(of, lease) for of, lease in self.inside[name] if lease.held]
             leases = [lease for _, lease in held]
             self.over += len(leases) > self.limit and not self.excused(leases)
             self.over += share is not None and sum(of == share for of, _ in held) > 1
 
-    async def _tasks(self, count: int) -> None:
-        await asyncio.gather(*[self._work(Async(), 100 + number) for number in range(count)])
+    async def tasks(self, count: int) -> None:
+        await asyncio.gather(*[self.work(Async(), 100 + number) for number in range(count)])
 
-    async def _work(self, io: Any, number: int) -> None:
+    async def work(self, io: Any, number: int) -> None:
         chance = random.Random(number)
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             name = chance.choice(self.names)
             share = chance.choice(self.shares) if self.shares else None
             options = {"share": share, "share_limit": 1} if share else {}
             try:
                 sem = Semaphore(name, self.limit, **self.options, **options)
                 lease = await io.do(sem, "acquire")
-                self._got(name, share, lease)
+                self.got(name, share, lease)
                 await io.sleep(chance.random() / 100)
-                with self._lock:
-                    self._inside[name].remove((share, lease))
+                with self.lock:
+                    self.inside[name].remove((share, lease))
                 await io.do(lease, "release")
             except (Unavailable, LeaseLost, NotAcquired) as error:
-                with self._lock:
+                with self.lock:
                     self.errors[type(error).__name__] += 1
                     self.messages.append(f"{type(error).__name__}: {error}")
                 await io.sleep(0.05)

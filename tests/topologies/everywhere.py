@@ -18,32 +18,32 @@ class Everywhere:
 
     def __init__(self, topology: Sentinels | Cluster) -> None:
         self._topology = topology
-        self._clients: dict[int | None, redis.Redis] = {}
+        self.clients: dict[int | None, redis.Redis] = {}
 
     def __enter__(self) -> Everywhere:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for one in self._clients.values():
+        for one in self.clients.values():
             one.close()
 
-    def _of(self, server: Any) -> redis.Redis:
-        if server.port not in self._clients:
-            self._clients[server.port] = client(server)
-        return self._clients[server.port]
+    def of(self, server: Any) -> redis.Redis:
+        if server.port not in self.clients:
+            self.clients[server.port] = client(server)
+        return self.clients[server.port]
 
     @property
     def each(self) -> list[redis.Redis]:
         """A client of each server that holds data."""
         if isinstance(self._topology, Cluster):
-            return [self._of(server) for server in self._topology.primaries]
-        return [self._of(self._topology.current())]
+            return [self.of(server) for server in self._topology.primaries]
+        return [self.of(self._topology.current())]
 
     def at(self, key: str | bytes) -> redis.Redis:
         """Return the client of the server that owns a key."""
         if isinstance(self._topology, Cluster):
             text = key.decode() if isinstance(key, bytes) else key
-            return self._of(self._topology.owner(text))
+            return self.of(self._topology.owner(text))
         return self.each[0]
 
     def __getattr__(self, command: str) -> Any:
