@@ -21,7 +21,7 @@ from django.conf import settings
 from hypothesis import settings as hypothesis_settings
 
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
-from tests.support.fronts import front, fronts  # noqa: F401 - fixtures
+from tests.support.relays import relay, relays  # noqa: F401 - fixtures
 
 # True if the tests use the server of REDIS_URL, where they may delete only their own keys.
 FOREIGN = bool(os.environ.get("REDIS_URL"))

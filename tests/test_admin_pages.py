@@ -28,9 +28,9 @@ from django_redis_sync.console import views
 from django_redis_sync.models import Name
 from tests.behaviour.both import eventually
 from tests.support import statuses as make
-from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.operators import locks
 from tests.support.pages import LIST, Page, client_of, get, get_list, unreachable_redis
+from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 from tests.support.statuses import ago, forever, holder, waiter
 
@@ -87,7 +87,7 @@ def lines_of(page: Page) -> list[str]:
     return text.splitlines()
 
 
-def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_keeper: None) -> None:  # noqa: F811
+def test_pages_match_the_snapshots(admin_client: Client, held: Held, fresh_renewer: None) -> None:  # noqa: F811
     """Among other things, the pages show a permanent holder, a waiter, a policy, and overrides."""
     stay_in_one_minute()
     waiting = threading.Thread(target=lambda: Semaphore("exports", 2, label="<b>").acquire())

@@ -23,11 +23,11 @@ from django.test import RequestFactory
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.screens import Terminal, by_name, columns, on_terminal, rows
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
+pytestmark = pytest.mark.usefixtures("fresh_renewer")
 ROOT = Path(__file__).resolve().parent.parent
 
 

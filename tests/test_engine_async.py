@@ -22,7 +22,7 @@ from django_redis_sync.engine.loops import LoopTimeout
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, Async, eventually, until
-from tests.support.fronts import CUT, SILENCE, Front, Impatient
+from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
 HUB = "django_redis_sync.engine.hub"
 
@@ -31,19 +31,19 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return functools.wraps(test)(lambda **fixtures: asyncio.run(test(**fixtures)))
 
 
-async def connected(front: Front) -> str:
+async def connected(relay: Relay) -> str:
     """Use a lock once, so that the event loop connects, loads the scripts, and subscribes. Return
-    the cache alias of `front`, a proxy of Redis."""
-    async with Lock("warm", using=front.alias) as lease:
+    the cache alias of `relay`, a proxy of Redis."""
+    async with Lock("warm", using=relay.alias) as lease:
         await lease.arenew()
-    front.received.clear()
-    return front.alias
+    relay.received.clear()
+    return relay.alias
 
 
-async def waiting(front: Front, *names: str) -> list[asyncio.Task[Any]]:
+async def waiting(relay: Relay, *names: str) -> list[asyncio.Task[Any]]:
     """For each name, start a task that acquires it. Return the tasks when all wait in queues."""
-    tasks = [asyncio.create_task(Lock(one, using=front.alias).aacquire()) for one in names]
-    await until(Async(), lambda: all(front.view(one).waiting == names.count(one) for one in names))
+    tasks = [asyncio.create_task(Lock(one, using=relay.alias).aacquire()) for one in names]
+    await until(Async(), lambda: all(relay.view(one).waiting == names.count(one) for one in names))
     return tasks
 
 
@@ -73,67 +73,67 @@ async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) 
 )
 @on_loop
 async def test_error_reply_in_a_batch_affects_no_other_call(
-    front: Front, reply: Any, error: Any
+    relay: Relay, reply: Any, error: Any
 ) -> None:
-    alias, replies = await connected(front), [reply]
+    alias, replies = await connected(relay), [reply]
 
     def answer(command: Any, forward: Any) -> Any:
         return replies.pop() if replies and "{b}" in command[3] else forward()
 
-    front.answer("acquire", answer)
+    relay.answer("acquire", answer)
     calls = [Lock(one, using=alias).aacquire(blocking=False) for one in "abc"]
     got = await asyncio.gather(*calls, return_exceptions=True)
     assert [False, bool(error), False] == [isinstance(one, Exception) for one in got], got
     assert error is None or isinstance(got[1], error)
-    assert [1, int(not error), 1] == [front.view(one).holding for one in "abc"]
+    assert [1, int(not error), 1] == [relay.view(one).holding for one in "abc"]
     await asyncio.gather(*(lease.arelease() for lease in got if not isinstance(lease, Exception)))
 
 
 @on_loop
-async def test_reply_to_a_cancelled_call_is_not_given_to_another_call(front: Front) -> None:
-    alias = await connected(front)
+async def test_reply_to_a_cancelled_call_is_not_given_to_another_call(relay: Relay) -> None:
+    alias = await connected(relay)
     lost, kept = (asyncio.create_task(Lock(one, using=alias).aacquire()) for one in "ab")
     await asyncio.sleep(0)
     lost.cancel()
     lease = await kept
-    assert (1, "b", True) == (front.view("b").holding, lease.name, await lease.aowned())
+    assert (1, "b", True) == (relay.view("b").holding, lease.name, await lease.aowned())
 
 
 @on_loop
 async def test_acquire_that_is_cancelled_before_its_script_is_loaded_is_undone(
-    front: Front,
+    relay: Relay,
 ) -> None:
-    alias, go = await connected(front), threading.Event()
-    front.answer("acquire", lambda *_: go.wait(MAX_WAIT) and "-NOSCRIPT none", times=1)
+    alias, go = await connected(relay), threading.Event()
+    relay.answer("acquire", lambda *_: go.wait(MAX_WAIT) and "-NOSCRIPT none", times=1)
     task = asyncio.create_task(Lock("x", using=alias).aacquire())
-    await until(Async(), lambda: front.received)
+    await until(Async(), lambda: relay.received)
     task.cancel()
     await asyncio.sleep(0.01)
     go.set()
     await asyncio.wait([task])
-    await until(Async(), lambda: len(front.verbs("acquire", "release")) == 3)
-    assert front.view().empty
+    await until(Async(), lambda: len(relay.verbs("acquire", "release")) == 3)
+    assert relay.view().empty
 
 
 @on_loop
-async def test_push_message_of_the_server_is_not_taken_for_a_reply(fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={"protocol": 3})
-    alias = await connected(front)
-    front.answer("acquire", lambda _, forward: b">2\r\n+MOVING\r\n:7\r\n" + forward())
+async def test_push_message_of_the_server_is_not_taken_for_a_reply(relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"protocol": 3})
+    alias = await connected(relay)
+    relay.answer("acquire", lambda _, forward: b">2\r\n+MOVING\r\n:7\r\n" + forward())
     leases = await asyncio.gather(*(Lock(one, using=alias).aacquire() for one in "abc"))
     assert [*"abc"] == [lease.name for lease in leases]
 
 
 @on_loop
 async def test_async_call_uses_the_socket_timeout_of_the_project_when_it_is_short(
-    fronts: Any,
+    relays: Any,
 ) -> None:
-    (front,) = fronts(SOCKET_TIMEOUT=0.3)
-    alias = await connected(front)
-    front.answer("acquire", SILENCE)
+    (relay,) = relays(SOCKET_TIMEOUT=0.3)
+    alias = await connected(relay)
+    relay.answer("acquire", SILENCE)
     task = asyncio.create_task(Lock("x", using=alias).aacquire(blocking=False))
     # With the library's own timeout of 5 s, the third try would be sent after more than 9 s.
-    await until(Async(), lambda: len(front.verbs("acquire")) > 2, 9)
+    await until(Async(), lambda: len(relay.verbs("acquire")) > 2, 9)
     task.cancel()
     await asyncio.wait([task])
 
@@ -150,10 +150,10 @@ async def test_async_call_uses_the_socket_timeout_of_the_project_when_it_is_shor
     ids=lambda option: next(iter(option)),
 )
 @on_loop
-async def test_options_of_sync_pools_are_ignored_in_async_code(option: Any, fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS=option)
-    async with Lock("x", using=front.alias):
-        assert 1 == front.view().holding
+async def test_options_of_sync_pools_are_ignored_in_async_code(option: Any, relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS=option)
+    async with Lock("x", using=relay.alias):
+        assert 1 == relay.view().holding
 
 
 @on_loop
@@ -175,20 +175,20 @@ async def test_sentinel_client_uses_the_configured_database_and_sentinel_passwor
 
 
 def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_thread(
-    front: Front, settings: Any
+    relay: Relay, settings: Any
 ) -> None:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    asyncio.run_coroutine_threadsafe(connected(front), loop).result(MAX_WAIT)
-    # Remove the alias of `front` from CACHES, so that no thread connects to `front` again.
+    asyncio.run_coroutine_threadsafe(connected(relay), loop).result(MAX_WAIT)
+    # Remove the alias of `relay` from CACHES, so that no thread connects to `relay` again.
     settings.CACHES = {"default": settings.CACHES["default"]}
 
     def closed() -> bool:
         # The housekeeping thread may have a connection, too. The connection is closed when the
         # discarded pool is garbage-collected.
         gc.collect()
-        return front.connections == 0
+        return relay.connections == 0
 
     eventually(closed)
     loop.call_soon_threadsafe(loop.stop)
@@ -202,22 +202,22 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
 @pytest.mark.promise(6, 13)
 @pytest.mark.parametrize("method", ["aacquire", "arelease", "arenew"])
 @on_loop
-async def test_repeated_cancellations_do_not_prolong_a_call(front: Front, method: str) -> None:
+async def test_repeated_cancellations_do_not_prolong_a_call(relay: Relay, method: str) -> None:
     """The first cancellation sets a deadline for the call. Later cancellations don't move it."""
-    alias = await connected(front)
+    alias = await connected(relay)
     lock = Lock("x", using=alias)
     thing = lock if method == "aacquire" else await lock.aacquire()
     for verb in ("acquire", "release", "renew"):
-        front.answer(verb, SILENCE)
+        relay.answer(verb, SILENCE)
     task, began = asyncio.create_task(getattr(thing, method)()), time.monotonic()
-    await until(Async(), lambda: front.verbs(method[1:]))
+    await until(Async(), lambda: relay.verbs(method[1:]))
     while not task.done() and time.monotonic() - began < 10:
         task.cancel()
         await asyncio.sleep(0.02)
     assert task.cancelled(), "each cancellation moved the deadline"
-    front.calm()
+    relay.calm()
     if method != "arenew":
-        await until(Async(), lambda: front.view().empty)
+        await until(Async(), lambda: relay.view().empty)
 
 
 # Wake-ups
@@ -232,21 +232,21 @@ def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_messages_that_arrive_together_wake_all_their_waiters(front: Front) -> None:
-    names, alias = [*"abcdefgh"], await connected(front)
+async def test_messages_that_arrive_together_wake_all_their_waiters(relay: Relay) -> None:
+    names, alias = [*"abcdefgh"], await connected(relay)
     held = [await Lock(one, using=alias).aacquire() for one in names]
-    tasks = await waiting(front, *names)
-    before = len(front.verbs("acquire"))
+    tasks = await waiting(relay, *names)
+    before = len(relay.verbs("acquire"))
     await asyncio.gather(*(lease.arelease() for lease in held if lease))
     leases = await asyncio.gather(*tasks)
     assert names == [lease.name for lease in leases if lease.held]
-    assert before == len(front.verbs("acquire")), "a waiter was not woken by its message"
+    assert before == len(relay.verbs("acquire")), "a waiter was not woken by its message"
 
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Front) -> None:
-    alias, go = await connected(front), threading.Event()
+async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(relay: Relay) -> None:
+    alias, go = await connected(relay), threading.Event()
     first = await Lock("x", using=alias).aacquire()
 
     def answer(command: Any, forward: Any) -> bytes:
@@ -254,18 +254,18 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(front: Fr
         go.wait(MAX_WAIT)
         return reply
 
-    front.answer("acquire", answer, times=1)
+    relay.answer("acquire", answer, times=1)
     task = asyncio.create_task(Lock("x", using=alias).aacquire())
-    await until(Async(), lambda: front.view().waiting == 1)
+    await until(Async(), lambda: relay.view().waiting == 1)
     await asyncio.to_thread(first.release)  # the reply to the waiter is still delayed
     await asyncio.sleep(0.1)
     go.set()
     assert (await task).held
-    assert 2 == len(front.verbs("acquire")), "the early message was dropped"
+    assert 2 == len(relay.verbs("acquire")), "the early message was dropped"
 
 
 @on_loop
-async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front: Front) -> None:
+async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(relay: Relay) -> None:
     """The test changes the delay in "wait" replies to 60 s. Within the 60 s, each request of a
     waiter is a heartbeat. 20 waiters together must send about one heartbeat per second."""
 
@@ -273,15 +273,15 @@ async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front:
         words = forward().split(b"\r\n")[1].decode().split(" ")
         return [*words[:2], 60_000, *words[3:]] if words[0] == "wait" else words
 
-    alias = await connected(front)
+    alias = await connected(relay)
     lease = await Lock("x", using=alias).aacquire()
-    front.answer("acquire", deep)
-    tasks = await waiting(front, *["x"] * 20)
-    before, began = len(front.verbs("acquire")), time.monotonic()
+    relay.answer("acquire", deep)
+    tasks = await waiting(relay, *["x"] * 20)
+    before, began = len(relay.verbs("acquire")), time.monotonic()
     await asyncio.sleep(3)
-    sent, took = len(front.verbs("acquire")) - before, time.monotonic() - began
+    sent, took = len(relay.verbs("acquire")) - before, time.monotonic() - began
     assert took / 2 <= sent <= 2 + 2 * took, f"{sent} requests in {took:.1f} s"
-    front.calm()
+    relay.calm()
     for task in tasks:
         task.cancel()
     await lease.arelease()
@@ -292,40 +292,40 @@ async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(front:
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
 async def test_waiter_gets_its_permit_when_subscribing_fails_and_the_loop_retries(
-    front: Front, reply: Any
+    relay: Relay, reply: Any
 ) -> None:
-    front.answer("subscribe", reply)
-    first = await Lock("x", using=front.alias).aacquire(blocking=False)
-    task = asyncio.create_task(Impatient("x", using=front.alias).aacquire())
-    await until(Async(), lambda: front.view().waiting == 1)
+    relay.answer("subscribe", reply)
+    first = await Lock("x", using=relay.alias).aacquire(blocking=False)
+    task = asyncio.create_task(Impatient("x", using=relay.alias).aacquire())
+    await until(Async(), lambda: relay.view().waiting == 1)
     await first.arelease()
     assert (await task).held
-    front.calm()
-    front.cut()
-    await until(Async(), lambda: front.raw.pubsub_channels("*wake*"))
+    relay.calm()
+    relay.cut()
+    await until(Async(), lambda: relay.raw.pubsub_channels("*wake*"))
 
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_waiters_ask_again_after_a_lost_subscription_is_restored(front: Front) -> None:
-    alias = await connected(front)
+async def test_waiters_ask_again_after_a_lost_subscription_is_restored(relay: Relay) -> None:
+    alias = await connected(relay)
     lease = await Lock("x", using=alias).aacquire()
-    (task,) = await waiting(front, "x")
-    before = len(front.verbs("acquire"))
-    front.cut()
-    await until(Async(), lambda: len(front.verbs("acquire")) > before, 9)
+    (task,) = await waiting(relay, "x")
+    before = len(relay.verbs("acquire"))
+    relay.cut()
+    await until(Async(), lambda: len(relay.verbs("acquire")) > before, 9)
     await lease.arelease()
     assert (await task).held
 
 
 @on_loop
-async def test_wake_up_channel_has_the_key_prefix_of_its_cache(fronts: Any, settings: Any) -> None:
-    (front,) = fronts()
+async def test_wake_up_channel_has_the_key_prefix_of_its_cache(relays: Any, settings: Any) -> None:
+    (relay,) = relays()
     settings.REDIS_SYNC = {}
-    cache = {**settings.CACHES[front.alias], "KEY_PREFIX": "mine"}
-    settings.CACHES = {**settings.CACHES, front.alias: cache}
-    async with Lock("x", using=front.alias):
-        (channel,) = front.raw.pubsub_channels("*wake*")
+    cache = {**settings.CACHES[relay.alias], "KEY_PREFIX": "mine"}
+    settings.CACHES = {**settings.CACHES, relay.alias: cache}
+    async with Lock("x", using=relay.alias):
+        (channel,) = relay.raw.pubsub_channels("*wake*")
     assert channel.startswith(b"mine:sync:wake:")
 
 

@@ -1,5 +1,5 @@
-"""A Cluster whose nodes redirect, hang, and fail over. Each node is a front: a proxy of Redis. A
-test can choose the replies of a front."""
+"""A Cluster whose nodes redirect, hang, and fail over. Each node is a relay: a proxy of Redis. A
+test can choose the replies of a relay."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from django_redis_sync import Lease, Lock, Unavailable
 from django_redis_sync.engine.cluster.topology import Address, key_of, read_slots, url_at
 from tests.behaviour.both import MAX_WAIT, Async, both, eventually, until
 from tests.support.commands import locks
-from tests.support.fronts import CUT, SILENCE, Front, Impatient
+from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
 pytestmark = pytest.mark.promise(17)
 SCRIPTS = ("acquire", "renew", "release", "inspect")
 
 
-class Nodes(list[Front]):
-    """Three fronts that act as the nodes of a Cluster. `alias`: the cache alias of the Cluster."""
+class Nodes(list[Relay]):
+    """Three relays that act as the nodes of a Cluster. `alias`: the cache alias of the Cluster."""
 
-    alias = "cluster-of-fronts"
+    alias = "cluster-of-relays"
 
-    def share(self, *owners: Front) -> None:
+    def share(self, *owners: Relay) -> None:
         """Make all nodes report that `owners` have equal parts of the slots."""
         size = 16384 // len(owners) + 1
         rows = "".join(
@@ -58,8 +58,8 @@ class Nodes(list[Front]):
 
 
 @pytest.fixture
-def nodes(fronts: Callable[..., list[Front]], settings: Any) -> Nodes:
-    made = Nodes(fronts(3))
+def nodes(relays: Callable[..., list[Relay]], settings: Any) -> Nodes:
+    made = Nodes(relays(3))
     made.share(*made)
     Nodes.alias = f"cluster-{made[0].alias}"
     cache = {

@@ -18,8 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
-from tests.support.fronts import CUT, SILENCE, Front, Impatient
 from tests.support.interrupting import Interrupted
+from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
 # Errors
 
@@ -39,11 +39,11 @@ from tests.support.interrupting import Interrupted
     ids=lambda reply: reply.split()[0],
 )
 @both
-async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply: str) -> None:
-    front.answer("acquire", reply, times=1)
-    lease = await io.do(Lock("x", using=front.alias), "acquire", False)
+async def test_call_is_repeated_after_a_temporary_error(io, relay: Relay, reply: str) -> None:
+    relay.answer("acquire", reply, times=1)
+    lease = await io.do(Lock("x", using=relay.alias), "acquire", False)
     assert lease and lease.held
-    assert 2 <= len(front.verbs("acquire")) <= 3  # 3 if the script was not yet loaded
+    assert 2 <= len(relay.verbs("acquire")) <= 3  # 3 if the script was not yet loaded
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ async def test_call_is_repeated_after_a_temporary_error(io, front: Front, reply:
 )
 @both
 async def test_call_fails_at_once_after_a_lasting_error(
-    io, front: Front, reply: str, error: type[Exception], text: str
+    io, relay: Relay, reply: str, error: type[Exception], text: str
 ) -> None:
-    front.answer("acquire", reply)
+    relay.answer("acquire", reply)
     with pytest.raises(error, match=text):
-        await io.do(Lock("x", using=front.alias), "acquire")
-    assert 1 == len(front.verbs("acquire"))
+        await io.do(Lock("x", using=relay.alias), "acquire")
+    assert 1 == len(relay.verbs("acquire"))
 
 
 @pytest.mark.promise(13)
@@ -74,22 +74,22 @@ async def test_call_fails_at_once_after_a_lasting_error(
 )
 @both
 async def test_unavailable_says_whether_the_call_may_have_been_executed(
-    io, front: Front, reply: Any, maybe: bool
+    io, relay: Relay, reply: Any, maybe: bool
 ) -> None:
     if reply == "down":
-        front.down()
-    front.answer("acquire", reply)
+        relay.down()
+    relay.answer("acquire", reply)
     with pytest.raises(Unavailable) as caught:
-        await io.do(Impatient("x", using=front.alias), "acquire", False)
+        await io.do(Impatient("x", using=relay.alias), "acquire", False)
     assert maybe == caught.value.maybe_executed
     assert str(caught.value).startswith("Redis: ")
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_async_code_rejects_a_sync_connection_option_by_name(option: str, fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={option: redis.Connection})
+def test_async_code_rejects_a_sync_connection_option_by_name(option: str, relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS={option: redis.Connection})
     with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
-        asyncio.run(Lock("x", using=front.alias).aacquire())
+        asyncio.run(Lock("x", using=relay.alias).aacquire())
 
 
 # Connections that are cached, lost, and returned
@@ -102,31 +102,31 @@ def test_async_code_rejects_a_sync_connection_option_by_name(option: str, fronts
 )
 @both
 async def test_connection_is_used_again_only_if_its_reply_was_read(
-    io, front: Front, reply: Any, connections: int
+    io, relay: Relay, reply: Any, connections: int
 ) -> None:
-    lock = Impatient("x", using=front.alias)
+    lock = Impatient("x", using=relay.alias)
     await io.do(await io.do(lock, "acquire"), "release")
-    front.received.clear()
-    front.answer("acquire", reply, times=1)
+    relay.received.clear()
+    relay.answer("acquire", reply, times=1)
     for _ in range(3):
         with contextlib.suppress(ForeignValue):
             await io.do(await io.do(lock, "acquire"), "release")
-    assert connections == front.connections_of("acquire")
+    assert connections == relay.connections_of("acquire")
 
 
 @pytest.mark.parametrize("idle", [0.0, 1.1], ids=["fresh", "idle"])
 @both
 async def test_call_works_after_the_server_closed_idle_connections(
-    io, front: Front, idle: float
+    io, relay: Relay, idle: float
 ) -> None:
-    lock = Lock("x", using=front.alias)
+    lock = Lock("x", using=relay.alias)
     async with io.entered(lock):
         await io.do(lock, "status")
-    front.cut()
+    relay.cut()
     await io.sleep(idle)
     async with io.entered(lock):
         assert 1 == (await io.do(lock, "status")).holding
-        front.cut()
+        relay.cut()
         await io.sleep(idle)
 
 
@@ -146,39 +146,39 @@ def free_connections(alias: str) -> int:
     return len(taken)
 
 
-def use_ten_connections(front: Front) -> None:
+def use_ten_connections(relay: Relay) -> None:
     """Use ten connections, by an acquire in each of ten threads at the same time."""
-    Lock("warm", using=front.alias).acquire().release()
+    Lock("warm", using=relay.alias).acquire().release()
     together = threading.Barrier(10)
-    front.answer("acquire", lambda _, forward: together.wait(MAX_WAIT) >= 0 and forward())
+    relay.answer("acquire", lambda _, forward: together.wait(MAX_WAIT) >= 0 and forward())
 
     def cycle(n: int) -> None:
-        Lock(f"x{n}", using=front.alias).acquire().release()
+        Lock(f"x{n}", using=relay.alias).acquire().release()
 
     with ThreadPoolExecutor(10) as threads:
         list(threads.map(cycle, range(10)))
-    front.calm()
+    relay.calm()
 
 
 @pytest.mark.parametrize(("most", "kept"), [(160, 8), (64, 4), (16, 1), (15, 0)])
 def test_library_caches_at_most_8_connections_and_at_most_a_16th_of_the_pool(
-    most: int, kept: int, fronts: Any
+    most: int, kept: int, relays: Any
 ) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": most})
-    use_ten_connections(front)
-    assert most - kept == free_connections(front.alias)
+    (relay,) = relays(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": most})
+    use_ten_connections(relay)
+    assert most - kept == free_connections(relay.alias)
 
 
 def test_cached_connections_return_to_the_pool_after_1_s_or_changed_settings(
-    fronts: Any, settings: Any
+    relays: Any, settings: Any
 ) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": 64})
-    use_ten_connections(front)
+    (relay,) = relays(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": 64})
+    use_ten_connections(relay)
     time.sleep(1.1)
-    Lock("x", using=front.alias).acquire().release()
-    assert 63 == free_connections(front.alias)
+    Lock("x", using=relay.alias).acquire().release()
+    assert 63 == free_connections(relay.alias)
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 20}
-    assert 64 == free_connections(front.alias)
+    assert 64 == free_connections(relay.alias)
 
 
 class Strict(redis.Connection):
@@ -193,15 +193,15 @@ class Strict(redis.Connection):
         return super().read_response(disable_decoding)
 
 
-def test_connection_class_of_the_project_gets_only_arguments_that_it_accepts(fronts: Any) -> None:
-    (front,) = fronts(CONNECTION_POOL_KWARGS={"connection_class": Strict})
-    lease = Lock("x", using=front.alias).acquire()
+def test_connection_class_of_the_project_gets_only_arguments_that_it_accepts(relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"connection_class": Strict})
+    lease = Lock("x", using=relay.alias).acquire()
     for delay, message in ((100, "*-1"), (600, SILENCE)):
-        front.answer("acquire", ["wait", "0", delay, 0], times=1)
-        front.answer("blpop", message, times=1)
+        relay.answer("acquire", ["wait", "0", delay, 0], times=1)
+        relay.answer("blpop", message, times=1)
     with ThreadPoolExecutor(1) as thread:
-        waiter = thread.submit(Lock("x", using=front.alias).acquire, True, MAX_WAIT)
-        eventually(lambda: 2 == len(front.verbs("blpop")))
+        waiter = thread.submit(Lock("x", using=relay.alias).acquire, True, MAX_WAIT)
+        eventually(lambda: 2 == len(relay.verbs("blpop")))
         lease.release()
         waiter.result(MAX_WAIT).release()
 
@@ -214,41 +214,41 @@ def test_connection_class_of_the_project_gets_only_arguments_that_it_accepts(fro
     [(5.0, 300, "0.300"), (5.0, 20_000, "4.000"), (1.0, 20_000, "0.500")],
 )
 def test_blpop_of_a_waiter_blocks_for_less_than_the_socket_timeout(
-    fronts: Any, socket_timeout: float, delay: int, asked: str
+    relays: Any, socket_timeout: float, delay: int, asked: str
 ) -> None:
-    (front,) = fronts(SOCKET_TIMEOUT=socket_timeout)
-    lease = Lock("x", using=front.alias).acquire()
-    front.answer("acquire", ["wait", "0", delay, 0], times=1)
-    front.answer("blpop", "*-1", times=1)
+    (relay,) = relays(SOCKET_TIMEOUT=socket_timeout)
+    lease = Lock("x", using=relay.alias).acquire()
+    relay.answer("acquire", ["wait", "0", delay, 0], times=1)
+    relay.answer("blpop", "*-1", times=1)
     with ThreadPoolExecutor(1) as thread:
-        waiter = thread.submit(Lock("x", using=front.alias).acquire, True, MAX_WAIT)
-        eventually(lambda: front.verbs("blpop"))
+        waiter = thread.submit(Lock("x", using=relay.alias).acquire, True, MAX_WAIT)
+        eventually(lambda: relay.verbs("blpop"))
         lease.release()
         waiter.result(MAX_WAIT).release()
-    assert asked == next(one for one in front.received if one.verb == "blpop")[-1]
+    assert asked == next(one for one in relay.received if one.verb == "blpop")[-1]
 
 
 def test_waiters_beyond_the_maximum_use_no_connection_while_they_wait(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.pools.MAX_WAITING", 1)
-    lease = Lock("x", using=front.alias).acquire()
+    lease = Lock("x", using=relay.alias).acquire()
 
     def wait_and_release(_: int) -> None:
-        Lock("x", using=front.alias).acquire(blocking_timeout=MAX_WAIT).release()
+        Lock("x", using=relay.alias).acquire(blocking_timeout=MAX_WAIT).release()
 
     with ThreadPoolExecutor(3) as threads:
         waiters = [threads.submit(wait_and_release, n) for n in range(3)]
-        eventually(lambda: front.view().waiting == 3 and front.verbs("blpop"))
+        eventually(lambda: relay.view().waiting == 3 and relay.verbs("blpop"))
         time.sleep(0.2)
-        assert 1 == sum(one["cmd"] == "blpop" for one in front.raw.client_list())
+        assert 1 == sum(one["cmd"] == "blpop" for one in relay.raw.client_list())
         lease.release()
         for waiter in waiters:
             waiter.result(MAX_WAIT)
 
 
 @pytest.mark.promise(6)
-def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
+def test_interrupted_waiter_leaves_the_queue(relay: Relay) -> None:
     """While the waiter reads from Redis, a signal handler raises an exception, as Ctrl-C does."""
 
     def interrupt(*_: Any) -> None:
@@ -259,16 +259,16 @@ def test_interrupted_waiter_leaves_the_queue(front: Front) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return SILENCE
 
-    first, before = Lock("x", using=front.alias).acquire(), signal.signal(signal.SIGUSR1, interrupt)
-    front.answer("blpop", answer)
+    first, before = Lock("x", using=relay.alias).acquire(), signal.signal(signal.SIGUSR1, interrupt)
+    relay.answer("blpop", answer)
     with pytest.raises(Interrupted):
         try:
-            Lock("x", using=front.alias).acquire(blocking_timeout=20)
+            Lock("x", using=relay.alias).acquire(blocking_timeout=20)
         finally:
             signal.signal(signal.SIGUSR1, before)
-            left = front.verbs("release")
-    assert left and 0 == front.view().waiting, (
+            left = relay.verbs("release")
+    assert left and 0 == relay.view().waiting, (
         "the interrupted caller did not leave the queue itself"
     )
     first.release()
-    assert front.view().empty
+    assert relay.view().empty

@@ -14,16 +14,16 @@ from django_redis_sync.operators.statistics import statistics_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support import worker_processes
-from tests.support.fronts import SILENCE, Front, Impatient
+from tests.support.relays import SILENCE, Impatient, Relay
 
 PREFIX, DAY = django_settings.PREFIX, 86_400
 NAMES, KEYS = f"{PREFIX}:names", f"{PREFIX}:{{api}}:keys"
 
 
-def use(front: Front, *names: str) -> None:
+def use(relay: Relay, *names: str) -> None:
     for name in names:
         policy, at, key = name.partition("@")
-        with Semaphore(policy, 1, key=key if at else None, using=front.alias):
+        with Semaphore(policy, 1, key=key if at else None, using=relay.alias):
             pass
 
 
@@ -31,41 +31,41 @@ def use(front: Front, *names: str) -> None:
 
 
 @pytest.mark.promise(12, 25)
-def test_names_and_keys_in_use_are_registered_for_a_day(front: Front) -> None:
-    now = front.raw.time()[0] * 1000
+def test_names_and_keys_in_use_are_registered_for_a_day(relay: Relay) -> None:
+    now = relay.raw.time()[0] * 1000
     for registry in (NAMES, KEYS):
-        front.raw.zadd(registry, {"old": now - (DAY + 60) * 1000, "recent": now - 60_000})
-    use(front, "plain", "api@7", "api@8")
+        relay.raw.zadd(registry, {"old": now - (DAY + 60) * 1000, "recent": now - 60_000})
+    use(relay, "plain", "api@7", "api@8")
     expected = {NAMES: {b"recent", b"api@", b"plain"}, KEYS: {b"recent", b"7", b"8"}}
-    eventually(lambda: expected == {one: {*front.raw.zrange(one, 0, -1)} for one in expected})
+    eventually(lambda: expected == {one: {*relay.raw.zrange(one, 0, -1)} for one in expected})
     for registry in expected:
-        eventually(lambda registry=registry: DAY < front.raw.ttl(registry) <= 2 * DAY)
-        written = front.raw.zrange(registry, 1, -1, withscores=True)
+        eventually(lambda registry=registry: DAY < relay.raw.ttl(registry) <= 2 * DAY)
+        written = relay.raw.zrange(registry, 1, -1, withscores=True)
         assert all(abs(score - now) < 60_000 for _, score in written)
 
 
-def test_name_is_registered_at_most_once_a_minute(front: Front) -> None:
+def test_name_is_registered_at_most_once_a_minute(relay: Relay) -> None:
     for _ in range(50):
-        use(front, "x")
-    use(front, "y")
-    eventually(lambda: front.raw.zscore(NAMES, "y"))
-    written = [one[3::2] for one in front.received if one[:2] == ["ZADD", NAMES]]
+        use(relay, "x")
+    use(relay, "y")
+    eventually(lambda: relay.raw.zscore(NAMES, "y"))
+    written = [one[3::2] for one in relay.received if one[:2] == ["ZADD", NAMES]]
     assert ["x", "y"] == sorted(name for names in written for name in names)
 
 
 @pytest.mark.parametrize("reply", ["-LOADING soon", SILENCE], ids=["loading", "silent"])
-def test_failed_registration_of_names_is_repeated_a_second_later(front: Front, reply: Any) -> None:
+def test_failed_registration_of_names_is_repeated_a_second_later(relay: Relay, reply: Any) -> None:
     """The housekeeping thread waits at most a second for a reply, because its other jobs wait
     meanwhile."""
-    front.answer("zadd", reply, times=1)
-    use(front, "x")
-    eventually(lambda: front.raw.zscore(NAMES, "x"), 5)
+    relay.answer("zadd", reply, times=1)
+    use(relay, "x")
+    eventually(lambda: relay.raw.zscore(NAMES, "x"), 5)
 
 
-def test_failed_registration_is_logged(front: Front, caplog: pytest.LogCaptureFixture) -> None:
-    front.answer("zadd", "-WRONGTYPE no")
-    use(front, "x")
-    message = f"housekeeping of {front.alias!r} could not write: WRONGTYPE no"
+def test_failed_registration_is_logged(relay: Relay, caplog: pytest.LogCaptureFixture) -> None:
+    relay.answer("zadd", "-WRONGTYPE no")
+    use(relay, "x")
+    message = f"housekeeping of {relay.alias!r} could not write: WRONGTYPE no"
     eventually(lambda: message in caplog.messages)
 
 
@@ -74,47 +74,47 @@ def test_failed_registration_is_logged(front: Front, caplog: pytest.LogCaptureFi
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize("reply", ["-ERR odd", "-LOADING soon", "-NOSCRIPT none", SILENCE], ids=str)
-def test_release_that_failed_is_repeated_in_the_background(front: Front, reply: Any) -> None:
-    leases = [Impatient(name, using=front.alias).acquire() for name in "abc"]
-    front.answer("release", reply)
+def test_release_that_failed_is_repeated_in_the_background(relay: Relay, reply: Any) -> None:
+    leases = [Impatient(name, using=relay.alias).acquire() for name in "abc"]
+    relay.answer("release", reply)
     for lease in leases:
         with pytest.raises(Unavailable):
             lease.release()
-    front.calm()
+    relay.calm()
     for name in "abc":
-        eventually(lambda name=name: front.view(name).empty, 15)
-    sent = len(front.verbs("release"))
+        eventually(lambda name=name: relay.view(name).empty, 15)
+    sent = len(relay.verbs("release"))
     time.sleep(1.2)
-    assert sent == len(front.verbs("release")), "a release that succeeded is repeated"
+    assert sent == len(relay.verbs("release")), "a release that succeeded is repeated"
 
 
 def test_release_is_logged_and_no_longer_repeated_when_it_fails_for_too_long(
-    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
-    lease = Lock("x", using=front.alias).acquire()
-    front.answer("release", "-ERR odd")
+    lease = Lock("x", using=relay.alias).acquire()
+    relay.answer("release", "-ERR odd")
     with pytest.raises(Unavailable):
         lease.release()
-    message = f"a cleanup of {front.view().keys.leases} is no longer retried: odd"
+    message = f"a cleanup of {relay.view().keys.leases} is no longer retried: odd"
     eventually(lambda: message in caplog.messages)
-    sent = len(front.verbs("release"))
+    sent = len(relay.verbs("release"))
     time.sleep(1.2)
-    assert (sent, 1) == (len(front.verbs("release")), caplog.messages.count(message))
+    assert (sent, 1) == (len(relay.verbs("release")), caplog.messages.count(message))
 
 
 def test_pending_writes_and_cleanups_of_a_removed_cache_are_discarded(
-    front: Front, settings: Any, caplog: pytest.LogCaptureFixture
+    relay: Relay, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    front.answer("zadd", "-LOADING soon")
-    front.answer("release", "-ERR odd")
-    lease = Lock("x", using=front.alias).acquire()
+    relay.answer("zadd", "-LOADING soon")
+    relay.answer("release", "-ERR odd")
+    lease = Lock("x", using=relay.alias).acquire()
     with pytest.raises(Unavailable):
         lease.release()
     settings.CACHES = {"default": settings.CACHES["default"]}
     for message in (
-        f"housekeeping of {front.alias!r} discards its unwritten entries",
-        f"a cleanup on {front.alias!r} is discarded",
+        f"housekeeping of {relay.alias!r} discards its unwritten entries",
+        f"a cleanup on {relay.alias!r} is discarded",
     ):
         eventually(lambda message=message: message in caplog.text)
 
@@ -176,15 +176,15 @@ def test_command_logs_no_error_at_exit(raw: redis.Redis, command: str) -> None:
     assert "" == errors_of(body, f"call_command('locks', {command})")
 
 
-def test_pending_cleanup_is_sent_at_exit(front: Front) -> None:
-    front.answer("release", "-ERR odd", times=1)
+def test_pending_cleanup_is_sent_at_exit(relay: Relay) -> None:
+    relay.answer("release", "-ERR odd", times=1)
     body = "lease = Lock('x', using='q0').acquire()"
-    assert "" == errors_of(body, "fails(lease.release)", (front.url,))
-    assert 0 == front.view().holding
+    assert "" == errors_of(body, "fails(lease.release)", (relay.url,))
+    assert 0 == relay.view().holding
 
 
-def test_quorum_lock_works_in_an_exit_handler(raw: redis.Redis, fronts: Any) -> None:
-    urls = tuple(one.url for one in fronts(3))
+def test_quorum_lock_works_in_an_exit_handler(raw: redis.Redis, relays: Any) -> None:
+    urls = tuple(one.url for one in relays(3))
     cycle = "Lock('x', using=['q0', 'q1', 'q2']).acquire().release()"
     assert "" == errors_of(cycle, cycle, urls)
     assert View(raw, "x").empty

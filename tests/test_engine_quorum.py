@@ -27,9 +27,9 @@ from django_redis_sync import (
 from django_redis_sync.engine.quorum import voting
 from django_redis_sync.exceptions import WrongKind
 from tests.behaviour.both import MAX_WAIT, both, eventually, until
-from tests.support.fronts import CUT, SILENCE, Front
 from tests.support.interrupting import at_any_step, interruptions
 from tests.support.no_threads import NoThreads
+from tests.support.relays import CUT, SILENCE, Relay
 from tests.test_engine_threads import child_returns_true
 
 FULL, PAUSED = ["no", "full", 0], ["no", "paused", 0]
@@ -39,8 +39,8 @@ class Impatient(Lock):
     _attempt = 1.0
 
 
-class Five(list[Front]):
-    """Five proxies of Redis (fronts), which act as the servers of a quorum. `lock()` returns a lock
+class Five(list[Relay]):
+    """Five proxies of Redis (relays), which act as the servers of a quorum. `lock()` returns a lock
     on all of them."""
 
     def lock(self, name: str = "x", kind: type[Lock] = Lock, **options: Any) -> Lock:
@@ -66,12 +66,12 @@ class Five(list[Front]):
 
 
 @pytest.fixture
-def five(fronts: Callable[..., list[Front]], monkeypatch: pytest.MonkeyPatch) -> Five:
+def five(relays: Callable[..., list[Relay]], monkeypatch: pytest.MonkeyPatch) -> Five:
     """Return five servers. A vote waits up to 3 s for replies, because a busy machine may delay
     them."""
     monkeypatch.setattr(voting, "LATE", 1e6)
     monkeypatch.setattr(voting, "PATIENCE", 3.0)
-    return Five(fronts(5))
+    return Five(relays(5))
 
 
 # Acquiring

@@ -12,7 +12,7 @@ import redis
 
 from django_redis_sync import Lease, Lock
 from tests.behaviour.both import eventually
-from tests.support.fronts import SILENCE, Front
+from tests.support.relays import SILENCE, Relay
 
 
 def commands_and_reads(client: redis.Redis) -> tuple[int, int]:
@@ -48,20 +48,20 @@ def test_thousands_of_leases_are_renewed_in_batches_before_they_expire(
     ids=["error", "lost", "unknown script"],
 )
 def test_reply_to_one_renewal_of_a_batch_affects_only_its_own_lease(
-    front: Front, reply: Any, times: int, kept: bool
+    relay: Relay, reply: Any, times: int, kept: bool
 ) -> None:
     lost, replies = list[Lease](), [reply] * min(times, 100)
 
     def answer(command: Any, forward: Any) -> Any:
         return replies.pop() if replies and "{b}" in command[3] else forward()
 
-    front.answer("renew", answer)
-    options = {"using": front.alias, "timeout": 3, "renew": True, "on_lost": lost.append}
+    relay.answer("renew", answer)
+    options = {"using": relay.alias, "timeout": 3, "renew": True, "on_lost": lost.append}
     leases = [Lock(one, **options).acquire() for one in "abc"]
     for one in "ac":
-        eventually(front.view(one).renewals())
+        eventually(relay.view(one).renewals())
     if kept:
-        eventually(front.view("b").renewals())
+        eventually(relay.view("b").renewals())
     else:
         eventually(lambda: lost == [leases[1]])
     assert [True, kept, True] == [lease.held for lease in leases]
@@ -72,41 +72,41 @@ def test_reply_to_one_renewal_of_a_batch_affects_only_its_own_lease(
 
 @pytest.mark.parametrize("reply", ["-ERR odd", SILENCE], ids=["error", "silence"])
 def test_failing_renewals_and_their_recovery_are_each_logged_once(
-    front: Front, reply: Any, caplog: pytest.LogCaptureFixture
+    relay: Relay, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
         return [message for message in caplog.messages if "renewed" in message]
 
-    lease = Lock("x", using=front.alias, timeout=12, renew=True).acquire()
+    lease = Lock("x", using=relay.alias, timeout=12, renew=True).acquire()
     assert lease
-    front.answer("renew", reply)
-    eventually(lambda: len(front.verbs("renew")) >= 2 and logged())
+    relay.answer("renew", reply)
+    eventually(lambda: len(relay.verbs("renew")) >= 2 and logged())
     (failing,) = logged()
-    assert failing.startswith(f"1 leases of {front.alias!r} could not be renewed: ")
-    front.calm()
+    assert failing.startswith(f"1 leases of {relay.alias!r} could not be renewed: ")
+    relay.calm()
     eventually(lambda: len(logged()) > 1)
-    assert [failing, f"the leases of {front.alias!r} are renewed again"] == logged()
+    assert [failing, f"the leases of {relay.alias!r} are renewed again"] == logged()
     assert lease.held
     lease.release()
 
 
 def test_leases_of_a_removed_cache_are_logged_once_and_not_renewed(
-    front: Front, settings: Any, caplog: pytest.LogCaptureFixture
+    relay: Relay, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease = Lock("x", using=front.alias, timeout=1.5, renew=True).acquire()
+    lease = Lock("x", using=relay.alias, timeout=1.5, renew=True).acquire()
     settings.CACHES = {"default": settings.CACHES["default"]}
-    message = f"the leases of {front.alias!r} are no longer renewed"
+    message = f"the leases of {relay.alias!r} are no longer renewed"
     eventually(lambda: message in caplog.text)
     time.sleep(1.2)
     assert lease is not None
     assert 1 == caplog.text.count(message)
 
 
-def test_released_leases_leave_nothing_in_memory(front: Front) -> None:
+def test_released_leases_leave_nothing_in_memory(relay: Relay) -> None:
     def cycles(count: int) -> None:
         for n in range(count):
-            Lock(f"x{n % 50}", using=front.alias, timeout=60, renew=True).acquire().release()
-        front.received.clear()
+            Lock(f"x{n % 50}", using=relay.alias, timeout=60, renew=True).acquire().release()
+        relay.received.clear()
 
     cycles(500)
     gc.collect()

@@ -25,8 +25,8 @@ from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support import worker_processes
 from tests.support.interrupting import at_any_step, interruptions
-from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.no_threads import NoThreads
+from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +251,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
 # Processes that can start no thread
 
 
-@pytest.mark.usefixtures("fresh_keeper")
+@pytest.mark.usefixtures("fresh_renewer")
 def test_lease_that_no_thread_can_renew_expires_locally(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +265,7 @@ def test_lease_that_no_thread_can_renew_expires_locally(
     eventually(lambda: lost == [lease])
 
 
-@pytest.mark.usefixtures("fresh_keeper")
+@pytest.mark.usefixtures("fresh_renewer")
 @pytest.mark.parametrize("when", ["acquired", "renewed"])
 def test_lease_is_renewed_after_a_renewal_thread_could_not_start(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, when: str

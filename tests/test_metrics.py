@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from django_redis_sync import LeaseLost, Semaphore, metrics
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper", "dead")
+pytestmark = pytest.mark.usefixtures("fresh_renewer", "dead")
 #: Redis stores a count and a sum of milliseconds as one number: count * PAIR + milliseconds.
 PAIR = 2**40
 

@@ -18,10 +18,10 @@ from django.utils import timezone
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.operators import act, as_json, failed, has_free_permit, locks, status_of
+from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
 
-pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(26)]
+pytestmark = [pytest.mark.usefixtures("fresh_renewer"), pytest.mark.promise(26)]
 NAMES, OVERRIDES, RECORD = (f"{settings.PREFIX}:{part}" for part in ("names", "marks", "acts"))
 #: Each action that sets an override, and the action that undoes it.
 UNDO = {("pause",): ("resume",), ("resize", "7"): ("resize", "--reset")}

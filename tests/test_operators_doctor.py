@@ -19,10 +19,10 @@ from devtools.topologies import Cluster
 from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import MAX_WAIT, eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import act, failed, locks, private_server  # noqa: F401 - a fixture
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(27)]
+pytestmark = [pytest.mark.usefixtures("fresh_renewer"), pytest.mark.promise(27)]
 
 
 @pytest.fixture(autouse=True)

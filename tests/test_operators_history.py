@@ -13,11 +13,11 @@ from django.conf import settings
 
 from django_redis_sync import Semaphore
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import as_json, failed, locks
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.screens import rows
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
+pytestmark = pytest.mark.usefixtures("fresh_renewer")
 STATS, LEASES, INFO = (f"{settings.PREFIX}:{{h}}:{part}" for part in ("stats", "leases", "info"))
 PAIR = 2**40  # Redis stores a count and a sum of ms as one number: count * PAIR + ms
 ABOUT = ("name", "key", "minutes", "step_minutes")

@@ -10,10 +10,10 @@ from devtools.servers import RedisServer
 from devtools.topologies import Independent
 from django_redis_sync import Lock
 from tests.behaviour.both import both, eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper", "qs")
+pytestmark = pytest.mark.usefixtures("fresh_renewer", "qs")
 QUORUM = ["qa", "qb", "qc"]
 
 

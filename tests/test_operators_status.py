@@ -15,11 +15,11 @@ from django_redis_sync import Lock, NotAcquired, Semaphore
 from django_redis_sync.engine import names
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import both, eventually
-from tests.support.keepers import fresh_keeper, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.screens import by_name
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
+pytestmark = pytest.mark.usefixtures("fresh_renewer")
 
 REGISTRY, HOLDERS = f"{settings.PREFIX}:names", f"{settings.PREFIX}:holders"
 KEYS = f"{settings.PREFIX}:{{api}}:keys"

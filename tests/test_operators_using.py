@@ -15,10 +15,10 @@ import redis
 
 from django_redis_sync import Lock, Semaphore
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import OTHER, act, as_json, failed, locks, status_of
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.usefixtures("fresh_keeper")
+pytestmark = pytest.mark.usefixtures("fresh_renewer")
 
 #: Commands that change nothing, each with a text that its output contains.
 READS = {

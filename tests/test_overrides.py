@@ -18,10 +18,10 @@ from django_redis_sync import Lock, Semaphore
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
 from tests.support.commands import locks
-from tests.support.fronts import Front
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.relays import Relay
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(26)]
+pytestmark = [pytest.mark.usefixtures("fresh_renewer"), pytest.mark.promise(26)]
 
 PREFIX = django_settings.PREFIX
 MARKS, INFO = f"{PREFIX}:marks", f"{PREFIX}:{{api}}:info"
@@ -160,46 +160,46 @@ def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: No
 
 
 def test_overrides_are_read_once_a_second_in_total_and_never_when_idle(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.overrides.IDLE", 1.5)
 
     def reads() -> int:
-        return len(front.verbs("marks"))
+        return len(relay.verbs("marks"))
 
     for _ in range(20):
-        with Lock("plain", using=front.alias):
+        with Lock("plain", using=relay.alias):
             pass
     assert 0 == reads(), "a name without a policy has no overrides"
     began, semaphores = time.monotonic(), [f"policy-{n}" for n in range(20)]
     while (took := time.monotonic() - began) < 2.2:
         for name in semaphores:
-            Semaphore(name, 1, key="k", using=front.alias).acquire(blocking=False).release()
+            Semaphore(name, 1, key="k", using=relay.alias).acquire(blocking=False).release()
     assert 2 <= reads() <= 4 + 2 * took
     eventually(lambda: (before := reads()) and not time.sleep(1.2) and before == reads(), 15)
 
 
 def test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged(
-    front: Front, caplog: pytest.LogCaptureFixture
+    relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    operate("pause", using=front.alias)
+    operate("pause", using=relay.alias)
 
     def levels_after(reads: int) -> list[int]:
         """Acquire until overrides were read `reads` more times. Return the levels of the log
         messages about reads that failed."""
-        before = len(front.verbs("marks"))
-        while len(front.verbs("marks")) < before + reads:
-            assert Semaphore("api", 1, key="k", using=front.alias).acquire(blocking=False) is None
+        before = len(relay.verbs("marks"))
+        while len(relay.verbs("marks")) < before + reads:
+            assert Semaphore("api", 1, key="k", using=relay.alias).acquire(blocking=False) is None
             time.sleep(0.05)
         return [r.levelno for r in caplog.records if "overrides can't be read" in r.message]
 
     assert [] == levels_after(1)
-    front.answer("marks", "-WRONGTYPE no")
+    relay.answer("marks", "-WRONGTYPE no")
     assert [logging.WARNING] == levels_after(3)
-    assert 0 == Semaphore("api", 1, key="k", using=front.alias).status().in_use
-    front.calm()
+    assert 0 == Semaphore("api", 1, key="k", using=relay.alias).status().in_use
+    relay.calm()
     assert [logging.WARNING] == levels_after(2)
-    front.answer("marks", "-WRONGTYPE no")
+    relay.answer("marks", "-WRONGTYPE no")
     assert [logging.WARNING] * 2 == levels_after(3)
 
 

@@ -23,8 +23,8 @@ from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.statistics import SITE, Statistics, statistics_of
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
-from tests.support.fronts import CUT, Front
-from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+from tests.support.relays import CUT, Relay
+from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
 from tests.support.workload import Call
 
 pytestmark = pytest.mark.promise(22)
@@ -40,7 +40,7 @@ PAIR = 2**40
 
 
 @pytest.fixture(autouse=True)
-def quick(fresh_keeper: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def quick(fresh_renewer: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """Let processes write statistics ten times as often."""
     monkeypatch.setattr(statistics, "EVERY", 0.2)
     monkeypatch.setattr(statistics, "REWRITE_AFTER", 1.0)
@@ -180,36 +180,36 @@ def test_gauge_names_only_the_busiest_keys(
 
 
 @pytest.mark.parametrize("reply", ["-LOADING soon", CUT], ids=str)
-def test_statistics_that_could_not_be_written_are_written_later(front: Front, reply: Any) -> None:
-    front.answer("statistics", reply, times=4)
-    with Semaphore("api", 2, key="k", using=front.alias):
-        eventually(lambda: figures(using=front.alias).in_use == 1, 15)
-    eventually(lambda: figures(using=front.alias).history.total.released == 1)
-    total = figures(using=front.alias).history.total
+def test_statistics_that_could_not_be_written_are_written_later(relay: Relay, reply: Any) -> None:
+    relay.answer("statistics", reply, times=4)
+    with Semaphore("api", 2, key="k", using=relay.alias):
+        eventually(lambda: figures(using=relay.alias).in_use == 1, 15)
+    eventually(lambda: figures(using=relay.alias).history.total.released == 1)
+    total = figures(using=relay.alias).history.total
     assert 1 == total.granted == total.released
 
 
-def test_statistics_are_not_written_when_stats_is_false(front: Front, settings: Any) -> None:
+def test_statistics_are_not_written_when_stats_is_false(relay: Relay, settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS": False}
-    with Semaphore("api", 1, key="k", using=front.alias):
+    with Semaphore("api", 1, key="k", using=relay.alias):
         time.sleep(0.5)
-    assert [] == front.verbs("statistics")
+    assert [] == relay.verbs("statistics")
 
 
-def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(front: Front) -> None:
-    held = Semaphore("api", 1, key="hog", using=front.alias).acquire()
+def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(relay: Relay) -> None:
+    held = Semaphore("api", 1, key="hog", using=relay.alias).acquire()
     start = time.monotonic()
     for n in range(3000):
         key = "hog" if n % 3 == 0 else f"key-{n}"
-        lease = Semaphore("api", 1, key=key, using=front.alias).acquire(blocking=False)
+        lease = Semaphore("api", 1, key=key, using=relay.alias).acquire(blocking=False)
         if lease:
             lease.release()
-    eventually(lambda: figures(using=front.alias).history.total.rejected == 1000, 15)
+    eventually(lambda: figures(using=relay.alias).history.total.rejected == 1000, 15)
     rounds = (time.monotonic() - start) / statistics.EVERY + 2
     # In each interval, the process runs one script for the policy, and one for all names together.
-    assert len(front.verbs("statistics")) <= 2 * rounds
-    assert "hog" == figures(using=front.alias).rejected[0].key
-    assert front.raw.hlen(SKETCH) <= 4 * TOP + 2 * statistics.MOST_KEYS
+    assert len(relay.verbs("statistics")) <= 2 * rounds
+    assert "hog" == figures(using=relay.alias).rejected[0].key
+    assert relay.raw.hlen(SKETCH) <= 4 * TOP + 2 * statistics.MOST_KEYS
     held.release()
 
 
@@ -224,15 +224,15 @@ def test_number_of_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_statistics_are_read_in_batches_with_resp2_and_resp3(
-    fronts: Any,
+    relays: Any,
     protocol: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("django_redis_sync.operators.reads._BATCH", 2)
-    (front,) = fronts(CONNECTION_POOL_KWARGS={"protocol": protocol})
-    with Semaphore("e", 1, key="k", using=front.alias):
-        eventually(lambda: figures("e", using=front.alias).in_use == 1)
-    found = statistics_of("abcde", using=front.alias)
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"protocol": protocol})
+    with Semaphore("e", 1, key="k", using=relay.alias):
+        eventually(lambda: figures("e", using=relay.alias).in_use == 1)
+    found = statistics_of("abcde", using=relay.alias)
     assert [*"abcde"] == [one.name for one in found]
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.support.fronts import CUT, SILENCE, Command, Front
+from tests.support.relays import CUT, SILENCE, Command, Relay
 
 #: The faults that a proxy can cause, by name. Each is a function of the proxy and of `forward`.
 #: `forward()` sends the request to the server, and returns the reply.
@@ -26,7 +26,7 @@ HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
 }
 
 
-class Proxy(Front):
+class Proxy(Relay):
     """A proxy on its own loopback port, in front of the server at `port`.
 
     `done`: the faults that the proxy has caused so far. `deaf`: True to stop all wake-ups. The

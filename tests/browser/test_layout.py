@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from django_redis_sync import Lock, Semaphore
-from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import locks
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
 from .conftest import Visitor, running_site
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(240),
-    pytest.mark.usefixtures("fresh_keeper"),
+    pytest.mark.usefixtures("fresh_renewer"),
 ]
 
 SKINS = ("grappelli", "unfold", "jazzmin", "custom")

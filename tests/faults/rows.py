@@ -92,7 +92,7 @@ ROWS = """\
 32
   behaviour/test_processes test_forked_child_cannot_renew_or_release_its_parents_leases
 33
-  behaviour/test_told test_loss_is_reported_before_the_lease_ends[refuse]
+  behaviour/test_loss test_loss_is_reported_before_the_lease_ends[refuse]
   behaviour/test_faults test_renewal_thread_that_died_is_replaced
   behaviour/test_permits test_lease_is_renewed_until_max_hold_or_for_ever
 34
@@ -124,9 +124,9 @@ ROWS = """\
   test_requests_response test_lease_of_a_garbage_collected_response_expires
   test_requests_response test_permit_is_released_when_another_middleware_drops_the_response
 41
-  behaviour/test_told test_local_expiry_is_correct_when_a_renewal_is_delayed
+  behaviour/test_loss test_local_expiry_is_correct_when_a_renewal_is_delayed
   test_locks_lease_state test_background_renewal_requests_the_longest_duration_in_flight
-  behaviour/test_told test_holder_is_notified_soon_after_an_unanswered_shorter_renewal
+  behaviour/test_loss test_holder_is_notified_soon_after_an_unanswered_shorter_renewal
 42
   test_locks_blocks test_rlock_is_released_when_its_last_block_ends
   test_locks_blocks test_block_releases_what_it_acquired_wherever_it_ends
@@ -148,7 +148,7 @@ ROWS = """\
   faults/test_servers test_row_45_waiters_of_a_killed_process_are_skipped_together
   faults/test_servers test_row_45_waiters_of_a_live_process_keep_their_positions
 46
-  behaviour/test_told test_loss_is_reported_before_the_lease_ends[swallow]
+  behaviour/test_loss test_loss_is_reported_before_the_lease_ends[swallow]
   test_engine_cluster test_renewals_are_sent_while_a_renewal_on_another_node_hangs
   topologies/test_cluster test_stopped_shard_is_unavailable_and_the_others_work
   topologies/test_quorum test_quorum_works_with_two_hung_servers_and_not_with_three
@@ -156,7 +156,7 @@ ROWS = """\
   behaviour/test_budgets test_calls_do_not_wait_for_an_exhausted_pool
   behaviour/test_budgets test_async_call_ends_within_its_time_limit_when_its_pool_blocks
 48
-  behaviour/test_told test_callback_that_raises_system_exit_stops_no_other_callback
+  behaviour/test_loss test_callback_that_raises_system_exit_stops_no_other_callback
 50
   test_engine_threads test_exceptions_raised_by_signal_handlers_block_no_thread
   test_engine_threads test_destructor_may_submit_work_while_its_thread_submits_work

@@ -1,7 +1,7 @@
-"""Fronts: TCP servers between clients and a real Redis server.
+"""Relays: TCP servers between clients and a real Redis server.
 
-A test chooses which commands a front answers, and how. The front forwards all other commands to the
-real server. Each front has its own database of the real server. So several fronts can replace the
+A test chooses which commands a relay answers, and how. The relay forwards all other commands to the
+real server. Each relay has its own database of the real server. So several relays can replace the
 nodes of a Cluster or the servers of a quorum.
 """
 
@@ -23,7 +23,7 @@ from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View
 
-#: Special replies of a front. SILENCE: send no reply, but leave the connection open. CUT: close the
+#: Special replies of a relay. SILENCE: send no reply, but leave the connection open. CUT: close the
 #: connection.
 SILENCE, CUT = "(silence)", "(cut)"
 
@@ -48,7 +48,7 @@ class Impatient(Lock):
 
 
 class Command(list[str]):
-    """The words of a Redis command that a front received.
+    """The words of a Redis command that a relay received.
 
     `connection`: the number of the client's connection. `verb`: for EVAL and EVALSHA, the name of
     the script. For other commands, the first word in lower case."""
@@ -66,12 +66,12 @@ class Command(list[str]):
         return scripts.arguments_of(self.verb, self[3 + int(self[2]) :])
 
 
-class Front:
-    """A front with an address of its own.
+class Relay:
+    """A relay with an address of its own.
 
     `received`: all commands that it has received. `opened`: number of connections that clients have
-    opened. `raw`: a Redis client that reads the front's database directly. `alias`: the cache alias
-    of the front, or "".
+    opened. `raw`: a Redis client that reads the relay's database directly. `alias`: the cache alias
+    of the relay, or "".
     """
 
     alias = ""
@@ -110,7 +110,7 @@ class Front:
         return [one.verb for one in self.received if one.verb in wanted]
 
     def connections_of(self, verb: str) -> int:
-        """Return the number of connections on which the front received commands `verb`."""
+        """Return the number of connections on which the relay received commands `verb`."""
         return len({one.connection for one in self.received if one.verb == verb})
 
     def arguments(self, verb: str) -> list[dict[str, Any]]:
@@ -248,31 +248,31 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def fronts(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Front]]]:
-    """Return a function that makes fronts, each with its own database and cache alias."""
+def relays(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Relay]]]:
+    """Return a function that makes relays, each with its own database and cache alias."""
     from django_redis_sync.engine import renewal
 
-    made: list[Front] = []
+    made: list[Relay] = []
     with redis.Redis(HOST, _server().port or 0) as client:
         client.flushall()
 
-    def make(count: int = 1, **options: Any) -> list[Front]:
-        mine = [Front(_server().port or 0, len(made) + n) for n in range(count)]
-        for front in mine:
-            front.alias = f"front-{next(_numbers)}"
-            cache = {**settings.CACHES["default"], "LOCATION": front.url, "OPTIONS": options}
-            settings.CACHES = {**settings.CACHES, front.alias: cache}
+    def make(count: int = 1, **options: Any) -> list[Relay]:
+        mine = [Relay(_server().port or 0, len(made) + n) for n in range(count)]
+        for relay in mine:
+            relay.alias = f"relay-{next(_numbers)}"
+            cache = {**settings.CACHES["default"], "LOCATION": relay.url, "OPTIONS": options}
+            settings.CACHES = {**settings.CACHES, relay.alias: cache}
         made.extend(mine)
         return mine
 
     yield make
-    for front in made:
-        renewal.renewer(front.alias).clear()
-        front.down()
-        front.raw.close()
+    for relay in made:
+        renewal.renewer(relay.alias).clear()
+        relay.down()
+        relay.raw.close()
 
 
 @pytest.fixture
-def front(fronts: Callable[..., list[Front]]) -> Front:
-    """A front with a cache alias."""
-    return fronts()[0]
+def relay(relays: Callable[..., list[Relay]]) -> Relay:
+    """A relay with a cache alias."""
+    return relays()[0]

@@ -14,7 +14,7 @@ from django_redis_sync.protocol.keys import display
 
 
 @pytest.fixture
-def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_renewer(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use a new renewal thread and a new housekeeping thread for the test. The new threads have not
     registered any name.
 
