@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -93,13 +94,18 @@ def stand_in_line(io: Any, prefix: str) -> None:
     """Check that the queue page serves two customers at a time, in the order of arrival."""
     from example_project.shop.tills import AT_THE_TILLS, tills
 
+    def status() -> Any:
+        """Read the status in a thread, because `status()` must not block an event loop."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(tills().status).result()
+
     def is_turn(number: int) -> bool:
         """Return True if customer `number` may arrive. Customer 1 arrives when customer 0 has been
         served for 0.3 s. Each later customer arrives after the previous customer."""
         visits = AT_THE_TILLS.visits()
         if number <= 1:
             return number == 0 or any(time.monotonic() - one.entered > 0.3 for one in visits[:1])
-        labels = [one.label.get("label") for one in tills().status().everyone]
+        labels = [one.label.get("label") for one in status().everyone]
         return f"customer {number - 1}" in [*labels, *(visit.who for visit in visits)]
 
     names = [f"customer {number}" for number in range(8)]
@@ -107,7 +113,7 @@ def stand_in_line(io: Any, prefix: str) -> None:
         (functools.partial(is_turn, number), {"customer": name, "seconds": "0.6"})
         for number, name in enumerate(names)
     ]
-    crowd.append((lambda: bool(tills().status().waiting), {}))
+    crowd.append((lambda: bool(status().waiting), {}))
     *responses, page = at_once(io, f"{prefix}queue/", *crowd)
     visits, line = AT_THE_TILLS.visits(), page.content.decode().partition("In line")[2]
     assert [200] * 8 == [response.status_code for response in responses]
