@@ -190,7 +190,7 @@ class RequestOptions(Shared, total=False):
     when: Annotated[
         str | Callable[[Any], bool | Awaitable[bool]] | None,
         values.function,
-        Option(None, "A callable request -> bool, or its path. False: the limit does not apply."),
+        Option(None, "A callable request -> bool, or its dotted path. False: no limit."),
     ]
     blocking_timeout: Annotated[
         float,
@@ -227,7 +227,7 @@ class RequestOptions(Shared, total=False):
     response: Annotated[
         str | Callable[[Any, Any], Any] | None,
         values.function,
-        Option(None, "A callable (request, rejection) -> response, or its path."),
+        Option(None, "A callable (request, rejection) -> response, or its dotted path."),
     ]
     enforce: Annotated[
         bool, Option(True, "False: shadow mode. Requests over the limit are admitted and counted.")
@@ -250,8 +250,8 @@ class PolicyOptions(RequestOptions, total=False):
         values.key,
         Option(
             None,
-            'The key of a request: "user", "ip", a callable request -> str, or its path. Each key '
-            "has its own semaphore.",
+            'The key of a request: "user", "ip", a callable request -> str, or its dotted path. '
+            "Each key has its own semaphore.",
         ),
     ]
     share: Annotated[
@@ -259,8 +259,8 @@ class PolicyOptions(RequestOptions, total=False):
         values.key,
         Option(
             None,
-            'The share of a request: "user", "ip", a callable request -> str, or its path. Shares '
-            "of a name take turns. All requests without a share are one share.",
+            'The share of a request: "user", "ip", a callable request -> str, or its dotted path. '
+            "Shares of a name take turns. All requests without a share are one share.",
         ),
     ]
     share_limit: Annotated[

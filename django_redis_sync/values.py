@@ -158,8 +158,8 @@ def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
     return check
 
 
-key = _callable("None, 'user', 'ip', a callable or its path", ("user", "ip"))
-function = _callable("a callable or its path")
+key = _callable("None, 'user', 'ip', a callable or its dotted path", ("user", "ip"))
+function = _callable("a callable or its dotted path")
 
 
 # Names of options

@@ -67,7 +67,7 @@ class Claims:
     told: bool = False  # a holder can detect a loss before another holder gets in
     punctual: bool = False  # acquire returns at the end of its timeout, and not before
     retries: bool = False  # one lost or doubled message, or full memory, causes no error
-    forks: bool = False  # a forked child neither releases nor keeps its parent's permit
+    forks: bool = False  # a forked child neither releases nor renews its parent's permit
     within: float | None = None  # max wait for a free permit; None: no promise
 
 

@@ -246,7 +246,7 @@ class Worker:
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # without a loop, their tasks report nothing more
+        for seat in (self.seat, other):  # their event loop is closed, so it reports no end
             seat.close()
         return "closed"
 

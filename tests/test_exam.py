@@ -232,7 +232,7 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([RIGHT, MISSED, MISSED], 1),
         ([ACCUSED, BROKEN, RIGHT], 0),
         ([ACCUSED, BROKEN, ACCUSED], 1),
-        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # load can't cause "two inside"
+        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # a busy machine can't cause TWO
     ],
 )
 def test_self_option_repeats_a_trial_only_if_load_can_explain_its_wrong_verdict(

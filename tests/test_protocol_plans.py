@@ -257,7 +257,7 @@ def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
-def test_failure_has_the_cause_of_the_last_try_that_had_its_full_time(
+def test_failure_has_the_cause_of_the_last_try_that_was_not_cut_short(
     client: Client, since: float, cause: str
 ) -> None:
     """A try may take 1 s, and all tries together 3 s. If the last try has less than 1 s, its

@@ -124,7 +124,7 @@ def key_of(key="ip", user=None, **meta):
 @pytest.mark.parametrize(
     ("one", "other", "options", "same"),
     [
-        # `one` and `other`: the address of a request, and its X-Forwarded-For header if it has one
+        # A request is [address], or (address, X-Forwarded-For header).
         (("10.0.0.1", "6.6.6.6"), ["10.0.0.1"], {}, True),
         (["10.0.0.1"], ["10.0.0.1"], {"trusted_proxies": 1}, True),
         (("10.0.0.1", "1.1.1.1"), ["1.1.1.1"], {"trusted_proxies": 1}, True),

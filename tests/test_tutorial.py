@@ -172,7 +172,7 @@ def test_tutorial_works_as_written(reader: Reader) -> None:
             if command == INSTALL:
                 reader.type(FROM_A_WHEEL)
     assert not (reader.folder / "django_redis_sync").exists(), f"no {INSTALL} on the page"
-    # After a login as the user of the tutorial, the page of the admin shows the name.
+    # Log in as the user of the tutorial. The admin page must show the name of the limit.
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     site = f"http://127.0.0.1:{reader.port}/admin/"

@@ -59,8 +59,8 @@ def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
     expiry, and the number of the renewal that adopted it. `known`: a number above those of all
     renewals by the former owner. Raise LeaseLost if the lease ended or was adopted before."""
     start = clock()
-    # Each process that adopts the lease uses another random number above `known`. Redis rejects an
-    # adoption if the lease already has another number above `known`.
+    # The number of this adoption is random and above `known`. So if two processes adopt the lease,
+    # their numbers differ, and Redis rejects the second number.
     nth = known + 1 + int.from_bytes(os.urandom(4), "big")
     times = terms.budget, terms.attempt, start
     until = yield from plans.renew(terms.keys, grant, terms.timeout, nth, *times, known)

@@ -56,7 +56,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """The secret that identifies the lease in Redis. Show at most its first 8 characters."""
+        """The secret that identifies the lease in Redis. Don't log more than 8 characters of it."""
         return self._state.grant.token
 
     @property

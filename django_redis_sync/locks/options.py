@@ -116,7 +116,7 @@ class Acquirer:
         )
 
     def alias(self) -> Any:
-        """Return the cache alias that this object uses with the current settings, or its quorum."""
+        """Return what this object uses with the current settings: a cache alias, or a quorum."""
         return self.using or conf.current().cache
 
     def _keys(self) -> Keys:

@@ -280,8 +280,8 @@ class Selection:
         #: Number of entries that were compared by a figure. None if all entries were compared, or
         #: if the list is not sorted by a figure.
         self.compared = limit if is_partial and not self.indexed else None
-        #: The groups that were read to sort by a figure, in the order of the list. None if the list
-        #: is not sorted by a figure, or if the order came from the cache.
+        #: The groups in the order of a figure, if all had to be read for this order. None for other
+        #: orders, or if the order came from the cache.
         self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -293,8 +293,8 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """The number of rows on all pages. In a list by last use, an entry with trouble has two
-        rows: one at the top, and one at its own position."""
+        """The number of rows on all pages. If the list is sorted by last use, an entry with
+        trouble has two rows: one at the top, and one at its own position."""
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> Groups:

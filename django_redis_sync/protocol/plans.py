@@ -127,7 +127,7 @@ def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
 def _ending(
     keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
-    """Return a step of the script `release`. `more`: tombstone, hold (in ms), and place."""
+    """Return a step that runs `release`. `more`: its arguments tombstone, hold, and place."""
     tombstone, hold, place = more
     last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
@@ -241,7 +241,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # If the wake-up message is lost, the reply to the next request has the lease.
+                # Only the wake-up message is lost. The reply to the next request grants the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:

@@ -235,8 +235,8 @@ class Chaos:
     def name(self, side: Side) -> str:
         """Return a random name for an operator action.
 
-        A clear or a resize can let two callers hold an exclusive name, so exclusive names of `kept`
-        are left out."""
+        A clear or a resize can let two callers hold an exclusive name. So for the server `kept`,
+        no exclusive name is returned."""
         from .work import KINDS, NAMES
 
         spared = {n for n, kind in KINDS.items() if kind.alone and side.alias == "kept"}

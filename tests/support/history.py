@@ -321,8 +321,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # The keys of the name have expired, and `check_expiry` has checked that this is not too
-            # early. The server may still have the keys for one millisecond.
+            # By the clock of this simulation, the keys have expired, but the server may delete them
+            # up to 1 ms later. `check_expiry` checks that they don't expire too early.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
