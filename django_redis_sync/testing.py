@@ -98,9 +98,9 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """Return a function that makes a Helper from the generator function `make`. This is like the
-    decorator `contextmanager`, with one difference: a Helper can also decorate async functions. A
-    context manager of `contextmanager` would leave the block before an async function runs."""
+    """Decorate the generator function `make`, so that its calls return a Helper. This is like the
+    decorator `contextmanager`, but a Helper can also decorate async functions. What
+    `contextmanager` makes would exit before the coroutine of such a function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:

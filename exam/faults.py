@@ -246,9 +246,9 @@ class Script(Lab):
     # Harm to servers
 
     def used(self, what: str, done: bool) -> None:
-        """Record that the first server was harmed, and that the lock uses this server. `what`: the
-        kind of harm, such as "was stopped". `done`: False if the harm failed. The evidence is the
-        number of calls that the lock has sent to the server."""
+        """If the first server was harmed (`done`), record the number of calls that the lock has
+        sent to it. The number shows that the lock uses this server. `what`: the kind of harm, such
+        as "was stopped"."""
         self.evidence[f"the lock's server {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:

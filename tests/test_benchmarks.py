@@ -97,7 +97,7 @@ def test_crowd_benchmark_counts_simultaneous_holders() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_benchmark_starts_with_this_library_and_omits_locks_above_limit_1(limit: int) -> None:
+def test_benchmark_lists_this_library_first_and_plain_locks_only_for_limit_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)

@@ -155,7 +155,7 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
         ({**MANY, "n": 60, "p": 2}, 6, True),
         # If the demand is below the peak, the suggestion is the peak plus one.
         ({**MANY, "w": 60 * PAIR, "p": 9}, 10, True),
-        # In shadow mode, which admits every request, the suggestion is the peak.
+        # Shadow mode admits every request. So the suggested limit is the peak of permits in use.
         ({**MANY, "s": 30, "p": 2}, 2, False),
         ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a name with a peak of 1 may be a lock
         ({**MANY, "p": 2}, None, False),  # no request waited

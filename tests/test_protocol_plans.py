@@ -314,7 +314,8 @@ def test_acquire_is_repeated_after_the_reply_more_until_its_budget_is_spent(
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
 def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
-    """The first request may still arrive. After a "gone" reply, the client uses a new token."""
+    """The tombstone rejects the first request if it still arrives. After the reply "gone", the
+    client then acquires with a new token."""
     run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     run.answer("gone", sent=101)
@@ -513,7 +514,7 @@ def release(given: Grant) -> PlanRun:
         ({}, False, "ok", True),
         ({}, False, "lost", False),
         ({}, True, "lost", True),  # the unanswered request released the lease
-        ({"until": 104.0}, True, "lost", False),  # the lease had expired before
+        ({"until": 104.0}, True, "lost", False),  # the lease had expired before the release
         ({"unanswered": True}, False, "ok", True),
         ({"unanswered": True}, False, "lost", False),
     ],

@@ -38,7 +38,7 @@ LIFE = 30.0
 MOST_EVENTS = 200_000
 #: Max groups for which a process writes statistics.
 MOST_GROUPS = 500
-#: Max keys of a group for which rejections are written: the keys with the most rejections.
+#: Max keys of each group whose rejections are written. They are the keys with the most rejections.
 MOST_KEYS = 200
 #: A gauge lists this many keys with the most permits in use, and as many with the most waiters.
 NAMED = 20

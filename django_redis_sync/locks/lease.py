@@ -170,7 +170,7 @@ class Lease:
             if state.answer is None:
                 self._release_in_background()
             else:
-                with contextlib.suppress(LeaseLost):  # raise the cancellation instead
+                with contextlib.suppress(LeaseLost):  # the cancellation is raised instead
                     self._released(state.answer)
             raise
         self._released(released)

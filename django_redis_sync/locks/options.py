@@ -34,8 +34,8 @@ from .callers import check_may_wait, own_hold
 from .lease import Lease
 from .lease_state import LeaseSettings
 
-#: Max acquire requests in a cache that objects with equal arguments share. The requests of threads
-#: differ, because their labels name the thread.
+#: Max cached acquire requests of an object. Each thread adds a request, because the label of a
+#: request names the thread. Objects with equal arguments share the cache.
 _MAX_RESOLVED = 64
 
 #: The source of random bytes. os.urandom releases the GIL, and then another thread may keep the GIL

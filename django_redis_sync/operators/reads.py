@@ -22,7 +22,7 @@ from ..protocol.steps import Failure, Run
 _BATCH = 500
 #: Seconds for which a reply is cached.
 _LIFE = 30.0
-#: Max cached replies. If there are more, the next block of `remembered` starts with an empty cache.
+#: Max cached replies. If there are more, the next `with remembered()` starts with an empty cache.
 _MAX_REPLIES = 5000
 
 Value = TypeVar("Value")

@@ -165,9 +165,9 @@ class LocalExpiry:
     """
 
     # The server ignores a renewal with a lower number than the last. So of the answered renewals,
-    # only that with the highest number counts. The server may still execute each later renewal. The
-    # lease would then end when its duration has passed since that renewal was sent, or later. The
-    # earliest of these ends is the local expiry.
+    # only that with the highest number counts. The server may execute, or not, each unanswered
+    # renewal with a higher number. The lease would then end when its duration has passed since that
+    # renewal was sent, or later. The local expiry is the earliest of all these ends.
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:

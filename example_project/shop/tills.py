@@ -1,4 +1,4 @@
-"""The fair queue: two tills, and one queue for the customers of all workers."""
+"""The fair queue: two tills, and one queue for all customers, in all server processes."""
 
 import asyncio
 import time

@@ -143,7 +143,7 @@ async def test_renew_extend_and_reacquire_change_the_expiry(io, view) -> None:
 
 @pytest.mark.parametrize("end", ["release", "detach", "clear"])
 @both
-async def test_calls_of_an_ended_lease_raise_and_change_nothing(io, view, end: str) -> None:
+async def test_methods_of_an_ended_lease_raise_and_change_nothing(io, view, end: str) -> None:
     lease = await io.do(Lock("once"), "acquire")
     handle = view("once").clear() if end == "clear" else await io.do(lease, end)
     if handle:

@@ -96,8 +96,8 @@ def test_row_21_acquire_raises_unavailable_soon_while_the_server_loads(
     watch, errors = within(), list[Unavailable]()
     # The last attempt of a call may end before the reply "loading" arrives. If so, repeat the call.
     while not errors or errors[-1].maybe_executed or "loading" not in str(errors[-1]):
-        # The new alias has no connection from before the crash, so its first request was not
-        # executed.
+        # Each call uses a new alias without connections, so the server can't execute its first
+        # request.
         with within(5) as spent, pytest.raises(Unavailable) as error:
             Impatient("x", using=alias(server.url), blocking=False).acquire()
         errors.append(error.value)

@@ -89,7 +89,7 @@ def test_locks_status_shows_the_readable_part_of_damaged_data(
     raw.hset(KEYS.stats, mapping={b"total:n": b"7", **counts})  # type: ignore[arg-type]
     found, unread = shown()
     assert "good" in found, "a damaged name hides others"
-    if NAME in unread:  # the script itself fails if a text should be a number
+    if NAME in unread:  # the script fails if it finds a text where it needs a number
         assert fields or records
         with pytest.raises(SyncError):
             Semaphore(NAME, 1).status()

@@ -1,5 +1,5 @@
-"""A project for tests with limited views, requests that stay inside a view, and functions that read
-the statistics."""
+"""A Django project for tests: limited views, functions that hold a request inside a view, and
+functions that read the statistics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 -- Update the share of the token `t`, which is about to be removed. `ends`: the end of the lease of `t`, or false if
 -- `t` is a waiter. `ticket`: the ticket of `t` in the queue, or false if `t` is not in the queue.
--- If no waiter of the share is left in the queue, move the next one there (see call_up), with the ticket of `t`. If
--- `ticket` is false, the next one enters at the end.
+-- If the share then has no waiter in the queue, move its next parked waiter to the queue (see call_up), with the
+-- ticket of `t`. If `ticket` is false, that waiter enters at the end of the queue.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end
