@@ -226,7 +226,7 @@ another program's value under a key of the library
 token guessed, replayed, used after release
   behaviour/test_misuse test_forged_handle_cannot_be_adopted
   behaviour/test_permits test_handle_can_be_adopted_only_once
-  behaviour/test_permits test_calls_of_an_ended_lease_raise_and_change_nothing
+  behaviour/test_permits test_methods_of_an_ended_lease_raise_and_change_nothing
   faults/test_threats test_token_is_never_shown_in_full
   faults/test_threats test_token_is_128_random_bits_of_the_system
   test_admin_pages test_name_page_shows_holders_but_not_their_tokens

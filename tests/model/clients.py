@@ -146,9 +146,7 @@ class Client:
     renewals: int = 0
     kept: int = 0  # number of renewals that the renewal thread has sent
     keeping: Any = None  # the renewal thread's request that is not yet answered
-    debts: list[Any] = field(
-        default_factory=list
-    )  # undo requests that the client still has to send
+    debts: list[Any] = field(default_factory=list)  # undo requests that are still to be sent
     closed: list[str] = field(default_factory=list)  # tokens of ended acquires
     ended: str = ""  # result of the latest acquire
 
