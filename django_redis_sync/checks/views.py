@@ -146,8 +146,8 @@ def _of_policy(policy: Policy, view: Any) -> Iterator[Problem]:
             yield (
                 "E017",
                 f"{policy.name!r}: {option}={problem}.",
-                "The callable of response gets the request and the rejection. All other callables "
-                "get only the request. No callable gets self.",
+                "The callable for the option 'response' gets the request and the rejection. "
+                "Callables for other options get only the request. No callable gets self.",
             )
     if wrong := [method for method in policy.methods or () if method not in _METHODS]:
         yield (
@@ -317,5 +317,5 @@ def is_a(found: Any, kind: str) -> bool:
 def _is_listed(path: str, kind: str) -> bool:
     try:
         return is_a(import_string(path), kind)
-    except ImportError:  # Django itself reports this
+    except ImportError:  # Django itself reports the wrong path
         return False

@@ -78,7 +78,7 @@ def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = Fals
 
 
 def chart(rows: Sequence[Step], limit: int | None) -> Chart:
-    """Return the chart of a history. Its rows are combined into at most MAX_STEPS steps."""
+    """Return a chart of the history `rows`. Combine adjacent rows into at most MAX_STEPS steps."""
     length = max(1, -(-len(rows) // MAX_STEPS))
     groups = [rows[i : i + length] for i in range(0, len(rows), length)]
     steps = [(group[0][0], add(counters for _, counters in group)) for group in groups]

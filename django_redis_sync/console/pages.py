@@ -116,16 +116,16 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 
 
 def _units(group: Group, wanted: Wanted) -> list[Group]:
-    """Split a group into the groups of single rows. In the list of names, a policy is one row. In
-    the list of a policy's keys, each key is a row."""
+    """Return one group for each row of the list. In the list of names, a policy with its keys is a
+    row. In the list of a policy's keys, each key is a row."""
     if group.children and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each known key that matches `query`: a user, an address, or the key itself.
-    A query of the form POLICY@KEY matches only keys of that policy."""
+    """Yield a row for each known key that the text `query` may mean. The text can be a key, or the
+    primary key or address of a user. If it has the form POLICY@KEY, yield only rows of POLICY."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)

@@ -187,7 +187,7 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
         "button": title,
         "action": action,
         "status": status,
-        # If the name is a policy: the number of its keys. The action applies to all of them.
+        # The number of keys, if the name is a policy. The action applies to all of its keys.
         "keys": 0 if status.key is not None else count_keys([status.name])[status.name],
         "holders": [pages.holder_row(status, holder) for holder in holders[:MAX_ROWS]],
         "more": max(0, len(holders) - MAX_ROWS),

@@ -42,7 +42,7 @@ class RejectedRequest(NamedTuple):
     def status(self) -> int:
         """The HTTP status of the response. The first rule that applies decides:
 
-        - 503 if the cause is not other holders or waiters but, for example, an outage.
+        - 503 if other holders or waiters are not the cause. An example is an outage.
         - The policy's option `status`, if it is set.
         - 429 if the policy has a key, or if all permits of the request's share are in use.
         - 503 in all other cases.

@@ -27,10 +27,10 @@ REMINDER_INTERVAL = 300.0
 class Breaker:
     """The circuit breaker of a cache alias.
 
-    While the breaker is closed, every request may contact Redis. While it is open, requests must
-    not contact Redis, and a thread probes Redis every `PROBE_INTERVAL` seconds. Only one request
-    after each answered probe may contact Redis: the trial. If Redis answers the trial, the breaker
-    closes. Otherwise the next answered probe permits another trial.
+    While the breaker is closed, every request may contact Redis. While it is open, a thread probes
+    Redis every `PROBE_INTERVAL` seconds. Requests must not contact Redis then, except for one trial
+    request after each answered probe. If Redis answers the trial, the breaker closes. Otherwise,
+    the next answered probe permits another trial.
     """
 
     # Invariant: `generation` grows by 1 when the breaker opens or closes. It is odd while the
@@ -120,8 +120,8 @@ class Breaker:
             logger.error(message, self.alias, error)
 
     def _ensure_prober(self) -> None:
-        """Start the thread that probes Redis, unless it runs. If the thread can't be started, the
-        next request tries to start it."""
+        """If the breaker is open and no thread probes Redis, start a thread for this. If the start
+        fails, the next request tries again."""
         if self.down and (self._prober is None or not self._prober.is_alive()):
             name = f"redis-sync-probe-{self.alias}"
             thread = threading.Thread(target=self._probe, name=name, daemon=True)

@@ -294,8 +294,8 @@ def _getter(option: str) -> Callable[[Any], Any]:
     attribute = f"semaphore_{option}"
 
     def get(self: Any) -> Any:
-        # Read a function in the class without binding it to `self`: the function is the option's
-        # value.
+        # If the value is a function of the class, return the function itself. `self.<attribute>`
+        # would return a bound method.
         return self.__dict__.get(attribute, getattr(type(self), attribute))
 
     get.__name__ = f"get_{attribute}"

@@ -1,5 +1,5 @@
-"""Find the key and the share of a request. Both are values for which the request counts, such as a
-user or an address. Addresses and free-form values are replaced by digests.
+"""Find the key and the share of a request, such as its user or its address. Addresses and free-form
+values are replaced by digests.
 
 A callable of the project that returns a key or a share may query the database. So the code is
 written as plans: generators that yield each call as a step. `run` carries out the steps in sync
@@ -144,9 +144,9 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # Either the plan raised this error. Then the plan has ended, and throw() raises the error
-        # again. Or the error interrupted this function between two steps. Then throw() raises the
-        # error inside the plan, and the plan yields its last step, which releases the permits.
+        # If the plan raised this error, the plan has ended, and throw() raises the error again. If
+        # the error interrupted this function between two steps, throw() raises the error inside the
+        # plan. Then the plan yields its last step, which releases the permits.
         plan.throw(error).do()
         raise
 

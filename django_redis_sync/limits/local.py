@@ -38,9 +38,9 @@ class LocalLimiter:
     until the request has ended.
     """
 
-    # After an exception from a signal handler, `_lock` can't stay locked: CPython runs no signal
-    # handler between the acquire of a `with` and its block, or between the block and the release.
-    # `admitted` and `enter` don't need the lock.
+    # An exception from a signal handler can't leave `_lock` locked. CPython runs no signal handler
+    # between the acquire of a `with` and its block, or between the block and the release. The
+    # methods `admitted` and `enter` don't use `_lock`.
     def __init__(self) -> None:
         self._lock, self._turns = threading.Lock(), itertools.count()
         self._by_redis: _Inside = {}
@@ -152,7 +152,7 @@ class LocalLimiter:
         return None
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:
-        """Admit a waiter, and let the rest of its share come after all other shares."""
+        """Admit a waiter. Move the other waiters of its share behind those of all other shares."""
         self.enter(admitted.semaphore, admitted.hold, admitted.share)
         turn = next(self._turns)
         for waiter in waiters:
@@ -174,7 +174,7 @@ class LocalWait:
     """A request that waits in a local queue. `turn`: the rank of the request's share. The share
     with the lowest rank is next. All waiters of a share have the same `turn`."""
 
-    # `LocalLimiter.left` first admits a waiter, and then rings its `_bell`, which ends the wait.
+    # `LocalLimiter.left` admits this request, and then calls `wake()`, which rings `_bell`.
     semaphore: SemaphoreId
     hold: Any
     limit: int
@@ -205,11 +205,11 @@ class LocalWait:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so the request has ended
+    with contextlib.suppress(RuntimeError):  # the event loop is closed: the request has ended
         loop.call_soon_threadsafe(woken.set_result, None)
 
 
 #: The limiter of this process.
 local_limiter = LocalLimiter()
-if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
+if hasattr(os, "register_at_fork"):  # a forked child starts without requests
     os.register_at_fork(after_in_child=local_limiter.__init__)  # type: ignore[misc]

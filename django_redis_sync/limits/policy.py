@@ -198,11 +198,11 @@ class Declared:
         self.options = {option: checked(option, value) for option, value in options.items()}
 
     def declared(self) -> Declared | None:
-        """Return the options that are known without a request: this object."""
+        """Return this object, because its options are known without a request."""
         return self
 
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
-        """Return the options for a request: this object."""
+        """Return this object, because its options are the same for every request."""
         return self
 
 

@@ -37,9 +37,9 @@ JITTER = 0.5
 
 
 def _retry_after(rejected: RejectedRequest | None = None) -> int:
-    """Return the seconds for the header Retry-After: about the time in which all waiters, and then
-    this request, will finish. If this time is unknown, or without `rejected`, return about
-    DEFAULT_SECONDS."""
+    """Return the seconds for the header Retry-After. This is about the time until permits become
+    free for all waiters, and then for this request. If the time is unknown, or without `rejected`,
+    return about DEFAULT_SECONDS."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
@@ -203,8 +203,8 @@ def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespons
     error = exceptions.APIException(info.message, code=info.reason)
     error.status_code, error.wait = info.status, info.retry_after  # DRF sends `wait` as Retry-After
     if hasattr(seen, "parser_context"):  # the request was rejected inside the view
-        # Let the view make the response from the error. If this code raised the error, Django would
-        # log the response as a server error.
+        # Return the response that the view makes from the error. If this line raised the error,
+        # Django would log the response as a server error.
         return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
     match: Any = request.resolver_match
     made = match.func.cls(**getattr(match.func, "initkwargs", {}))

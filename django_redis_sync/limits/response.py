@@ -10,8 +10,8 @@ Django may discard the last two kinds of response earlier, because a template or
 an exception, or because the client leaves. So the end of the request also releases the permits. The
 request has ended when one of these things happens:
 
-- Django closes the response that it sent, which also calls `request.close()`. That response may be
-  another than the view's.
+- Django closes the response that it sent, even if this is not the response of the view. The close
+  also calls `request.close()`.
 - Django sends the signal `request_finished`. Under ASGI, if the client leaves before there is a
   response, Django does not call `request.close()`. Django sends the signal in the thread that runs
   the request's sync code, after that code.
@@ -138,7 +138,7 @@ class Permit(NamedTuple):
         to the breaker. `generation`: the breaker's generation before the release."""
         name = self.semaphore.name
         if isinstance(error, LeaseLost):
-            logger.debug("nothing to release: %s", error)  # the loss is already logged
+            logger.debug("nothing to release: %s", error)  # the loss of the lease is already logged
         elif isinstance(error, Unavailable):
             self.redis.failed(generation, error)  # logs one error per outage
             logger.debug("%r will be released when Redis is available: %s", name, error)
@@ -213,10 +213,10 @@ class Hold:
         return True
 
     def hang_up(self) -> bool:
-        """End the stream of this hold as if its client had left. Return False if it has no stream
-        to end.
+        """End the stream of this hold as if the client had left. Return False if there is no stream
+        that can be ended.
 
-        Any thread may call this. The call never waits, because the lease is about to expire.
+        Any thread can call this method. It never waits, because the lease is about to expire.
         """
         self._ended, hang_up = True, self._hang_up
         return hang_up is not None and hang_up()
@@ -235,8 +235,8 @@ class Hold:
             return
         asgi = isinstance(request, ASGIRequest)
         connection = request.META.get("gunicorn.socket")
-        # A WSGI server may send a file itself, without this iterator. Then `hang_up` can end the
-        # stream only through the connection.
+        # Some WSGI servers send a file without the iterator of the response. Then `hang_up` can end
+        # the stream only through the connection.
         if connection is not None or asgi or not hasattr(response, "file_to_stream"):
             self._hang_up = partial(_shut, connection)
         response._iterator = self._watched(response._iterator, asgi)
@@ -269,13 +269,13 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Remove permits until the caller has to release one of them, and return this permit.
-        Return None if no permit is left.
+        """Remove permits one by one, and return the first that the caller has to release. Return
+        None if there is none.
 
-        The caller need not release a permit without a lease. If Redis is down for a permit, release
-        its lease in the background.
+        A permit without a lease needs no release. If Redis is down, a lease is released later, in
+        the background, without the caller.
         """
-        # Don't end the stream from now on: its connection may already serve another request.
+        # Disable `hang_up`, because the connection may serve another request from now on.
         self._hang_up = None
         while self._permits:
             try:
@@ -295,8 +295,8 @@ class Hold:
 def _shut(connection: socket.socket | None) -> bool:
     """Shut the connection down, so that a thread no longer blocks while it writes to a slow client.
 
-    Only gunicorn gives access to the connection. With other servers, `connection` is None, and the
-    stream ends at its next part."""
+    Only gunicorn gives access to the connection. With other servers, `connection` is None. Then the
+    stream ends when the server asks for its next part."""
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -308,7 +308,7 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
     there is no task."""
     if task is None:
         return False
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so the stream has ended
+    with contextlib.suppress(RuntimeError):  # the event loop is closed: the stream has ended
         loop.call_soon_threadsafe(task.cancel)
     return True
 
@@ -346,7 +346,7 @@ def _close(
     hold.release()
 
 
-# Connect at import: Django may look up the receivers before a view ends, and call them later.
+# Connect at import, not in a view: Django may look up the receivers before the view ends.
 @receiver(request_finished)
 def _finished(**_: Any) -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)

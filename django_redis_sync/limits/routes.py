@@ -107,8 +107,8 @@ def name_of(view: View, args: Any) -> str:
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
     """Return the default name of a semaphore for a method of a class-based view."""
-    # For a function, Django REST framework makes a class with the function's __name__, but not with
-    # its __qualname__.
+    # From a function, Django REST framework makes a class that has the function's __name__, but not
+    # its __qualname__. For such a class, use the __name__.
     own = owner.__qualname__.endswith(owner.__name__)
     name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
     return name if method == "dispatch" else f"{name}.{method}"
@@ -169,7 +169,7 @@ def instance_of(view: View, args: Any) -> Any:
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
-        # At each call, method_decorator wraps a new partial of the bound method. Unwrap both.
+        # Remove one layer: the partial that method_decorator makes, or a decorator's wrapper.
         inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
         if inner is None:
             return None
@@ -208,8 +208,8 @@ def policies_of(route: Route) -> Iterator[Policy]:
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
-    """Return the admissions of a request through a view: a list for each HTTP method, but equal
-    lists only once.
+    """For each HTTP method of a view, return the list of admissions that a request passes. If the
+    lists of several methods are equal, return this list only once.
 
     An admission is a list of policies. A request takes their permits together. If ENDPOINTS limits
     the view, the middleware makes the first admission. The decorators and mixins make the others,

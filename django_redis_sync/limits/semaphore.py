@@ -37,7 +37,7 @@ ATTEMPT = 0.5
 _MAX_SEMAPHORES = 250
 #: Number of wait slots if each request has a thread of its own, as sync views have under ASGI.
 _OWN_THREADS = 20
-#: Number of wait slots if the server has a fixed number of threads.
+#: Number of wait slots under WSGI, where a server usually has a fixed number of threads.
 _SHARED_THREADS = 2
 
 #: The options of a policy that are passed to its semaphore unchanged.
@@ -82,9 +82,9 @@ class RequestSemaphore(Semaphore):
     def __init__(self, policy: Policy, given: Given) -> None:
         key, limit, share, share_limit = given
         if share is None and policy.share is not None:
-            # This request belongs to the common share of a policy with shares. In Redis, a request
-            # uses shares only if it has a share or a share_limit. If it has neither, give it a
-            # share_limit without effect.
+            # A request without a share belongs to the common share of the policy. But Redis ignores
+            # shares for a request that has neither a share nor a share_limit. So if share_limit is
+            # missing, set the highest one, which has no effect.
             share_limit = share_limit or MOST_PERMITS
         using = policy.using or conf.current().cache
         options = {option: getattr(policy, option) for option in _PASSED_ON}
@@ -115,8 +115,8 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # `budget`: max seconds for all attempts. Allow only one attempt, so that the option
-        # on_outage applies at once if Redis doesn't answer.
+        # `budget`: the max seconds for all attempts together. Reduce it to those of one attempt, so
+        # that the option on_outage applies soon if Redis doesn't answer.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -157,7 +157,7 @@ class WaitSlots:
         # The Waits that have a slot. If an exception from a signal handler ends a wait without a
         # call of `leave`, the weak reference frees the slot as soon as the Wait is deleted.
         self._taken = weakref.WeakSet[Any]()
-        if hasattr(os, "register_at_fork"):  # a forked child runs none of its parent's requests
+        if hasattr(os, "register_at_fork"):  # a forked child starts without requests
             os.register_at_fork(after_in_child=self._taken.clear)
 
     def full(self, request: HttpRequest) -> bool:

@@ -107,7 +107,7 @@ def add_actions(parser: CommandParser) -> None:
 
     text = "End the leases of the holders shown, but not those of later holders."
     clear = add("clear", text, every)
-    clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
+    clear.add_argument("--holder", metavar="ID", help="the id of a holder or waiter, from `status`")
     clear.add_argument("--pattern", help="the name is a glob: * ? [seq]", **flag)
     clear.add_argument("--dry-run", help="only show the holders", **flag)
     answer: dict[str, Any] = {"action": "store_false", "dest": "interactive"}
@@ -148,7 +148,7 @@ def add_actions(parser: CommandParser) -> None:
     for each in (status, clear, pause, resume, resize, history, log):
         each.add_argument("--key", help="a key of the policy, such as a user's pk or an IP address")
     for each in (clear, pause, resume, resize):
-        each.add_argument("--reason", default="", help="the reason, which locks log shows")
+        each.add_argument("--reason", default="", help="the reason, shown by `locks log`")
     for each in (status, history, log):
         each.add_argument("--format", choices=("table", "json"), default="table")
 

@@ -91,7 +91,7 @@ class _Job:
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        #: The signals that arrived while the command was starting. None if the start has not begun.
+        #: The signals that arrived while the command was starting. None before the start begins.
         self._early: list[int] | None = None
 
     @contextlib.contextmanager
@@ -109,9 +109,9 @@ class _Job:
                 signal.signal(number, handler)
 
     def run_with(self, lease: Lease) -> int:
-        """Run the command until it ends, then release the lease. If the lease is lost before that,
-        end the command. Return the exit code: LOST if the lease was lost, else that of the command.
-        """
+        """Run the command, and release the lease when the command has ended. If the lease is lost
+        while the command runs, end the command and return LOST. Otherwise, return the exit code of
+        the command."""
         is_lost = False
         try:
             with self._started(lease) as child:

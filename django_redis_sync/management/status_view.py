@@ -38,8 +38,8 @@ MAX_DETAILED = 20
 class Seen:
     """The data of a page or a list. `groups`: the names and policies that were read. `unread`: the
     names that could not be read. `past`: the history of the last hour, by name. `selection`: the
-    sorted list from which the names were read; None for a single name. `ordered`: True for the page
-    of a policy with --sort."""
+    Selection that sorted the names or keys; None for a single name. `ordered`: True for the page of
+    a policy with --sort."""
 
     groups: Sequence[Group]
     unread: Sequence[Unread]
@@ -192,7 +192,7 @@ def _people(one: Status, out: Output) -> list[str]:
 
 
 def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
-    """Return the events of the last hour of a name and its keys."""
+    """Return lines with the last hour's events of a name, or of a policy and its keys together."""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.statistics is not None:
         histories = [group.statistics.history]

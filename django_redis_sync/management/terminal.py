@@ -148,7 +148,7 @@ def _aligned(cell: Cell, width: int, right: bool) -> str:
 
 
 def width_of(stream: Any) -> int | None:
-    """Return the columns of the terminal, or None if the stream is not a terminal."""
+    """Return the number of columns of the terminal, or None if the stream is not a terminal."""
     if not (hasattr(stream, "isatty") and stream.isatty()):
         return None
     return shutil.get_terminal_size().columns

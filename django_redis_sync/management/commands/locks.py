@@ -37,10 +37,10 @@ from ...protocol.keys import SHOWN, display
 from .. import arguments, history_view, runner, status_view, terminal
 from ..terminal import Output, printable
 
-#: A function without arguments. It returns two values: the lines to print, and a dict with the exit
-#: code of each error message.
+#: A function without arguments. It returns the lines to print, and a dict
+#: {error message: exit code}.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
-#: Max names that a message about unreadable names lists.
+#: Max unreadable names that an error message lists.
 MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
@@ -90,7 +90,7 @@ class Command(BaseCommand):
             raise CommandError(_("--key needs a name"), returncode=2)
 
         def look() -> tuple[list[str], dict[str, int]]:
-            """Return the lines to print, and a dict with the exit code of each error message."""
+            """Return the lines to print, and a dict {error message: exit code}."""
             seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
             problems = {_unread(seen.unread): 1}
             if name is not None:
@@ -288,8 +288,8 @@ class Command(BaseCommand):
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
-    """Return all holders, each with the status of its name. If `holder` is given, return only the
-    holder or waiter whose token begins with `holder`. Raise CommandError if several tokens do."""
+    """Return pairs (status of a name, holder). If `holder` is given, return only the holder or
+    waiter whose token begins with this text. Raise CommandError if several tokens do so."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]
