@@ -44,7 +44,7 @@ def main() -> int:
     add("--strict", action="store_true", help="exit 1 if a lock of this project fails")
     add("--json", type=Path, metavar="FILE", help="add the results to this file")
     add("--write", type=Path, action="append", default=[], metavar="PAGE",
-        help="write all results, also those of --json, into this page")  # fmt: skip
+        help="write the results, and those in the --json file, into this page")  # fmt: skip
     options = parser.parse_args()
     if options.list:
         print("locks: ", *ADAPTERS, "\nfaults:", *FAULTS)

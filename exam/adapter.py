@@ -53,11 +53,11 @@ class Adapter:
     title = ""  # the name of the lock in the table
     claims = Claims()  # what the documentation of the lock promises
     quotes: dict[str, str] = {}  # claim -> the sentence of the documentation that makes it
-    source = ""  # the address of the documentation, and the version that it describes
+    source = ""  # address of the documentation, and version of the library that it describes
     needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
     limit = 1  # the limit in the exam: 2 for semaphores
-    module = ""  # the module of the library
-    package = ""  # the name of the distribution, if not that of the module
+    module = ""  # the Python module that has the lock
+    package = ""  # the distribution of `module`, if it has another name
     shared = False  # True if all threads of a process use the same adapter
     cannot: dict[str, str] = {}  # fault that can't be tried on the lock -> the reason
 

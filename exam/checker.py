@@ -24,7 +24,7 @@ from .observer import Event
 
 Span = tuple[float, float]
 
-#: Min seconds between two requests, so that the checker treats their order as known.
+#: If two requests are at most this many seconds apart, the checker treats their order as unknown.
 APART = 0.3
 #: Max seconds of a wait for a free permit. A longer wait is a finding. If a lock claims `within`,
 #: that time is used instead.
@@ -198,7 +198,7 @@ class Visit:
 @dataclass
 class Course:
     """The visits of a history, and the times of harm and of load. A visit is an acquire with what
-    follows. Before methods that return findings are called, all visits must be of one lock name."""
+    follows. The methods that return findings need a Course with visits of a single lock name."""
 
     claims: Claims
     end: float
@@ -210,8 +210,8 @@ class Course:
     busy: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
 
     def load(self, start: float, end: float, *pids: int) -> float:
-        """Return how many seconds of delay load excuses: LOAD times the seconds between `start` and
-        `end` for which a process could not run. Use the process with the highest result.
+        """Return how many seconds of delay load excuses between `start` and `end`: LOAD times the
+        seconds for which a process could not run. The process with the most such seconds counts.
 
         `pids`: look only at these processes and at the observer. By default, look at all."""
         names = ["", *map(str, pids)] if pids else [*self.busy]
@@ -254,7 +254,7 @@ class Course:
             text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
             kind, against = TOLD_LATE if told and claims.told else TWO_INSIDE, True
             if at > min(map(self.rightful, among)):
-                # The lease of a holder had expired, and the lock does not claim to report this.
+                # A holder's lease may have expired, and the lock does not claim to report that.
                 fences = (first.fence, second.fence)
                 seen = None not in fences and fences[0] < fences[1]
                 kind, against = LATE, claims.fenced and not seen
@@ -266,15 +266,15 @@ class Course:
             yield Finding(kind, at, took, text, against)
 
     def rightful(self, visit: Visit) -> float:
-        """Return the time before which the lease of a visit can't have expired. Return inf if the
-        lock claims to report losses, or claims no lease."""
+        """Return a time until which the lease of a visit can't have expired. If the lock claims to
+        report losses, or claims no lease, return inf: an expiry excuses no overlap."""
         if self.claims.told or not self.claims.lease:
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
         # Find the earliest time at which the lease may have begun: SHORTLY before `enter`, or
-        # earlier if load excuses a delay. If the worker was stopped or harmed at this time, the
-        # reply may have been delayed. Then the lease may have begun with the stop or the harm.
+        # earlier if load excuses a delay. A stop or a harm at that time may have delayed the reply.
+        # Then the lease may have begun as early as the stop or the harm.
         harms = [span for span in (*visit.stops, *self.harm_to(visit)) if span[0] < visit.entered]
         start = visit.entered
         for _ in range(5):
@@ -283,9 +283,9 @@ class Course:
         return max(visit.asked, start) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the time until which the process of a visit could renew its lease. Then, for more
-        than a third of the lease, the process could not run, or could not reach the server. Return
-        inf if this never happened."""
+        """Return the time until which the process of a visit could renew its lease: the start of
+        the first stop, harm, or load of more than a third of the lease. Load counts LOAD times.
+        Return inf if there was none."""
         short = (self.claims.lease or math.inf) / 3
         busy = [*self.busy[""], *self.busy[str(visit.pid)]]
         spans = [*visit.stops, *self.harm_to(visit)]
@@ -309,7 +309,7 @@ class Course:
                 yield Finding(FENCE, visit.entered, 0.0, text, "lossy" not in self.flags)
 
     def orders(self) -> Iterator[Finding]:
-        """Find waiters that were overtaken. The other waiter must clearly have arrived later."""
+        """Find callers that got in before a waiter, although they had clearly arrived later."""
         if not self.claims.fair:
             return
         for late in self.visits:
@@ -366,7 +366,7 @@ class Course:
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
         claims, took = self.claims, end - start
-        # Load excuses at most 70 % of the time. In the remaining time, a waiter can run and detect
+        # Load excuses at most 70 % of a wait. In the other 30 %, the waiter could run and detect
         # the free permit.
         load = min(self.load(start, end), 0.7 * took)
         if took <= (DELAY if claims.within is None else claims.within) + load:
@@ -384,7 +384,8 @@ class Course:
         """Return all times at which a visit may have had a permit. If a reply was lost, the worker
         may not know of its permit."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
-        # A stopped waiter may have a grant until it runs again, or until the lease expires.
+        # While a waiter's process is stopped, Redis may grant it a permit. Count this permit as in
+        # use until the process runs again, or for the lease duration.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         spans = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if any_overlap(visit.harmed, visit.asked, visit.answered):
@@ -399,7 +400,7 @@ class Course:
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]
             spans.append((visit.entered, min(ends)))
-        elif visit.failed < visit.gave_up:  # Redis may have granted a permit all the same
+        elif visit.failed < visit.gave_up:  # despite the error, Redis may have granted a permit
             spans.append((visit.asked, visit.failed + lease))
         elif visit.gone < visit.gave_up:
             spans.append((visit.gone, visit.gone + lease))
@@ -412,7 +413,7 @@ class Course:
         for one in self.visits:
             end, due = min(one.answered, self.end), one.asked + one.wait
             late = end - due - sum(overlap((one.asked, end), stop) for stop in one.stops)
-            text = f"the timeout of {one.who} was {one.wait:.1f} s"
+            text = f"{one.who} called acquire with a timeout of {one.wait:.1f} s"
             if late > LATE_BY + self.load(one.asked, end):
                 yield Finding(HUNG, due, late, text, claims.punctual)
             early = due - one.gave_up
@@ -423,8 +424,8 @@ class Course:
             excused = flag not in strict and self.in_harm(one, one.asked, one.failed)
             if one.failed < math.inf and not excused:
                 yield Finding(ERROR, one.failed, 0.0, f"{one.who}: {one.error}")
-            # A holder must not lose a lease in its first half. A running holder must not lose a
-            # renewed lease at all. A long time between two checks may mean that it did not run.
+            # A loss in the first half of a lease is a finding. If the lock renews leases, each loss
+            # is a finding until the first long time in which the holder may not have run.
             until = one.entered + lease / 2 if claims.told else -math.inf
             if claims.renewed:
                 pauses = [start for start, end in one.pauses if LOAD * (end - start) > lease / 3]

@@ -21,7 +21,7 @@ def reason() -> str:
 
 
 class Clock:
-    """A movable clock of programs that are started with `environment`. It has files in `folder`."""
+    """A wall clock that `shift` moves, for programs that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         library, self._file = folder / "clock.so", folder / "offset"
@@ -32,5 +32,5 @@ class Clock:
 
     def shift(self, seconds: float) -> None:
         """Set the clock `seconds` ahead of the true time."""
-        with open(self._file, "r+b", buffering=0) as file:  # programs have mapped this file
+        with open(self._file, "r+b", buffering=0) as file:  # keep this file: programs map it
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

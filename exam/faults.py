@@ -97,8 +97,8 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters are inside, but not longer than LEASE plus the maximum wait that
-        the lock claims, plus a margin. If the lock claims no maximum, use IN_VAIN instead."""
+        """Wait until the waiters hold the lock. Give up after LEASE, plus the maximum wait that the
+        lock claims, plus a margin. If the lock claims no maximum wait, use IN_VAIN instead."""
         within = self.lock.claims.within
         end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
         for hand in self.team(waiters):
@@ -106,11 +106,11 @@ class Script(Lab):
 
     def refill(self, workers: str, name: str = "") -> None:
         """Let the workers acquire all permits while no other caller holds a permit. First wait up
-        to 3 s for their earlier commands. If a worker gets no permit, try again. The third try has
-        a longer wait and a newcomer. The checker judges the waits."""
+        to 3 s for their earlier commands. If a worker gets no permit, try up to twice more. In the
+        last try, waits are longer, and a new worker waits, too. The checker judges the waits."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
-            return  # a worker still waits or got no permit, or the lock has no timeout
+            return  # skip: an earlier acquire waits or got no permit, or the lock has no timeout
         time.sleep(0.1)
         for wait in (1.5, 1.5, 8):  # load can excuse failed waits of 1.5 s, but not of 8 s
             said = [hand.do("take", wait, name) for hand in others]
@@ -136,8 +136,8 @@ class Script(Lab):
         )
 
     def settle(self, who: str, seconds: float) -> None:
-        """Wait at most `seconds` until the threads of a worker hardly need a processor any more.
-        `who`: a team. Only its first worker is watched."""
+        """Wait until a worker needs almost no processor time, but at most `seconds`. `who`: the
+        name of a team. Only the first worker of the team is watched."""
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -146,7 +146,7 @@ class Script(Lab):
                 return
 
     def count_crowd(self, count: float) -> None:
-        size = self.team("crowd")[0].do("crowded")  # "waits" if the busy process did not answer
+        size = self.team("crowd")[0].do("crowded")  # "waits" if the worker is too busy to answer
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
@@ -222,14 +222,14 @@ class Script(Lab):
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
-            # Redis may still have a grant for a harmed acquire. The grant ends with its lease.
+            # Redis may have a lease that the harmed worker doesn't know of. Let this lease expire.
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
 
     def each_request_of_a_waiter(self) -> None:
         """Delay one request of a waiter by 0.35 s in each of six rounds: the first request in the
-        first round, and so on. After 0.2 s, the holders release. The waiter must notice this."""
+        first round, and so on. 0.2 s after the waiter's acquire began, the holders release."""
         for number in range(6):
             name = f"exam-{number}"
             self.play(
@@ -246,9 +246,9 @@ class Script(Lab):
     # Harm to servers
 
     def used(self, what: str, done: bool) -> None:
-        """If the first server was harmed (`done`), record the number of calls that the lock has
-        sent to it. The number shows that the lock uses this server. `what`: the kind of harm, such
-        as "was stopped"."""
+        """If the first server was harmed (`done`), record as evidence how many calls the lock has
+        sent to this server. The number shows that the lock uses the server. `what`: the kind of
+        harm, such as "was stopped"."""
         self.evidence[f"the lock's server {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:

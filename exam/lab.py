@@ -229,7 +229,7 @@ class Way(ThreadingTCPServer):
 
 #: Default of the max seconds that `Hand.end()` and `Team.end()` wait for answers.
 COMMAND_SECONDS = 40
-#: Names of teams with a single worker. All other teams have as many workers as the limit.
+#: Names of teams with a single worker. Any other team has one worker per permit of the lock.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
 #: Team -> seconds by which the wall clocks of its workers are wrong. Other clocks are right.
 CLOCKS = {"ahead": 3600, "behind": -3600}
@@ -247,7 +247,7 @@ class Unable(Exception):
 class Hand:
     """Controls a worker process. `start` sends a command. `end` waits for the answers to all
     commands, and returns the last answer. `end` returns "waits" if an answer does not arrive within
-    `seconds`, "ended" if the worker died, and "nothing" if all commands had been answered."""
+    `seconds`, "ended" if the worker died, and "nothing" if there is no answer to wait for."""
 
     def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
         self.who, self.ways, self._unanswered = who, ways, 0
@@ -372,7 +372,7 @@ class Lab:
 
     def calls(self, *names: str, server: Server | None = None) -> int:
         """Return how many commands of the lock a server has executed. `names`: if given, count only
-        these commands. `server`: default the first."""
+        these commands. `server`: by default, the first."""
         stats = self.ask("INFO", "commandstats", server=server)
         counts = {key.partition("_")[2].partition("|")[0]: one for key, one in stats.items()}
         used = names or counts.keys() - NOT_A_LOCKS

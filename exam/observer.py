@@ -32,8 +32,8 @@ from typing import Any
 
 #: LOOK: seconds between two checks of all processes. LOOK_AT_THREADS: the same for all threads.
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
-#: Min seconds of a recorded delay, in which the observer could not run. For delays of other
-#: processes, the minimum is half of this.
+#: If the observer can't run for more than BUSY seconds, it records this as a delay. For other
+#: processes, it records delays of more than half of BUSY.
 BUSY = 0.1
 _LIBC = ctypes.CDLL(None)
 
@@ -57,7 +57,7 @@ class Event:
     harm       exam      a harm begins; `text`: which; `name`: the harmed worker, or "" for all
     calm       exam      the harm ended
     died       observer  the worker's process ended
-    stopped    observer  the worker's process was stopped; `number`: when it last ran
+    stopped    observer  the worker's process was stopped by SIGSTOP; `number`: when it last ran
     resumed    observer  the worker's process runs again
     busy       observer  the process `name`, or the observer, could not run for `number` seconds
     """
@@ -93,7 +93,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
     def say(
         self, what: str, name: str | None = None, number: float | None = None, text: str = ""
     ) -> float:
-        """Report an event, and return its time. `name`: default the name of the last `ask`."""
+        """Report an event, and return its time. `name`: by default, that of the last `ask`."""
         if os.getpid() != self._pid:
             raise RuntimeError("a forked process needs a Seat of its own")
         at, name = time.monotonic(), self.name if name is None else name
@@ -160,7 +160,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._file = tempfile.NamedTemporaryFile(prefix="observer-", buffering=0)  # noqa: SIM115
-        #: The path of the file for reports, which is the first argument of `Seat`.
+        #: The path of the file to which workers write reports: the first argument of `Seat`.
         self.path = self._file.name
         self._unread = b""
         self._events: list[Event] = []

@@ -26,7 +26,7 @@ from unittest import mock
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat, die_with_parent
 
-#: Seconds between two checks with which a holder finds out whether it still holds the lock.
+#: A holder checks every OFTEN seconds whether it still holds the lock.
 OFTEN = 0.02
 
 
@@ -211,7 +211,7 @@ class Worker:
             pass
 
         def ring(number: int, frame: Any) -> None:
-            # Interrupt only code that `alarmed` calls. Outside of it, no acquire runs.
+            # Interrupt only code that `alarmed` calls, such as acquire, and not `alarmed` itself.
             if frame.f_code is not Worker.alarmed.__code__:
                 raise Alarm
 
@@ -246,7 +246,7 @@ class Worker:
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # their event loop is closed, so it reports no end
+        for seat in (self.seat, other):  # report both ends here: a closed event loop runs no code
             seat.close()
         return "closed"
 

@@ -33,7 +33,7 @@ class Holder:
     - `ends_in`: seconds until the lease expires, or inf if the lease is permanent.
     - `permits`: the number of permits, or 0 if the holder has the whole name, as a writer does.
     - `state`: "held", "handed", or "kept". "handed": the holder waited, was granted the permit, and
-      has not answered yet. "kept": the holder released the permit, but `min_hold` retains it.
+      has not claimed it yet. "kept": the holder released the permit, but `min_hold` retains it.
     - `label`: host, process, and other texts about the holder.
     - `share`: "" if the holder gave no share.
     """

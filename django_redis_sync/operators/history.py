@@ -98,8 +98,8 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """Return the history with higher peaks, which also count the leases that were granted before
-    the period of a row. Redis stores a peak only for minutes with a grant.
+    """Return the history with corrected peaks: the peak of a row also counts leases granted before
+    that row. Without this, a peak is 0 in minutes without a grant, because Redis stores none.
 
     `holders`: for each current lease, the time of its grant and its number of permits. For ended
     leases, only the numbers of grants and releases are known, so each of them counts as one permit.
@@ -111,19 +111,19 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
         return found
     since = [moment for moment, _ in living]
     held = [0, *accumulate(permits for _, permits in living)]
-    # For each row: the number of current leases that were granted before its start.
+    # For each row: the number of current leases that were granted before the start of the row.
     before = [bisect_left(since, start) for start, _ in found.rows]
-    # For each row: the max number of leases that were held at the start of the row and have ended
-    # since then.
+    # For each row: an upper bound of the number of leases that were held at the start of the row,
+    # but have ended by now.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # From the last row to the first: `ended` is the number of leases that were held at the start of
-    # the row, and have ended by now. It is the `ended` of the next row, plus the releases in this
-    # row, minus the grants in this row of leases that have ended by now.
+    # Go from the last row to the first. `ended` estimates how many leases were held at the start of
+    # the row and have ended by now. To the `ended` of the later row, add the releases in this row.
+    # Then subtract the grants in this row, except those of current leases.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -150,9 +150,9 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return two values: the limit that would have been large enough, or None, and True if the
-    limit is an estimate, which may be too low. `rows`: the counters of each period. `step`: minutes
-    of a period.
+    """Return (limit, is_estimate). `limit`: the limit that would have been large enough, or None.
+    `is_estimate`: True if this limit may be too low. `rows`: the counters of each period. `step`:
+    minutes of a period.
 
     - If only shadow mode counted rejections, every request was admitted. The limit is then the
       highest use, which is not an estimate.
@@ -237,8 +237,8 @@ def _counters(values: Mapping[str, int], are_pairs: bool) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return a history for each status. The peaks also count leases that were granted before the
-    period of a row: see `carried`."""
+    """Return a history for each status. The peak of a row also counts leases that were granted
+    before that row: see `carried`."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # Omit leases that min_hold retains, because the counters count them as released.
     return [

@@ -44,8 +44,8 @@ MAX_COMPARED = 100
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: Max entries of a list that sorts its entries without trouble by name. In a longer list, they are
-#: sorted by last use.
+#: Up to this number of entries, a list in the order "trouble" sorts the entries without trouble by
+#: name. A longer list sorts them by last use.
 MAX_BY_NAME = 1000
 
 
@@ -277,11 +277,11 @@ class Selection:
         is_partial = self._figure is not None and self.found > limit
         #: True if the index of holders gave the order. The index is up to INDEX_AGE seconds old.
         self.indexed = is_partial and field == "oldest"
-        #: Number of entries that were compared by a figure. None if all entries were compared, or
-        #: if the list is not sorted by a figure.
+        #: Number of entries that were compared by a figure. None if all were compared, if the index
+        #: of holders gave the order, or if the list is not sorted by a figure.
         self.compared = limit if is_partial and not self.indexed else None
-        #: The groups in the order of a figure, if all had to be read for this order. None for other
-        #: orders, or if the order came from the cache.
+        #: The groups that `_by_figure` has read to sort the list. `read` uses them. None if the
+        #: list is not sorted by a figure, or if the order came from the cache.
         self._read: Groups | None = None
         place = ("order", using, policy, order, query)
         if self._figure is not None:
@@ -293,8 +293,8 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """The number of rows on all pages. If the list is sorted by last use, an entry with
-        trouble has two rows: one at the top, and one at its own position."""
+        """The number of rows on all pages. If a list in the order "trouble" is long, an entry with
+        trouble can have two rows: one at the top, and one at its position by last use."""
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> Groups:
@@ -338,8 +338,8 @@ class Selection:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
-        """Return the entries with trouble: first those with waiters, then those with rejections or
-        lost leases in the last hour, and then those held for long.
+        """Return the entries with trouble: first those with waiters, then those with recent
+        rejections or lost leases, and then those held for long.
 
         Only MAX_SEARCHED entries are searched: the busiest by the statistics, those held for long,
         and those used last."""
@@ -361,7 +361,7 @@ class Selection:
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
-        # Compare powers of two, not exact counts, so that refreshes seldom change the order.
+        # Compare the number of bits of each count, so that refreshes seldom change the order.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries

@@ -294,7 +294,7 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         start += CHUNK
         yield from chunk
     if start > CHUNK:
-        # Names that were used during the walk have moved to the front, so read the front again.
+        # A name used during the walk moves to the front of the registry. So read the front again.
         since = int(pairs_of(newest)[0][1])
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)

@@ -1,5 +1,5 @@
-"""Statistics of groups of names. A group is a policy with all its keys, the names that were made
-from one template, or the whole site.
+"""Statistics of groups of names. A group is a policy with all its keys, all names made from one
+template such as "report-{id}", or all names of the site.
 
 Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
@@ -168,7 +168,7 @@ def _gauges(
 
 
 def _rejected(sketch: Mapping[str, str]) -> tuple[Counter[str], int]:
-    """Return two values: the rejections of each key, and how many more each key may have had."""
+    """Return the count of rejections per key, and by how much each count may be too low."""
     found, off = Counter[str](), 0
     for label, value in sketch.items():
         kind, rest = _label(label)
@@ -198,7 +198,7 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
 
 
 def _label(label: str) -> tuple[str, str]:
-    """Return KIND and REST of a sketch's field HOUR:KIND:REST. KIND is k (rejections of the key
-    REST), off (rejections of the other keys), or d (durations)."""
+    """Return KIND and REST of `label`, a hash field HOUR:KIND:REST. KIND is k (rejections of the
+    key REST), off (by how much each count of rejections may be too low), or d (durations)."""
     kind, _, rest = label.partition(":")[2].partition(":")
     return kind, rest

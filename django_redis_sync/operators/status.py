@@ -1,6 +1,5 @@
 """Read the status of names, in one round trip per batch, for the command, the admin pages, and
-`status()`. A lock on a quorum is read from all of its servers, and shown as one lock.
-"""
+`status()`. A lock on a quorum is read from all of its servers, and shown as one lock."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _BATCH = 500
 def idle(name: str, alias: str) -> Status:
     """Return the status of a plain name that was never used, without reading Redis. The overrides
     are those that this process has read last."""
-    keys = keys_for(name, "-", alias)  # a key's status includes the policy's overrides
+    keys = keys_for(name, "-", alias)  # any key: the status of a key has its policy's overrides
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)

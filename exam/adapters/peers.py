@@ -230,8 +230,8 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore in two sorted sets. In the second set, the score of a request is a number
-    from a counter. A request with a rank below the limit in this set holds a permit."""
+    """A fair semaphore in two sorted sets. One set has the time of each request, the other has its
+    number from a counter. A request holds a permit if its rank by number is below the limit."""
 
     def once(self) -> Any:
         me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"

@@ -1,7 +1,7 @@
 """The doctor checks whether a Redis server is fit for locks. Each finding has a title, the details,
 and a remedy.
 
-All checks run on all nodes, even if some fail.
+If the server answers a check with an error, the other checks still run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Subject = TypeVar("Subject")
 #: Max names that the doctor checks: those used last. The same max applies to names with an
 #: override, and to the keys of all policies together.
 MAX_NAMES = 30
-#: Max further names that the doctor checks: those with the oldest holders.
+#: The doctor also checks the names with the oldest holders: at most this number of names.
 MAX_HELD = 30
 #: Max names in the text of a finding.
 _SHOWN = 5
@@ -83,7 +83,7 @@ def _checked(
 ) -> Iterator[Finding]:
     """Run the checks, and yield their findings. If the server answers a check with an error, yield
     a finding about the error. If the server denies all access or does not answer, raise Failure or
-    Unavailable. With `goes_on`, yield a finding in that case, too."""
+    Unavailable. With `goes_on`, yield a finding instead of raising an exception."""
     for id, check in checks.items():
         try:
             yield from check(subject)
@@ -121,7 +121,7 @@ def _denied(error: Failure | Unavailable, rules: str) -> Finding:
 
 def _unanswered(error: Failure | Unavailable) -> Finding:
     """Return the finding of a node that does not answer."""
-    detail = _("Names in the slots of this node can't be acquired: %s.") % _words(error)
+    detail = _("Names in the slots of this node can't be acquired. Error: %s.") % _words(error)
     remedy = _("Restart the node, or let a replica take over. See redis-cli --cluster check.")
     return Finding("node", "error", _("A node does not answer"), detail, remedy)
 
@@ -187,7 +187,7 @@ def _host(name: str | None) -> str | None:
 
 
 def _foreign(server: Server, prefix: str) -> bool:
-    """Return True if at least one of five random keys has another prefix."""
+    """Return True if one or more of five random keys do not begin with `prefix`."""
     keys = [allowed(server, "RANDOMKEY") for _i in range(5)]
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
 

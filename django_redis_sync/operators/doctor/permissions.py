@@ -62,8 +62,8 @@ def rules(prefix: str) -> str:
     """Return the ACL rules that the library needs and no others, as arguments of ACL SETUSER.
     `prefix`: the prefix of the library's keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Before Redis 7, a new user may use all channels. A rule for a channel is then an error, unless
-    # resetchannels comes first.
+    # Before Redis 7, a new user may use all channels, and a rule for one channel is an error. So
+    # remove all channels first (resetchannels).
     return f"resetchannels {_keys_rule(prefix)} {_channels_rule(prefix)} {commands}"
 
 
