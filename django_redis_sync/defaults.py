@@ -79,7 +79,7 @@ class Settings:
     max_hold: Annotated[
         float | None,
         values.lease,
-        Option(None, "Seconds after which a renewed lease ends. None: no limit."),
+        Option(None, "Seconds after the grant at which a renewed lease ends. None: no limit."),
     ]
     requests: Annotated[
         Mapping[str, Any], values.mapping, Option(NOTHING, "Default options of all request limits.")
@@ -139,7 +139,7 @@ class Named(Shared, total=False):
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(None, "Seconds after which a renewed lease ends. None: MAX_HOLD."),
+        Option(None, "Seconds after the grant at which a renewed lease ends. None: MAX_HOLD."),
     ]
 
 
@@ -167,9 +167,9 @@ class SemaphoreOptions(Named, total=False):
     release_on_commit: Annotated[
         bool | str,
         values.flag_or_alias,
-        Option(False, "Release when open transactions end. A str: those of this database only."),
+        Option(False, "Release when open transactions end. A database alias: only that database."),
     ]
-    sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has it.")]
+    sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has this option.")]
     key: Annotated[
         str | None, values.text, Option(None, "The key, if the name is a policy with keys.")
     ]
@@ -185,7 +185,7 @@ class RequestOptions(Shared, total=False):
     methods: Annotated[
         Iterable[str] | None,
         values.methods,
-        Option(None, "HTTP methods that count. GET includes HEAD. None: all that reach the view."),
+        Option(None, "HTTP methods to limit. GET includes HEAD. None: all that reach the view."),
     ]
     when: Annotated[
         str | Callable[[Any], bool | Awaitable[bool]] | None,
@@ -203,7 +203,7 @@ class RequestOptions(Shared, total=False):
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(3600, "Seconds after which a request's lease ends."),
+        Option(3600, "Seconds after the grant at which a request's lease ends."),
     ]
     fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     on_outage: Annotated[
@@ -217,7 +217,7 @@ class RequestOptions(Shared, total=False):
     status: Annotated[
         int | None,
         values.status,
-        Option(None, "HTTP status of a rejection. None: 429 with a key or a full share, else 503."),
+        Option(None, "HTTP status of a rejection. None: 429 if a key or share is full, else 503."),
     ]
     on_full: Annotated[
         Literal["response", "raise"],

@@ -131,7 +131,7 @@ class MemoryServer:
         self._counters, self._lock = defaultdict[str, _Counter](_Counter), threading.Lock()
 
     def perform(self, step: Step) -> Answer:
-        """Carry out a step."""
+        """Carry out a step and return the answer."""
         if isinstance(step, Run):
             return self.run(step)
         sent = clock()
@@ -139,7 +139,7 @@ class MemoryServer:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        sent, reply = clock(), list[Any]()  # the reply of any other script is empty
+        sent, reply = clock(), list[Any]()  # the reply of scripts not named below is empty
         if step.verb in ("acquire", "release", "renew", "inspect"):
             with self._lock:
                 counter = self._counters[step.keys[0]]
@@ -149,7 +149,7 @@ class MemoryServer:
         return Answer(reply, sent, clock())
 
     def node_of(self, step: Run) -> None:
-        """Return None, which means the only node."""
+        """Return None, which means that there is only one node."""
 
     def many(self, steps: Sequence[Run]) -> list[Answer]:
         return [self.run(step) for step in steps]

@@ -69,7 +69,7 @@ from .operators.status import statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: Max names that a scrape reads because they have the oldest holders.
+#: A scrape reads at most this many of the names with the oldest holders.
 _OLDEST = 20
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}

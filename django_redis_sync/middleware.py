@@ -148,7 +148,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
-    """Return True if `policies_of` calls methods of a sync view, which may query the database."""
+    """Return True if `policies_of` calls a sync view's methods. They may query the database."""
     if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
         return False
     matters = endpoint_of(request).policy is not None or is_atomic(view)

@@ -59,9 +59,9 @@ class Helper(Generic[T]):
         return self._open.pop().__exit__(*error)
 
     def __call__(self, decorated: F) -> F:
-        """Return a function that runs `decorated` inside a block of this helper, at each call. If
-        `decorated` is a test case, return it, and run each of its tests inside a block. Raise
-        TypeError for a generator function, and for a class that is not a test case."""
+        """Return a function. Each call of it runs `decorated` inside a block of this helper. If
+        `decorated` is a test case, run each of its tests inside a block, and return `decorated`.
+        Raise TypeError for a generator function, and for a class that is not a test case."""
         function: Any = decorated
         if isinstance(function, type) and issubclass(function, unittest.TestCase):
             function.setUp = self._before(function.setUp)  # type: ignore[assignment, method-assign]
@@ -99,8 +99,8 @@ class Helper(Generic[T]):
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
     """Decorate the generator function `make`, so that its calls return a Helper. This is like the
-    decorator `contextmanager`, but a Helper can also decorate async functions. What
-    `contextmanager` makes would exit before the coroutine of such a function runs."""
+    decorator `contextmanager`, but a Helper can also decorate async functions. A decorator made by
+    `contextmanager` would end its block before the coroutine of such a function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -184,7 +184,7 @@ def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
 
 
 def _check_key(name: str, key: str | None, user: Any) -> None:
-    """Raise AssertionError if no view of that name uses this key."""
+    """Raise AssertionError if `user` is anonymous, or if the views of `name` never use `key`."""
     if user is not None and user.pk is None:
         raise AssertionError("anonymous users are limited by address: pass a request to filled()")
     kinds = {policy.key: view for policy, view in _policies(name)}
@@ -211,8 +211,8 @@ def _check_spelling(name: str) -> None:
 
 
 def _makes(kind: Any, key: str | None) -> bool:
-    """Return True if a policy can give a request this key. `kind`: the option `key` of the
-    policy."""
+    """Return True if a request can have the key `key` under a policy. `kind`: the policy's option
+    `key`, such as "user"."""
     if kind is None or key is None:
         return kind is None and key is None
     return kind == "user" or key.startswith("ip-" if kind == "ip" else "key-")

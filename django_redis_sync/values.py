@@ -81,7 +81,7 @@ def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) ->
 
 
 count, status = partial(whole, least=0), partial(whole, least=400, most=599)
-#: A check that a value is a number of bits of an IPv6 address.
+#: A check that a value is the length of an IPv6 prefix, 1 to 128 bits.
 prefix = partial(whole, most=128)
 
 
@@ -164,8 +164,8 @@ function = _callable("a callable or its dotted path")
 
 # Names of options
 
-#: Maps names of options in other libraries to the options of this library. If a name means several
-#: options, each call accepts at most one of them.
+#: Maps names of options in other libraries to the options of this library. If a name stands for two
+#: options, each call accepts at most one of the two.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),

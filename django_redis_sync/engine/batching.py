@@ -150,8 +150,8 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                # Raise if the loop was not busy. If it was busy, it may have caused the timeout, so
-                # connect again.
+                # If the event loop was busy, this may have caused the timeout, so connect again.
+                # Otherwise, raise the error.
                 if limit.late - late < LATE:
                     raise
 

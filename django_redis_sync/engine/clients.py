@@ -55,7 +55,7 @@ def forget(alias: str) -> None:
     Otherwise, django-redis 6 would try to make the client again at the end of the request, in order
     to close it. The same error would then make the request fail.
     """
-    with contextlib.suppress(AttributeError):  # raised if this thread has no such object
+    with contextlib.suppress(AttributeError):  # raised if this thread has no cache object
         del caches[alias]
 
 
@@ -131,7 +131,7 @@ def buffered_replies(connection: Any) -> Callable[[], Any]:
     has already read: a reply, a push message (a list), or an exception for an error reply.
 
     If the connection has read no further item, or if hiredis is not installed, the function returns
-    some other value.
+    a value that is none of these.
 
     `_parser` and `_reader` are private names of redis-py. They are used because the public
     `read_response()` takes ten times as long: it runs three coroutines per reply.

@@ -20,7 +20,7 @@ from .wire import FORBIDDEN, clock, decoded, why
 
 def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncError:
     """Return the exception to raise in the project's code for a failure. `step`: the step that
-    failed. `key`: if a plain Redis command failed, its key."""
+    failed. `key`: the key of the command, if a plain Redis command failed."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         where = f"one of {', '.join(touched(step.keys))}" if isinstance(step, Run) else key

@@ -120,7 +120,7 @@ class Housekeeper:
             yield named, 0, 1
 
     def finish(self, until: float) -> None:
-        """When the process exits, write all entries, or give up at the time `until`."""
+        """When the process exits, let all jobs write their entries. Give up at the time `until`."""
         if any(job.due < math.inf for job in self._jobs):
             self._leaving = True
             self._worker.finish(lambda: not self._left, until)
@@ -215,7 +215,7 @@ class StepQueue:
             return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:
             if not isinstance(error, ImproperlyConfigured):  # the alias still exists
-                logger.exception("steps could not be sent to %r", self._alias)
+                logger.exception("renewals or cleanups could not be sent to %r", self._alias)
             return [Failure(error, clock(), "unanswered")] * len(steps)
 
 

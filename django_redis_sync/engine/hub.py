@@ -140,8 +140,8 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            # The waiter has not called wait() yet, so store the message. If too many messages are
-            # stored, remove the oldest one. A waiter ignores an outdated message.
+            # The waiter has not called wait() yet, so store the message as the newest one. If too
+            # many messages are stored, remove the oldest. Waiters ignore outdated messages.
             self._early.pop(token, None)
             self._early[token] = element
             if len(self._early) > _MAX_EARLY:
@@ -195,7 +195,7 @@ class NoHub:
     in-memory server of tests."""
 
     async def ready(self, timeout: float) -> str:
-        """Return "-", which means that there is no channel."""
+        """Return "-" instead of a channel's name, because there are no wake-up messages."""
         return "-"
 
 

@@ -35,7 +35,7 @@ def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     tasks of this package must still run.
 
     The new task has an empty context, so that it doesn't keep the caller's context alive. It is not
-    made by `create_task()`, because a task factory of the project might run `body` at once.
+    made by `create_task()`, because a task factory of the project might run `body` immediately.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))
@@ -78,7 +78,7 @@ class LoopTimeout:
     def __init__(self, seconds: float) -> None:
         self._left = seconds
         self._end = time.monotonic() + seconds + MAX_LATE
-        #: Total delay of the timers so far, in seconds.
+        #: Sum of the delays of this object's timers so far, in seconds.
         self.late = 0.0
         self._looks, self._over = 0, False
         self._task: asyncio.Task[Any] | None = None
@@ -89,7 +89,7 @@ class LoopTimeout:
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()
-        if self._over:  # the limit was reached before this block: give extra seconds again
+        if self._over:  # the limit was reached before this block, so allow LAST_LOOK seconds
             self._over = False
             self._arm(LAST_LOOK)
         return self
@@ -154,7 +154,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # start it, so that the event loop registers it
+            self._closing.asend(None).send(None)  # the event loop only knows started generators
 
     def retire(self, servers: Iterable[Any]) -> None:
         """Close each server as soon as no plan uses it."""
@@ -166,7 +166,7 @@ class LoopResources:
     async def aclose(self) -> None:
         """Wait until no plan uses the servers, but at most END seconds. Then close all servers."""
         until, servers = time.monotonic() + END, list(self.by_alias.values())
-        await asyncio.sleep(0)  # let other generators of the loop end, which may release leases
+        await asyncio.sleep(0)  # let the loop's other generators end: they may release leases
         while any(one.plans for one in servers) and time.monotonic() < until:
             await asyncio.sleep(0.005)
         self.retire(servers)

@@ -192,17 +192,17 @@ class HolderIndex:
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
         self.due, self._held = math.inf, held
-        self._before: set[int] = set()  # fencing tokens of leases, at the last write
-        self._entered: dict[Place, int] = {}  # when the oldest lease was granted, in ms
+        self._before: set[int] = set()  # fencing tokens of the leases at the last write
+        self._entered: dict[Place, int] = {}  # grant time in ms of each name's oldest lease
 
     def expect(self) -> None:
-        """After an acquire, schedule a write, unless a write is already scheduled."""
+        """Schedule a write of the index, unless one is scheduled. Call this after an acquire."""
         if self.due == math.inf:
             self.due = clock() + HOLDERS_INTERVAL
 
     def tend(self, server: Server, now: float, leaving: bool) -> None:
-        """Enter the permanent leases, and the leases that were already held at the previous write.
-        If the process is exiting, enter only the permanent leases. Also correct other entries."""
+        """Write to the index the leases that were already held at the previous write, unless the
+        process is exiting. Also write the permanent leases, and correct other entries."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
             return  # a quorum needs no index: operators' lists show all of its names
@@ -276,7 +276,7 @@ def _cut(fields: dict[str, Any]) -> dict[str, Any]:
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
     """Return a label as ASCII JSON. It contains the host, the process, the thread, and those
     arguments that are not empty."""
-    write = _label if request else _cached_label  # labels with a request all differ
+    write = _label if request else _cached_label  # not cached: each request differs
     return write(os.getpid(), threading.current_thread().name, label, user, request)
 
 

@@ -105,7 +105,7 @@ class OverridePoller:
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # first use: an earlier read may contain its overrides
+        if policy.due == -math.inf:  # first use: an earlier read may have overrides of `policy`
             _learn(policy)
         return policy.due <= now
 
@@ -121,8 +121,8 @@ class OverridePoller:
         previous read failed too."""
         now = clock()
         for policy in _of(registry):
-            # Without this delay, each acquire would try to read the overrides, and wait for the
-            # timeout.
+            # Don't read again for STALE seconds. Otherwise, each acquire would try to read the
+            # overrides first, and wait for a timeout.
             policy.due = now + STALE
         if self._readable:
             self._readable = False

@@ -34,7 +34,7 @@ MAX_WAITING = 256
 #: _MAX_IDLE: max idle private connections. _IDLE_FOR: seconds without use after which a private
 #: connection is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: Seconds that making a connection may take without shortening the time limit for the reply.
+#: If getting a connection takes fewer seconds than this, the reply keeps its full time limit.
 _AT_ONCE = 0.01
 #: Min timeout for making a connection, in seconds. It applies even if the caller has less time.
 _SHORTEST = 0.1
@@ -58,8 +58,8 @@ class CheckedOut:
     """A context manager that gets a connection from `lender`, and gives it back after the block. It
     raises redis-py's errors as Failure.
 
-    `within`: max seconds to get the connection and the first reply. Each further reply has the same
-    time limit as the first reply.
+    `within`: max seconds to get the connection and the first reply. The seconds that remain after
+    getting the connection are the time limit of each reply.
     """
 
     __slots__ = ("_lender", "_sent", "_within", "connection")
@@ -116,8 +116,8 @@ def was_disconnected(failure: Failure) -> bool:
 
 
 def retry_if_disconnected(ask: Callable[[], T]) -> T:
-    """Return `ask()`. If its connection was lost, call `ask` once more. `ask` must send only
-    commands that may be sent twice."""
+    """Return the result of `ask()`. If the connection was lost, call `ask` once more. `ask` must
+    send only commands that may be sent twice."""
     try:
         return ask()
     except Failure as failure:
@@ -168,7 +168,7 @@ class CachedConnections:
         return clock() > self._until or self._pid != os.getpid()
 
     def belong_to(self, pool: Any) -> None:
-        """Use the connections of `pool` from now on, or private ones with the same settings."""
+        """Use connections of `pool` from now on, or private ones if `pool` might be too slow."""
         is_forked = self._pid != os.getpid()
         if is_forked:
             self._idle = []  # the idle connections belong to the parent process
@@ -214,8 +214,8 @@ class CachedConnections:
             raise
         except BaseException as error:
             # An exception of a signal handler may interrupt the pool while it sets up a connection.
-            # The pool then keeps this connection, for example without its database selected. The
-            # next use of the connection fails with an AttributeError. So close idle connections.
+            # The pool then keeps a connection on which, for example, no database is selected. The
+            # next use of it fails with an AttributeError. So close the pool's idle connections.
             self.pool.disconnect(inuse_connections=False)
             if not isinstance(error, AttributeError):
                 raise
@@ -250,11 +250,11 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return how many of the `within` seconds are left since the time `began`, but at least
-    SHORTEST_WAIT.
+    """Return how many of the `within` seconds are left, at least SHORTEST_WAIT. `began`: the time
+    at which the `within` seconds began.
 
-    If almost no time has passed, return `within` unchanged. It is usually the socket's own timeout,
-    with which `read` is faster than with another timeout.
+    If almost no time has passed, return `within` unchanged. `within` is usually the socket's own
+    timeout, with which `read` is faster than with another timeout.
     """
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
@@ -271,7 +271,7 @@ class PrivatePool:
     shorter timeout if the caller has less time.
 
     `patience`: max seconds to wait for an answer: the project's timeout, but at most ATTEMPT.
-    `takes`: max seconds in which the project's pool makes a connection; inf if it has no timeout.
+    `takes`: max seconds for which the project's pool tries to connect; inf without a timeout.
     """
 
     def __init__(self, pool: Any) -> None:

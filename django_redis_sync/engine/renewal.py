@@ -229,7 +229,7 @@ class LeaseRenewer:
     def _answered(
         self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
     ) -> None:
-        # Only the watching thread changes _in_flight, so queue the outcomes for it.
+        # Only the watching thread may change _in_flight, so pass the outcomes to that thread.
         self._answers.extend(zip(entries, outcomes, strict=True))
         self._worker.rouse()
         self._log(node, [outcome for outcome in outcomes if isinstance(outcome, Failure)])

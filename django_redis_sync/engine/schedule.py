@@ -20,7 +20,7 @@ class Schedule:
     stale. A stale entry is skipped when it reaches the top of the heap.
     """
 
-    # Invariant: If a token of _when was not taken, the heap has an entry with its pair of times.
+    # Invariant: Until a token in _when is taken, the heap has an entry with the token's two times.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
         self._heap: list[tuple[tuple[float, float], str]] = []
@@ -41,9 +41,9 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Yield the tokens that are due at `now`, the earliest first. Then yield the next tokens
-        while they may be taken early. If no token is due, yield none. The caller must call `put` or
-        `drop` for each token."""
+        """Yield the tokens that are due at `now`, earliest first. Then yield the next tokens, up to
+        the first one whose `early` is after `now`. If no token is due, yield none. The caller must
+        call `put` or `drop` for each token."""
         if self.earliest() > now:
             return
         while self._heap and self._heap[0][0][1] <= now:

@@ -38,7 +38,7 @@ LIFE = 30.0
 MOST_EVENTS = 200_000
 #: Max groups for which a process writes statistics.
 MOST_GROUPS = 500
-#: Max keys of each group whose rejections are written. They are the keys with the most rejections.
+#: Max keys per group for which rejections are written. These keys have the most rejections.
 MOST_KEYS = 200
 #: A gauge lists this many keys with the most permits in use, and as many with the most waiters.
 NAMED = 20
@@ -75,7 +75,7 @@ Use = tuple[Named, int, int]
 
 @dataclass(slots=True)
 class _Sum:
-    """The events of a group since the last write, and its current gauge."""
+    """The events of a group since the last write, and its gauge: permits in use, and waiters."""
 
     counts: Counter[str] = field(default_factory=Counter)
     durations: Counter[str] = field(default_factory=Counter)
@@ -133,7 +133,7 @@ class StatisticsBuffer:
         self._uses, self._process = uses, os.urandom(6).hex()
         #: The last written gauge of each group, and when to write the gauge again.
         self._said: dict[tuple[str, str], tuple[str, float]] = {}
-        #: The events of groups that could not be written. The next write includes them.
+        #: For each group whose last write failed: the events to write again.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
 
     def rouse(self) -> None:
@@ -191,13 +191,13 @@ class StatisticsBuffer:
         return statistics
 
     def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:
-        """Remove all events from `events`, and group them by name and template. For each group,
-        yield the Keys of the name, the template, the number of events by kind and duration in ms,
-        and the highest number of permits in use.
+        """Remove all events from `events`, and count them by name and template. For each pair of a
+        name and a template, yield the Keys of the name, the template, the number of events by kind
+        and duration in ms, and the highest number of permits in use.
 
-        Keys objects are compared by identity, because other threads wait for the GIL meanwhile, and
-        this comparison is fast. If two Keys objects have the same name, both are yielded, and the
-        caller adds up their numbers.
+        Other threads wait for the GIL meanwhile. So Keys objects are compared by identity, which is
+        fast. If two Keys objects have the same name, both are yielded, and the caller adds up their
+        numbers.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:

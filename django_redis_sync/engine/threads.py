@@ -82,7 +82,7 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # raised if the bell has already rung
+        with contextlib.suppress(RuntimeError):  # raised if ring() has run since the last wait()
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
@@ -100,7 +100,7 @@ class Worker:
     """
 
     # Invariants: The thread wakes up at _looks_at or earlier. A thread that runs `turn` or
-    # `earliest` holds the lock _runs. If _thread is not None, it calls earliest() before it ends.
+    # `earliest` holds the lock _runs. The thread in _thread calls earliest() before it ends.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -181,8 +181,8 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # A wake-up before `due` may be planned for work that no longer exists. Keep this
-            # wake-up. Otherwise, each new short lease would have to wake the thread.
+            # Keep a wake-up that is planned before `due`, even if its work is gone, such as the
+            # renewal of a released lease. Otherwise, each new short lease would wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due

@@ -135,7 +135,7 @@ class ClusterServer(Server):
 
         def at(address: Address, some: list[Sequence[Any]]) -> list[Any]:
             replies = self._at(address, lambda node: node.commands(some, timeout))
-            # If a node redirects a command, send it again. MovedError is an AskError too.
+            # Send a redirected command again. MovedError, too, is a subclass of AskError.
             return [
                 self.command(*args, timeout=timeout)
                 if isinstance(reply, errors.AskError)

@@ -124,7 +124,7 @@ class Topology:
 
 
 def url_at(seed: str, address: Address) -> str:
-    """Return the URL of the node at `address`. Its other parts are those of the URL `seed`."""
+    """Return the URL of the node at `address`: the URL `seed` with the node's host and port."""
     parts = urlsplit(seed)
     login, at, _ = parts.netloc.rpartition("@")
     host = f"[{address.host}]" if ":" in address.host else address.host

@@ -112,7 +112,7 @@ class _Loop:
         try:
             task = done.get()
         except BaseException:
-            # `begin` has run before the lambda runs, so the task exists.
+            # The loop runs this lambda after `begin`, so the task exists.
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         return task.result()
@@ -182,8 +182,8 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
-        # The servers get each request with the mode "try", because their queues are not used. Even
-        # the repeated request of a waiter has this mode.
+        # Each request is sent with the mode "try", even the repeated request of a waiter, because a
+        # quorum does not use the servers' queues.
         step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
@@ -239,8 +239,8 @@ class AsyncQuorumServer(AsyncServer):
                 # Several renewals may be in flight, so keep the latest expiry.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
-        # `held.fences` also contains servers that didn't answer, because they may have renewed the
-        # lease. The lease is lost only if fewer servers than a majority are left there.
+        # `held.fences` has the servers that may still have the lease, including those that didn't
+        # answer. The lease is lost only if `held.fences` has less than a majority of the servers.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, voting.NOBODY)
@@ -252,7 +252,7 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = voting.held_of(self.quorum, token)
-        if held is None or how == "giveup":  # nothing left: each failed try undoes its grants
+        if held is None or how == "giveup":  # nothing to release: a failed try undoes its grants
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
@@ -296,7 +296,7 @@ class AsyncQuorumServer(AsyncServer):
         return views[-self.quorum.need]
 
     async def _by_majority(self, step: Run) -> list[Any]:
-        """Run a script on all servers and return one of the replies."""
+        """Run a script on all servers. Return any of the replies, if a majority answers."""
         return (await self._replies(step))[0]
 
     async def _replies(self, step: Run) -> list[list[Any]]:
@@ -310,8 +310,8 @@ class AsyncQuorumServer(AsyncServer):
     # Inside
 
     def _agreed(self, leases: Iterable[str]) -> float:
-        """Return for how many milliseconds a majority of the servers has the lease, minus the
-        safety margin. `leases`: the lease durations in the servers' replies, in milliseconds."""
+        """Return the lease duration that a majority of the servers grants, minus the safety margin.
+        `leases`: the lease durations in the servers' replies. All are in milliseconds."""
         return sorted(map(voting.deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: voting.Held, votes: voting.Votes) -> None:

@@ -135,19 +135,19 @@ def _count_late(alias: str, votes: Votes, future: asyncio.Future[Answer]) -> Non
 
 # What this process remembers of each token
 
-#: If this process remembers more tokens than this, it forgets outdated ones.
+#: Number of remembered tokens above which the process forgets outdated tokens.
 MAX_REMEMBERED = 1000
-#: Seconds after which the record of a token without a grant is outdated.
+#: Seconds after which a token without a grant is outdated.
 FORGET = 300.0
 
 
 class Held:
-    """The record of a token: what this process remembers of it.
+    """What this process remembers of a token.
 
     - `wire`: the token that is sent to the servers. Each new try of the acquire uses a new token.
     - `tries`: number of tries of the acquire. `votes`: the votes of the last try.
     - `ended`: the aliases of the servers that have released the lease.
-    - `until`: when this process may remove the record.
+    - `until`: when this process may forget the token.
     - `abandoned`: True if the caller no longer waits for the acquire.
     """
 
@@ -172,18 +172,18 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: The records by quorum and token. All threads and event loops share the records, because a lease
-#: may be acquired on one thread and renewed on another.
+#: What this process remembers of each token of a quorum. All threads and event loops share this
+#: dict, because a lease may be acquired on one thread and renewed on another.
 _known: dict[tuple[Members, str], Held] = {}
 
 
 def held_of(quorum: Members, token: str) -> Held | None:
-    """Return the record of a token, or None."""
+    """Return what this process remembers of a token, or None."""
     return _known.get((quorum, token))
 
 
 def remember(quorum: Members, token: str) -> Held:
-    """Return the record of a token. Make one if there is none."""
+    """Return the Held object of a token. If the process has none yet, make one."""
     if len(_known) > MAX_REMEMBERED:
         now = clock()
         for key in [key for key, held in list(_known.items()) if held.until < now]:
@@ -192,7 +192,7 @@ def remember(quorum: Members, token: str) -> Held:
 
 
 def forget(quorum: Members, token: str) -> None:
-    """Remove the record of a token."""
+    """Remove the Held object of a token."""
     _known.pop((quorum, token), None)
 
 
@@ -200,8 +200,8 @@ def forget(quorum: Members, token: str) -> None:
 
 
 def undo(step: Run, tombstone: int) -> Run:
-    """Return a step that removes the token of `step`, and its lease, from a server. `tombstone`: 1
-    to also write a tombstone, so that the server rejects a late acquire of the token; else 0."""
+    """Return a step that removes the token of `step` and the token's lease from a server.
+    `tombstone`: 1 to also write a tombstone, so that the server rejects a late acquire; else 0."""
     keep = arguments_of(step.verb, step.argv)["keep"]
     return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
@@ -225,6 +225,6 @@ def stretched(ms: str) -> str:
 
 
 def deducted(ms: str) -> float:
-    """Return for how many milliseconds the holder may use a lease of `ms` milliseconds on a server:
-    `ms` minus the safety margin."""
+    """Return how long a holder may use a lease, in milliseconds: `ms`, the duration of the lease on
+    a server, minus the safety margin."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))
