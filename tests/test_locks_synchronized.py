@@ -190,7 +190,7 @@ METHOD = "below @staticmethod and @classmethod"
         ("x", {}, asyncgen, TypeError, "generator"),
         *(("x", {}, wrong, TypeError, "functions and methods") for wrong in (Color, 7)),
         *(("x", {}, kind(of_pk), TypeError, METHOD) for kind in (classmethod, staticmethod)),
-        ("x", {}, SimpleNamespace(delay=print), TypeError, "below the decorator that makes a task"),
+        ("x", {}, SimpleNamespace(delay=print), TypeError, "below the decorator that turns"),
         # @synchronized without parentheses:
         (of_pk, {}, None, TypeError, r'needs a name: write @synchronized\("of_pk"\) for all calls'),
         (min, {}, None, TypeError, r'@synchronized\("min:{argument}"\) for each value'),

@@ -65,7 +65,7 @@ class acquire_all:
         return await self._ahold(self._held.add, or_none=True)
 
     def release(self) -> None:
-        """Release the leases that this thread or task acquired last.
+        """Release all leases of the newest `acquire()` by this thread or task.
 
         Raise NotAcquired if there are none, and LeaseLost if any of them was lost.
         """
@@ -147,8 +147,8 @@ class acquire_all:
         return sorted(range(len(places)), key=places.__getitem__)
 
     def _time_left(self) -> Callable[[], float | None]:
-        """Begin the wait. Return a function that returns the seconds left to wait, or None if this
-        object has no blocking_timeout."""
+        """Begin the wait. Return a function that returns the seconds left to wait. If this object
+        has no blocking_timeout, that function returns None."""
         if self._seconds is None:
             return lambda: None
         deadline = clock() + self._seconds

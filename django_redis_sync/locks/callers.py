@@ -68,7 +68,7 @@ def this_caller() -> Caller:
     """Return a weak reference to the current task. If no task runs, return a weak reference to the
     _Thread object of the current thread."""
     loop = running_loop()
-    # A callback of the loop runs without a task. Its caller is the thread.
+    # A callback of an event loop runs outside of any task. Then the thread is the caller.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
 
 
@@ -127,9 +127,9 @@ class Holdings:
     block.
     """
 
-    # Invariant: `_blocks` has an entry for each caller with an open block: the items of the open
-    # blocks, the newest last. The entry may outlive the caller, because a block in a generator may
-    # end in another thread.
+    # Invariant: `_blocks` maps each caller with an open block to the items of its open blocks, the
+    # newest last. The entry may outlive the caller, because a block in a generator may end in
+    # another thread.
     def __init__(self, shared: bool = False) -> None:
         # The leases are the keys of a dict, because operations on a dict are atomic.
         self._leases: ByCaller[dict[Any, None]] = ByCaller()
@@ -268,5 +268,5 @@ def collect_if_ended(caller: Caller) -> None:
 
 
 def _collect() -> None:
-    time.sleep(0.05)  # until the lease renewer no longer refers to the lease that it has renewed
+    time.sleep(0.05)  # gives the renewer time to drop its reference to the lease that it renewed
     gc.collect()

@@ -28,8 +28,8 @@ except ImportError as error:
 
 #: The header with which a task is sent again. Its value is the argument `note` of `JobQueue.again`.
 HEADER = "redis_sync"
-#: An attribute of a task's request. It is set when the task asks for the permit of its own body. If
-#: the body later calls limited functions, their calls wait for permits, and don't resend the task.
+#: An attribute of Celery's `task.request`, set when a task asks for the permit of its own body. If
+#: the body then calls limited functions, these calls wait for permits, and don't resend the task.
 _LET_IN = "_redis_sync_let_in"
 
 

@@ -304,7 +304,7 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:  # a garbage collection pauses this thread: best right after a renewal
+        else:  # collect right after a renewal, because a collection pauses this thread
             collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
@@ -346,7 +346,7 @@ class Lease:
             self._lose(lost)
             raise self._state.lost_error()
 
-    # `release` and `detach` don't call this. If they raised an error, the permit would stay taken.
+    # `release` and `detach` don't call this check, because its error would leave the permit taken.
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:

@@ -84,9 +84,9 @@ class _ReentrantLease(Lease):
 class RLock(Lock):
     """A lock that the thread or task that holds it may take again, through any RLock of that name.
 
-    All acquires share one lease. The lease is released after as many releases as acquires.
-    `lease.release()` releases the lease at once. If the lease was lost, acquires raise LeaseLost
-    until the caller has released as often as it acquired. The options are those of `Lock`, without
+    All acquires share one lease. The lease is released after as many releases as acquires, or
+    immediately by `lease.release()`. If the lease was lost, acquires raise LeaseLost until the
+    caller has released as often as it acquired. The options are those of `Lock`, without
     `thread_local`::
 
         def transfer():

@@ -63,7 +63,7 @@ def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], N
 #: The settings of a lease, and the acquire request for the lease.
 Asked = tuple[LeaseSettings, AcquireRequest]
 
-#: The options in SEMAPHORES that locks and semaphores in code use, and that `_options` checks.
+#: The options in SEMAPHORES that apply to locks and semaphores in code. `_options` checks them.
 _NAMED = {**NAMED, **{option: ENTRY[option] for option in ("limit", "share_limit", "max_waiters")}}
 
 
@@ -93,7 +93,7 @@ class Acquirer:
     on_lost: Callable[[Any], Any] | None
     share: str | None  # the text of the share
     share_limit: int | None
-    #: The template of the name, for statistics; "" if it is unknown.
+    #: The str.format template that made the name, for statistics; "" if there is none.
     _template = ""
     # A cache of the requests for one permit that use the object's own blocking_timeout. The cache
     # key is `blocking`, label, and template. Objects with equal arguments share the cache. If an
@@ -366,7 +366,7 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    # Releases don't call this. If they raised an error, the permit would stay taken.
+    # Releases don't call this check. If it raised an error, the permit would stay taken.
     _check_may_wait = check_may_wait
 
     def _quorum(self, using: Any) -> Quorum:

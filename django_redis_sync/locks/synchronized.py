@@ -44,9 +44,9 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-#: The attribute that marks a limited function without `release_on_commit`. If it is called inside a
-#: transaction, it releases its permit before the transaction ends. The value is the `name` given to
-#: the decorator.
+#: The attribute that marks a limited function without `release_on_commit`. Inside a transaction, a
+#: call of such a function releases its permit before the transaction ends. The value of the
+#: attribute is the argument `name` of the decorator.
 BEFORE_COMMIT = "_redis_sync_before_commit"
 
 
@@ -318,8 +318,8 @@ def _is_async(function: Any) -> bool:
 def _check_function(function: Any) -> None:
     if hasattr(function, "delay") or hasattr(function, "enqueue"):
         raise TypeError(
-            f"put @synchronized below the decorator that makes a task of {_qualname(function)}, so "
-            "that the worker runs it"
+            f"put @synchronized below the decorator that turns {_qualname(function)} into a task: "
+            "otherwise the worker runs the function without a permit"
         )
     if isinstance(function, (staticmethod, classmethod)):
         raise TypeError("put @synchronized below @staticmethod and @classmethod")

@@ -78,7 +78,7 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 class _Connected(threading.local):
     """A cached list of this thread's database connections. Each release needs the list, and Django
-    makes it slowly. `leases`: the leases that the thread's open transactions will release."""
+    takes long to make it. `leases`: the leases that the thread's open transactions will release."""
 
     _known: list[weakref.ref[Any]] | None = None  # filled at first use, when settings are ready
 

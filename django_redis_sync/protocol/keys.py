@@ -47,8 +47,8 @@ class Policy:
     - `exempt`: maps the quoted name of an exempt key to the text that replaces `mark` for this key.
     - `due`: when to read the overrides again, in seconds of the monotonic clock.
     - `used`: when the policy was last used, by the same clock.
-    - `stirred`: True if the overrides have changed, and this process has yet to send the change to
-      the server, for each key on which it waits.
+    - `stirred`: True if the overrides have changed, and this process has not yet sent the change to
+      the server. It sends the change for each key that has a waiter in this process.
     """
 
     def __init__(self, registry: str, quoted: str) -> None:
@@ -99,10 +99,10 @@ class Keys(NamedTuple):
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return three numbers: the start and the end of the pause in force, and the limit that an
-        operator set. Without such an override, a number is 0. Times, also `now`, are in server ms.
-        `paused` (see `pause_of`) and `limit` (0: none): overrides of the name itself. They take
-        precedence over those of its policy."""
+        """Return three numbers: the start and the end of the pause in force (0 and 0 for none), and
+        the limit that an operator set (0 for none). Times, also `now`, are in server ms. `paused`
+        (see `pause_of`) and `limit` (0 for none): overrides of the name itself, which take
+        precedence over the overrides of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -200,13 +200,13 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Return three Redis keys with statistics of a group of names. The first has the permits and
-    waiters of each process. The second has durations, and rejections by name or key, per hour. The
-    third has counts per minute.
+    """Return three Redis keys with statistics about the names of `group`. The first has the permits
+    and waiters of each process. The second has, per hour, durations, and the rejections of each
+    name or key. The third has counts per minute.
 
     `prefix`: the quoted prefix. `group`: a quoted policy or template, or "" for all names.
     """
-    base = f"{prefix}:{{{group or '%'}}}:"  # a quoted name is never "%"
+    base = f"{prefix}:{{{group or '%'}}}:"  # "%": all names, because no quoted name is "%"
     return base + "shares", base + "sketch", base + "sums"
 
 

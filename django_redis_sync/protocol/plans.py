@@ -115,7 +115,7 @@ _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
 def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments `last`. Leave out those at the end that have the defaults `usual`."""
+    """Return `last`, without the arguments at its end that equal their defaults in `usual`."""
     if last == usual:  # in nearly all calls
         return ()
     count = len(last)
@@ -176,7 +176,7 @@ def acquire(
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A request that was not answered may still reach the server, and must not take permits.
+        # Undo, because a request that was not answered may still reach the server and take permits.
         if state.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -191,9 +191,9 @@ def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
-    """Return a copy of the request with `words`, the arguments of the first step. Many acquires can
-    use them. If the name belongs to a key of a policy, return the request unchanged, because the
-    overrides of the policy may change."""
+    """Return a copy of the request for many acquires. Its `words` are the arguments of the first
+    step. If the name belongs to a key of a policy, return the request unchanged, because the
+    overrides of the policy are among the arguments, and may change."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
@@ -241,7 +241,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # Only the wake-up message is lost. The reply to the next request grants the lease.
+                # If the wait fails, only a message is lost. The next reply has the lease, if any.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
@@ -282,8 +282,8 @@ def settled(
     waited = max(began - start, TICK) if state.there else 0.0
     state.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # The server grants only a limited lease, which expires if the caller is dead. But this
-        # caller is alive, and wants a permanent lease. So make the lease permanent.
+        # Even for a permanent lease, the server first grants a limited lease, because the caller
+        # may be dead. This caller is alive, so make its lease permanent.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
@@ -341,7 +341,7 @@ def release(
     if grant.unanswered:
         # A late copy of the acquire may have got a second lease, with another fence. Undo it.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
-    # The lease is gone. An earlier try that was not answered may have released it.
+    # The lease is gone. Return True if a try that was not answered may have released it.
     return state.unanswered and grant.until > start
 
 
@@ -355,8 +355,8 @@ def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
     """Return the step that renews a lease. `nth`: number of the renewal. If the server has executed
-    a renewal of the lease with a higher number, it ignores the step. `known`: only to adopt a
-    detached lease: the highest number that the former owner used."""
+    a renewal of the lease with a higher number, the server ignores this step. `known`: None, or to
+    adopt a detached lease, a number above those of all renewals by the former owner."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)

@@ -85,8 +85,8 @@ class Rejection:
 
     @property
     def why(self) -> Reason:
-        """The reason's entry in REASONS. For an unknown word, a Reason with this word as its
-        sentence."""
+        """The Reason in REASONS for the word `reason`. For a word that is not in REASONS, a Reason
+        that has the word as its sentence."""
         word = self.reason
         return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 

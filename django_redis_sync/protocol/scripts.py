@@ -1,10 +1,10 @@
 """The Lua scripts, and their composer, which joins a script and the functions that it calls.
 
-Each script is a file in `lua`. Each function is a file of its name in `lua/functions`, and uses
-no variables of the script. The server creates the functions of a script in each run, and each
-creation costs a tenth of a command. So the composer inserts a function in front of the statement
-that calls it. A run that skips the statement doesn't create the function. If several statements of
-a block call a function, a line before them inserts the function for the rest of the block:
+Each script is a file in `lua`. Each function is a file in `lua/functions` with the function's name,
+and uses no variables of the script. A run of a script creates its functions, and each takes a tenth
+of the time of a command. So the composer inserts a function in front of the statement that calls
+it. A run that skips the statement doesn't create the function. If several statements of a block
+call the same functions, a line like this inserts the functions once, for the rest of the block:
 
     -- the composer inserts here: count, grant
 
@@ -16,7 +16,7 @@ misread. The rules are:
   function is called after its `then`. Such a function would be created even if the condition is
   false.
 - Further lines of a statement are indented more than its first line.
-- `for` is the only loop. A function is called by its name, and never stored, passed or nested.
+- `for` is the only loop. A function is never stored in a variable, passed, or defined in another.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ CONSTANTS = MappingProxyType(
         "PATIENCE": 2000,  # a waiter counts as dead if its heartbeat is overdue by this time
         "ASLEEP": 5000,  # max time until a waiter without a heartbeat counts as dead
         "ALIVE": 2500,  # time until an event loop without a heartbeat counts as dead
-        "NEAR": 32,  # number of waiters that use HEARTBEAT; each waiter behind them adds 10 ms
-        "GRACE": 5000,  # min time from the last end of a lease or waiter until the keys expire
+        "NEAR": 32,  # number of waiters with interval HEARTBEAT; each later waiter has 10 ms more
+        "GRACE": 5000,  # min time from the end of the last lease or deadline until the keys expire
         "TOMBSTONE_TTL": 120_000,  # how long a tombstone rejects late copies of an acquire
         "BOUND": 100,  # max leases or waiters that a script handles in one round
         "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
-        "TOP_KEYS": 200,  # max keys of a group for which rejections are counted
+        "TOP_KEYS": 200,  # max names or keys for which the statistics of an hour count rejections
         "TOP_SHARES": 20,  # max shares that the status of a name shows
         "EXCLUSIVE": 2**40,  # permits that a lease of the whole name takes: more than any limit
-        "FORMAT": 1,  # version of the compact state; change it with the packed fields
+        "FORMAT": 1,  # version of the compact state; change it if the packed fields change
         "FINE": 120,  # number of minutes for which the history of each minute is stored
         "QUARTER": 15,  # minutes in each period of the older history
         "PLACE_LIFE": 90_000,  # an overdue job loses its position in the queue after this time
@@ -75,7 +75,7 @@ CONSTANTS = MappingProxyType(
         "LATEST": 60_000,  # max time until a job without a permit is sent again
         "AWAY": 100,  # estimated time that a task queue takes to send a job again
         "STARVED": 3,  # after this many deliveries without a permit, reserve a permit for the job
-        "TURN": 2000,  # how long a permit is reserved for a job; an overdue job then seems lost
+        "TURN": 2000,  # how long a permit is reserved for a job; a job overdue by TURN seems lost
         "REST": 30_000,  # min time between two reservations of a permit for a job
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
@@ -127,7 +127,7 @@ def script(verb: str) -> Script:
 #: The value of `max_waiters` for no limit. It is higher than any number of waiters.
 ANY = 10**9
 
-#: The defaults of the arguments that a caller may leave out.
+#: The defaults of the script arguments that a caller can leave out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"mark": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
     | {"how": "release", "tombstone": 0, "hold": 0, "place": ""}
@@ -148,7 +148,7 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
     return given
 
 
-#: The scripts that use a single name, and those that use several names.
+#: The scripts that work on a single name, and the other scripts.
 NAME_SCRIPTS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
 OTHER_SCRIPTS = ("marks", "statistics")
 
@@ -157,7 +157,7 @@ OTHER_SCRIPTS = ("marks", "statistics")
 
 
 def read(name: str) -> str:
-    """Return the content of the file of a script, or of "functions/NAME"."""
+    """Return the text of a Lua file. `name`: the name of a script, or "functions/NAME"."""
     return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
@@ -174,11 +174,11 @@ def with_functions(text: str) -> str:
 
 
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
-    """Return the script `text` with these replacements, and without indentation:
+    """Remove the indentation of the script `text`, replace these words in it, and return it:
 
-    - the name of a constant by its value in `values`
-    - the name of a Redis key, in capitals, by `KEYS[n]`
-    - `name.FIELD`, a field of a name, by `name[n]`
+    - the name of a constant, with its value in `values`
+    - the name of a Redis key, in capitals, with `KEYS[n]`
+    - `name.FIELD`, a field of a name, with `name[n]`
 
     If the constants and keys were local variables instead, each function would have to capture
     them, which takes time. Raise KeyError for an unknown field.
@@ -242,9 +242,9 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the lines of the function `name`, after the functions that it calls in each run. Its
-    body includes the functions that it calls only in some runs. Return no lines if `name` is in
-    `made`, because the script already has this function."""
+    """Return the lines of the function `name`. In front of them are the functions that it calls in
+    every run. Inside its body are those that it calls only in some runs. Return no lines if `name`
+    is in `made`, because the script already has this function."""
     if name in made or name not in functions():
         return []
     made.add(name)

@@ -118,7 +118,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
     the time `until` (in seconds of the monotonic clock). Then raise Failure.
 
     `patient`: True for the request of a waiter, which could lose its position in the queue. If the
-    server is unreachable, such a request is repeated until `until`, and any other at most once.
+    server is unreachable, a waiter's request is repeated until `until`, and others at most once.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -127,7 +127,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
         except Failure as failure:
             if failure.why == "unanswered":
                 state.unanswered, step = True, uncounted(step)
-            # A short last try may time out only because it is short. Then keep the earlier cause.
+            # If a try with a shortened timeout is not answered, keep the cause of an earlier try.
             if failure.why != "unanswered" or step.timeout == whole:
                 cause = failure.cause
             # If the server is unreachable, only waiters continue to try.
@@ -158,8 +158,8 @@ def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start
 
 
 class LocalExpiry:
-    """The earliest time at which a lease can end on the server, for any order in which the server
-    may execute renewals.
+    """The earliest time at which a lease can end on the server. The server may execute the
+    renewals in any order.
 
     Threads share this object without a lock. Each access to the dict `_ends` is atomic.
     """

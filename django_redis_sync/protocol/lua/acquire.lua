@@ -63,7 +63,7 @@ if me then
     rank = share and redis.call('ZRANK', PARKED, parked_as(share, string.match(record, '%d+'), token))
     rank = rank and rank + redis.call('ZCARD', QUEUE) -- parked waiters come after the whole queue
   end
-  if not reply and not rank then reply = 'gone' end -- hand_off removed the waiter, as a new limit is too low
+  if not reply and not rank then reply = 'gone' end -- hand_off removed the waiter, because a new limit is too low
 elseif permits > limit or name.seen ~= wants then
   reply = mismatch(name, wants, permits, limit, waiting)
 end

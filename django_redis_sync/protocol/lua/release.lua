@@ -34,7 +34,7 @@ local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- first end the job: without its lease, a copy of the job would run
+if place then -- end the job before the lease: without a lease, a copy of the job would run
   end_run(name, place, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end

@@ -9,7 +9,7 @@
 --     "confirm": the end of the lease stays
 --   ms: the new lease duration in ms, or inf
 --   nth: number of this renewal. After a renewal with a higher number, a renewal changes nothing.
---   known: only for "adopt": highest `nth` of the former owner. If the lease has a higher one, it is already adopted.
+--   known: only for "adopt": above each `nth` of the former owner. A lease with a higher `nth` is already adopted.
 -- Returns one of these texts:
 --   "ok LEASE": the caller holds the lease. LEASE: ms left, or inf.
 --   "lost": the lease has expired, or has another fence. Nothing changed.

@@ -1,4 +1,4 @@
--- statistics: add the counts of a process to those of a group of names, and store the gauge of the process.
+-- statistics: add the counts of a process to those of a policy, a template, or all names. Store the process's gauge.
 -- If the reply is lost, the process repeats the call. The counts may then be added twice, which the statistics accept.
 -- KEYS shares sketch stats
 --   shares: the gauge of each process
@@ -11,7 +11,7 @@
 --   counts: JSON object that maps an event to its number
 --   durations: JSON object that maps a range of ms to the number of events with such a duration
 --   rejected: JSON object that maps a name, or a key of a policy, to its number of rejections
---   rest: max number of rejections of any name or key that is not in `rejected`
+--   rest: no name or key that is left out of `rejected` has more rejections than this number
 --   keep: minutes of history
 --   peak: max permits of one name or key that were in use at the same time
 -- Returns "ok"

@@ -34,7 +34,7 @@ if record then
   return answer_known(name, token, record)
 end
 local known, reply, vain, seen, again = redis.call('HGET', INFO, place), nil, 0, 0, false
-if known then redis.call('DEL', NEVER) end -- a known job may write even if the memory is full
+if known then redis.call('DEL', NEVER) end -- for a known job, write even if the memory is full (see retry_write)
 local limit = name.override or tonumber(string.match(terms, '^%d+ (%d+)'))
 nth, ticket = tonumber(nth), math.min(tonumber(ticket), name.us)
 serve_others(name, base, place, terms)
@@ -48,7 +48,7 @@ if known then
     count(name, 'd', 1)
   end
 end
-if not again then -- don't count a call twice that is repeated after a lost reply
+if not again then -- if a call is repeated after a lost reply, count it only once
   count(name, 'v', 1)
 end
 if not reply and name.seen ~= wants then

@@ -1,11 +1,11 @@
 -- Grant a lease to a newcomer (a caller that is not waiting yet), and return the reply.
--- `free`: true if enough permits are free. If it is false, the caller uses shadow mode. The lease is then granted too.
+-- `free`: true if enough permits are free. If it is false, the caller uses shadow mode, so the lease is granted anyway.
 -- `alone`: true if there are no waiters, and the caller allows the compact state (see compact_state).
 -- If `free` and `alone` are true, the name becomes compact, except in these cases:
 -- - The new lease is permanent.
 -- - The name has another lease, a job, the field '#clash', or a limit that an operator set.
 -- - The name has a deadline, for example that of a tombstone.
--- The compact state stores ARGV[5], the terms of the caller. `terms` may also have the common share.
+-- The compact state stores ARGV[5], not `terms`, because `terms` may also have the common share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   alone = alone and free and name.card == 0 and lease ~= 'inf' and not name.override
   if alone and name.places then alone = redis.call('EXISTS', base .. 'due') == 0 end

@@ -4,7 +4,7 @@ local function finish(name)
   if name.extra ~= name.stored then
     put(name, '#extra', whole(name, name.extra))
   end
-  if name.recount then -- the latest end may be earlier than before
+  if name.recount then -- the latest time at which a lease, deadline, or override ends may be earlier now
     expiry, latest = 0, latest_of_all(name)
   end
   local later = (name.recount or puts[1] or latest > name.now) and latest + GRACE > expiry

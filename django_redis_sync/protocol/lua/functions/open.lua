@@ -17,7 +17,7 @@ local function open(token, keep, us, mark)
   -- has only 32 bits on some servers.
   local format, at = '%d', string.format('%d', now)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
-  local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- `count` sets minute, as text
+  local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- minute: a text, which `count` sets
 
   local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares', '#lone')
   local card = redis.pcall('ZCARD', LEASES)
@@ -36,12 +36,12 @@ local function open(token, keep, us, mark)
   local puts = {nil, nil, nil, nil, nil, nil, nil, nil} -- list of fields for `finish` to store; preallocated
   local latest = now -- the latest end of a lease, or deadline, that this script wrote
   local new_leases, new_queue, new_waiters = false, false, false -- true if this script may have created the key
-  local recount, dropped = false, false -- recount: the latest end may now be earlier; dropped: an entry was removed
+  local recount, dropped = false, false -- recount: `finish` must call latest_of_all; dropped: an entry was removed
   local more = false -- true if more entries have expired than one script may remove
   local head, head_ends = false, false -- head: channel of the first waiter; head_ends: when it counts as dead
   local visitor = false -- ID of the job that asks for a permit
-  local asker = false -- channel of the caller's event loop, which is alive
-  local shared = meta[10] -- for a name with shares: fence of the first lease after a time without leases
+  local asker = false -- channel of the caller's event loop. The call shows that this loop is alive
+  local shared = meta[10] -- for a name with shares: fence of the first lease since the name last had no leases
   local name = {FIELDS}
   if mark and mark ~= '-' then
     apply_override(name, mark)

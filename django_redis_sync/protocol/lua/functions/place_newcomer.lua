@@ -6,7 +6,7 @@ local function place_newcomer(name, base, permits, limit, waiting)
   end
   local token, lease, how, wants, terms, _, mark, max_waiters, fair, compact = unpack(ARGV)
   local free = fits(name, permits, limit)
-  if free and waiting > 0 then -- fair=0: the newcomer may pass a waiter that came less than HEARTBEAT ago
+  if free and waiting > 0 then -- fair=0: the newcomer passes a first waiter that came less than HEARTBEAT ago
     local head = fair == '0' and redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
     free = head and math.abs(name.now - head / 1000) < HEARTBEAT -- abs, because the clock may have been set back
   end

@@ -16,7 +16,7 @@ local function reject(name, reason, waiting, limit)
   local minute = (name.now - name.now % 60000) / 60000
   local this, last = string.format(name.format, minute), string.format(name.format, minute - 1)
   local sums = redis.call('HMGET', name.stats, this .. ':r', last .. ':r')
-  local n, held = 0, 0 -- in these two minutes: number of releases, and ms that their permits were held
+  local n, held = 0, 0 -- in this minute and the previous one: number of releases, and ms that their permits were held
   for i = 1, 2 do
     local sum = tonumber(sums[i] or 0)
     n, held = n + math.floor(sum / PAIR), held + sum % PAIR

@@ -9,7 +9,7 @@ local function remove(name, t, state, terms, ends)
     name.extra = name.card > 0 and name.extra - weight(tonumber(string.match(terms or '1', '^%d+'))) + 1 or 0
     if ends == 'inf' then name.recount = true end
   end
-  if state ~= 'h' then -- 'h': a holder that has claimed its lease has no such entries
+  if state ~= 'h' then -- 'h': the holder has claimed its lease, so `t` is in none of these keys
     if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- 'g': the handoff has removed `t` from the queue
     redis.call('ZREM', WAITERS, t)
     redis.call('DEL', wake_key(t))

@@ -1,5 +1,5 @@
 -- Repair the share of a waiter after Redis has lost the key of the queue. If the queue has no waiter of the share,
--- move the first parked waiter (one outside the queue) into the queue. `terms`: of the waiter.
+-- move the first parked waiter (one outside the queue) into the queue. `terms`: the waiter's terms.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end
@@ -7,7 +7,7 @@ local function repair_share(name, terms)
   if first ~= '' and redis.call('ZSCORE', QUEUE, first) then return end
   local found = call_up(name, share, held, false)
   if found ~= first then
-    redis.call('DEL', NEVER) -- a heartbeat must succeed even if the memory is full
+    redis.call('DEL', NEVER) -- for a heartbeat, write even if the memory is full (see retry_write)
     store_share(name, share, held, found)
   end
 end

@@ -13,7 +13,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
       top = highest_use(stats, minute, peak, permits == 0 and 1 or permits)
     end
   end
-  if expired ~= '' then redis.call('DEL', NEVER) end -- even if the memory is full, replace the expired lease
+  if expired ~= '' then redis.call('DEL', NEVER) end -- replace it even if the memory is full (see retry_write)
   local ends = now + lease
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end

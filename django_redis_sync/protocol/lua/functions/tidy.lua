@@ -8,7 +8,7 @@ local function tidy(name)
   redis.call('HSET', name.stats, 'tidied', minute)
   redis.call('PEXPIREAT', name.stats, whole(name, name.now + (keep + 2) * 60000))
   local fine, fields = math.min(keep, FINE), {}
-  if minute - last > 2 then -- fields of several minutes may be old
+  if minute - last > 2 then -- more than one minute was missed, so check all fields
     local all = redis.call('HGETALL', name.stats)
     for i = 1, #all, 2 do
       fields[#fields + 1] = all[i]
