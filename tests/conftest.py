@@ -110,7 +110,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # The collected modules are never freed, so exempt them from garbage collection.
+    # Exempt the test modules from garbage collection, because they are never freed.
     gc.disable()
     result = yield
     gc.freeze()
@@ -207,7 +207,7 @@ def clean(url: str) -> None:
 
     forget_leases()
     jobs = [renewer.housekeeper for renewer in list(renewal._renewers.values())]
-    for job in jobs:  # discard pending writes, and wait for a write that has begun
+    for job in jobs:  # discard pending writes, and then wait for the writes that have begun
         job.forget()
     until = time.monotonic() + 2
     while any(job._busy for job in jobs) and time.monotonic() < until:

@@ -32,7 +32,7 @@ REDIS_SYNC = {"KEY_PREFIX": PREFIX}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
-        # A test whose threads or processes share data sets a file.
+        # This variable is set to a file by tests whose threads or processes share a database.
         "NAME": os.environ.get("DJANGO_REDIS_SYNC_TEST_DB", ":memory:"),
     },
     "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},

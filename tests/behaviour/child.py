@@ -92,8 +92,8 @@ def storm(name: str, limit: int, threads: int, enough: int, seed: int) -> None:
 
 
 def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
-    """Acquire a lock for `seconds`, and print the fence of the lease. After a line on stdin, print
-    whether the lease is still held. `renew`: "renew" to renew the lease."""
+    """Acquire a lock, and print the fence of the lease. After a line on stdin, print whether the
+    lease is still held. `seconds`: lease duration. `renew`: "renew" to renew the lease."""
     lock = Lock(name, timeout=seconds, renew=renew == "renew")
 
     async def acquire() -> Any:
@@ -192,7 +192,7 @@ def keyed(name: str, key: str) -> None:
 
 
 def crowd(name: str, tasks: int) -> None:
-    """Start `tasks` tasks that wait for one lock. Each task releases the lock at once."""
+    """Start `tasks` tasks that wait for one lock. Each task releases the lock without delay."""
 
     async def wait() -> None:
         async with Lock(name):

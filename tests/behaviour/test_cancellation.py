@@ -116,7 +116,7 @@ async def cancelled_at(
     if not task.cancelled():
         task.result()
     await until(Async(), lambda: mine.empty, 5)
-    # The next caller gets the permit at once.
+    # No holder and no waiter is left, so the next caller gets the lock without waiting.
     lease = await Lock(name, blocking=False).aacquire()
     assert lease, f"a cancellation at await {k} left a holder or waiter"
     await lease.arelease()
@@ -150,7 +150,7 @@ def test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter(
     with journalling(redis_url) as journal:
         cancelled = asyncio.run(main())
         assert len(cancelled) > 1 and any(cancelled)
-        time.sleep(0.3)  # time for another thread to repeat a release
+        time.sleep(0.3)  # if another thread repeats a release, it does so within this time
         journal.check()
         replies = [(entry.argv[0], entry.reply[0]) for entry in journal if entry.verb == "release"]
         answered = Counter(token for token, reply in replies if reply == "ok")

@@ -152,9 +152,7 @@ MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
 
 @pytest.mark.parametrize("mishap", MISHAPS)
 @both
-async def test_waiters_keep_their_order_and_grants_after_a_mishap(
-    io, bench, figure, mishap: str
-) -> None:
+async def test_waiters_are_granted_in_order_after_a_mishap(io, bench, figure, mishap: str) -> None:
     """A waiter that gets no wake-up sends its request again after a heartbeat interval."""
 
     def happens(now: str) -> None:
@@ -366,7 +364,7 @@ def test_permit_of_a_killed_holder_is_free_after_its_lease_duration(raw, figure)
     killed, end = within(), view.end
     lease = Lock("killed").acquire(blocking_timeout=20)
     assert lease and lease.fence > fence
-    # By the server's clock, the permit was granted soon after the lease had ended.
+    # By the server's clock, the new grant was at most 4 s after the killed holder's lease ended.
     assert 0 <= lease.fence / 1000 - end < 4000
     figure(recover=killed.seconds, lost=0, said="with a lease of 3 s")
     lease.release()
@@ -380,8 +378,8 @@ def test_renewal_thread_that_died_is_replaced(bench) -> None:
     (worker,) = [thread for thread in threading.enumerate() if thread.name == name]
 
     def is_dead() -> bool:
-        # Raise SystemExit repeatedly. If the thread handles a lease when SystemExit is raised, the
-        # thread survives.
+        # Raise SystemExit in the thread, repeatedly until the thread ends. It survives a SystemExit
+        # that is raised while it handles a lease.
         exception = ctypes.py_object(SystemExit)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), exception)
         worker.join(0.2)
@@ -430,7 +428,7 @@ async def test_on_lost_is_called_and_fences_grow_after_data_loss(
         else:
             caches[name].clear()
             with redis.Redis.from_url(private.url) as client:
-                client.flushdb()  # clear() may have left the keys without the cache's prefix
+                client.flushdb()  # clear() may leave keys that lack the cache's prefix
         watch = within()
         new = [await answered(io, lock(n, blocking_timeout=10), "acquire") for n in range(count)]
         again = watch.seconds
@@ -473,7 +471,7 @@ def test_incomplete_connection_of_an_interrupted_call_is_not_used(private, alias
 
 
 @both
-async def test_hiredis_gets_no_numbers_to_pack(io, clean_redis, view, monkeypatch) -> None:
+async def test_library_passes_no_numbers_to_hiredis(io, clean_redis, view, monkeypatch) -> None:
     """hiredis crashes if a signal handler raises an exception while hiredis packs a number. See
     docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")

@@ -91,7 +91,7 @@ async def grouped(semaphore: Semaphore) -> None:
 WAYS: list[Any] = [acquiring, entering, shielded]
 if sys.version_info >= (3, 11):
     # `hurried` and `grouped` need functions of asyncio that are new in Python 3.11. `scoped` uses
-    # anyio, which mistakes the end of the loop for a timeout on earlier versions of Python.
+    # anyio, which mistakes the end of the event loop for a timeout on earlier versions of Python.
     WAYS += [hurried, scoped, grouped]
 
 
@@ -119,7 +119,7 @@ def end_in_time(run: Callable[[Any], Any], main: Callable[[], Any], runs: int = 
 
 
 @pytest.mark.parametrize("loops", ["asyncio", "uvloop"])
-def test_event_loop_ends_at_once_while_tasks_are_busy(loops: str, view: Any) -> None:
+def test_event_loop_ends_without_delay_while_tasks_are_busy(loops: str, view: Any) -> None:
     runner = pytest.importorskip(loops)
 
     async def main() -> float:
@@ -171,14 +171,14 @@ def end(body: Any) -> tuple[Any, set[str]]:
     return lambda: None, asyncio.run(body)
 
 
-#: asyncio and redis-py warn if a loop is closed while it has tasks and connections.
+#: asyncio and redis-py warn if an event loop is closed while it has tasks and connections.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("finish", [close, end], ids=lambda finish: finish.__name__)
-def test_loop_that_ends_or_is_closed_leaves_no_connection(raw, caplog, finish: Any) -> None:
+def test_ended_or_closed_event_loop_leaves_no_connection(raw, caplog, finish: Any) -> None:
     with caplog.at_level(logging.CRITICAL, "asyncio"), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         loops, had = zip(*[finish(one_lock()) for _ in range(10)], strict=True)
-        if finish is close:  # the next loop frees the resources of closed loops
+        if finish is close:  # a new event loop frees the resources of closed ones
             asyncio.run(one_lock())
         gc.collect()
         mine = set().union(*had)
@@ -193,7 +193,7 @@ def test_waiter_is_granted_and_old_connections_close_after_settings_changed(
 ) -> None:
     """The connections of the former settings serve the waiter until it is granted. Then they are
     closed."""
-    others = of_loops()  # connections of a loop that another test closed
+    others = of_loops()  # open connections of an event loop that another test closed
 
     def mine() -> int:
         return sum(connection not in others for connection in of_loops())
@@ -237,8 +237,8 @@ async def releases_another(lease: Lease) -> None:
 
 
 async def in_a_task(lock: Lock, then: Any) -> None:
-    """Start a task that acquires a lease and passes it to `then`. The end of the loop cancels the
-    task if it is still running."""
+    """Start a task that acquires a lease and passes it to `then`. The end of the event loop
+    cancels the task if it is still running."""
 
     async def holding() -> None:
         await then(await lock.aacquire())
@@ -264,8 +264,8 @@ async def shielded_and_left(lock: Lock) -> None:
     await asyncio.sleep(0.05)
 
 
-#: Skip a test since Python 3.12. If a task raises an exception, asyncio itself then leaves some
-#: frames of the task to the garbage collector, even without a lease.
+#: Skip a test on Python 3.12 and later. There, if a task raises an exception, asyncio leaves some
+#: frames of the task to the garbage collector, with or without a lease.
 before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
 
 

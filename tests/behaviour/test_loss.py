@@ -74,7 +74,7 @@ async def test_loss_is_reported_before_the_lease_ends(
 
 @both
 async def test_loss_is_reported_within_a_third_of_the_lease_duration(io, raw, losses) -> None:
-    """A slow callback delays no renewal."""
+    """A slow callback of one lease delays no renewal and no report of another lease."""
 
     def slow(lease: Lease) -> None:
         losses(lease)
@@ -86,7 +86,7 @@ async def test_loss_is_reported_within_a_third_of_the_lease_duration(io, raw, lo
     View(raw, "x").clear()
     at = time.time()
     await until(io, lambda: losses.of(cleared))
-    # The lease lasts 6 s. A notification after half of this, 3 s, would be too late.
+    # The renewal that notices the loss is due within 2 s, a third of the lease duration of 6 s.
     assert losses.of(cleared) - at < 2.6 + 3 * losses.late
     await until(io, lambda: losses.of(hard) and not hard.held)
     end = View(raw, "kept").end + 3000
@@ -133,10 +133,10 @@ def test_callback_that_raises_system_exit_stops_no_other_callback(raw, caplog, m
 
 
 def beyond(raw: redis.Redis, lease: Lease) -> float:
-    """Return by how many seconds the local expiry is later than the expiry on the server. If it is
-    earlier, the result is negative."""
-    # Read the local clock before `remaining`. If time passes between these two reads, the result is
-    # too small, but never too large.
+    """Return by how many seconds the local expiry is later than the expiry on the server. Return a
+    negative number if the local expiry is earlier."""
+    # Read the local clock before `remaining`. A delay between these two reads then makes the result
+    # smaller. So it can't make the test fail.
     view, at, remaining = View(raw, lease.name), time.monotonic(), lease.remaining
     end, now = view.leases.get(lease.token, 0.0), view.now()
     return remaining - (time.monotonic() - at) - max(0.0, (end - now) / 1000)

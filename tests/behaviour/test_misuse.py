@@ -45,13 +45,13 @@ BAD_NAMES += [(name, TypeError) for name in (None, 7, b"bytes")]
 @pytest.mark.parametrize(("name", "error"), BAD_NAMES, ids=lambda value: ascii(value)[:20])
 def test_unusable_name_or_key_raises_an_error(nothing_sent, name: Any, error: Any) -> None:
     for make in (Lock, lambda name: Semaphore(name, 3), lambda key: Lock("x", key=key)):
-        if name is not None or make is Lock:  # `key=None` is valid
+        if name is not None or make is Lock:  # skip `key=None`, which is valid
             with pytest.raises(error) as caught:
                 make(name)
             assert error is type(caught.value)
 
 
-#: Valid names, all different. The last two differ only in the Unicode form of é.
+#: Valid names, all different. The last two, added below, differ only in the form of their é.
 GOOD_NAMES = ["{", "}", "a{b}c", "{}", ":", "a:leases", "a b", "日本語", "a@b", "a%40b", "%7B"]
 GOOD_NAMES += ["x" * 200, "caf\u00e9", "cafe\u0301"]
 

@@ -45,8 +45,8 @@ async def test_semaphore_grants_its_limit_and_rejects_more_requests(io, view, li
 
 @both
 async def test_acquire_counts_permits_against_the_limit_of_the_caller(io) -> None:
-    """Callers give different limits for one name. A caller with a lower limit gets no permit, but
-    ends no lease that was granted with a higher limit."""
+    """Callers give different limits for one name. A caller with a lower limit is rejected, and
+    the leases that were granted with a higher limit continue."""
     granted = []
     for limit, permits in ((5, 3), (5, 3), (5, 2), (5, 1), (4, 1), (6, 1)):
         sem = Semaphore("weighed", limit, blocking=False)
@@ -202,8 +202,8 @@ async def test_permanent_lease_does_not_expire_and_ends_when_released_or_cleared
 
 @both
 async def test_permit_stays_in_use_for_min_hold_after_an_early_release(io, view) -> None:
-    """Ten hosts start a periodic job at the same time. The first one gets the permit and releases
-    it, and the other nine get none."""
+    """Ten hosts start a periodic job at the same time. Only the first one gets the permit,
+    because `min_hold` keeps the permit in use after its release."""
     lock, ran = Lock("period", min_hold=4.0, blocking=False, thread_local=False), list[Lease]()
 
     async def host() -> None:
@@ -247,7 +247,7 @@ async def test_release_raises_if_only_another_thread_or_task_has_a_lease(io, vie
     assert not lease.held and view("theirs").empty
 
 
-def test_lease_acquired_in_a_loop_can_be_released_in_a_thread_and_vice_versa(view) -> None:
+def test_lease_of_an_event_loop_can_be_released_in_a_thread_and_vice_versa(view) -> None:
     async def main() -> None:
         lease = await Lock("across").aacquire()
         await asyncio.to_thread(lease.release)

@@ -35,7 +35,7 @@ async def tried(io: Any, semaphore: Semaphore, permits: int = 1) -> Lease | None
 
 
 async def why(io: Any, **options: Any) -> str:
-    """Return the reason why `exports(**options)` rejects a caller. Fail if a permit is granted."""
+    """Return the reason why a semaphore with `options` rejects a call. Fail if it succeeds."""
     with pytest.raises(NotAcquired) as caught:
         async with io.entered(exports(**{"blocking": False, **options})):
             pytest.fail("granted")
@@ -44,8 +44,8 @@ async def why(io: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("share_limit", "limit", "tries"),
-    # Each word of `tries` is a request: its share, then `*PERMITS` if it asks for more than one,
-    # then `:REASON` if it should be rejected.
+    # Each word of `tries` is a request: a share, then `*PERMITS` if it needs several permits, then
+    # `:REASON` if it should be rejected for this reason.
     [
         (2, 3, "a a a:share b c:full"),
         (2, 3, "- - -:share a"),  # `-`: a request without a share

@@ -24,7 +24,7 @@ from .watching import counted
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
 #: Time constants of the scripts in ms, shorter than usual, so that a test sees the keys expire.
-#: GRACE: after the end of the last lease or waiter, keys expire within GRACE to 2 * GRACE.
+#: GRACE: keys expire between GRACE and 2 * GRACE after the last lease or waiter has ended.
 #: TOMBSTONE_TTL: lifetime of a tombstone.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
 #: Lease options. No delay of the renewal thread, even on a busy machine, is as long as the lease.
@@ -108,7 +108,7 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
         pass
     with counted(raw) as seen:
         await io.gather(*[worker() for _ in range(crowd)])
-    # On a busy machine, a waiter may wait for more than a second. Then it sends its request again.
+    # A waiter that waits for about a second sends its request again. Allow for these requests.
     beats = 2 * crowd * max(0.0, seen.seconds - 0.8)
     connecting = 2 * crowd + 8
     assert seen.by_clients <= 3 * crowd * turns + beats + connecting

@@ -106,7 +106,8 @@ def count_of(name: str, event: str, using: str | None = None) -> int:
 
 
 class Counted:
-    """The counts of commands during a block, by name, and its duration. Set when the block ends."""
+    """Counts of each command in a block, and the duration of the block in seconds. Both are set
+    when the block ends."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}

@@ -17,8 +17,8 @@ import pytest
 from devtools.servers import free_port
 from tests.support.commands import accepts
 
-#: A program that runs the site for the browser. Its argument is the port. The users vera and manu
-#: may view locks and semaphores, and manu may also manage them.
+#: A program that runs the site that the browser tests visit. Its argument is the port. The users
+#: vera and manu may view locks and semaphores, and manu may also manage them.
 SERVE = """
 import sys, django
 from django.core.management import call_command

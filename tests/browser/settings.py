@@ -1,4 +1,4 @@
-"""Settings of the site for the browser. Two environment variables change them.
+"""Settings of the site that the browser tests visit. Two environment variables change them.
 
 SKIN: a theme of the admin (grappelli, unfold, or jazzmin), or `custom` for a custom AdminSite.
 Without SKIN, responses have a strict Content-Security-Policy.

@@ -43,7 +43,7 @@ return [...document.querySelectorAll('.sync-page :is(a, button, input, select, s
     .map((e) => e.outerHTML.slice(0, 120));
 """
 
-# A script that returns wrong buttons: buttons with clipped or invisible text, or without a border.
+# A script that returns the buttons with a defect: clipped or invisible text, or no border.
 BUTTONS = """
 return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b.offsetParent)
     .filter((b) => {

@@ -1,4 +1,4 @@
-"""URLs of the site for the browser. With SKIN=custom, a custom AdminSite serves the admin."""
+"""URLs of the site that the browser tests visit. With SKIN=custom, a custom AdminSite is used."""
 
 from django.conf import settings
 from django.contrib import admin

@@ -14,7 +14,7 @@ ROWS = """\
 1
   behaviour/test_faults test_acquire_is_sent_again_when_its_reply_is_lost
   behaviour/test_faults test_each_call_returns_its_answer_when_a_reply_is_lost
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[reply lost]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[reply lost]
 2
   behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[loses replies]
   behaviour/test_faults test_acquire_gets_no_permit_if_it_arrives_after_its_undo
@@ -44,10 +44,10 @@ ROWS = """\
 12
   topologies/test_sentinel test_waiter_keeps_its_position_through_a_failover
 13
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[no wake-up]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[no wake-up]
 14
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[subscription killed]
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[connections killed]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[subscription killed]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[connections killed]
 15
   behaviour/test_storms test_release_wakes_one_waiter_per_freed_permit
 16
@@ -59,7 +59,7 @@ ROWS = """\
   test_protocol_keys test_keys_of_a_name_are_in_one_slot
   test_protocol_keys test_braces_in_a_prefix_do_not_change_the_cluster_slot
 19
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[scripts flushed]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[scripts flushed]
 20
   behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[endless script]
 21
@@ -139,7 +139,7 @@ ROWS = """\
   test_engine_threads test_callback_runs_later_when_its_thread_could_not_start
   test_engine_quorum test_quorum_call_starts_the_thread_that_an_earlier_call_could_not_start
 44
-  behaviour/test_faults test_waiters_keep_their_order_and_grants_after_a_mishap[memory full]
+  behaviour/test_faults test_waiters_are_granted_in_order_after_a_mishap[memory full]
   test_protocol_history test_scripts_break_no_rule_when_random_clients_call_them[full memory]
   test_protocol_memory test_full_memory_allows_calls_on_a_compact_name
   test_protocol_memory test_release_is_counted_when_memory_is_full
@@ -164,10 +164,10 @@ ROWS = """\
   test_engine_quorum test_thread_interrupted_at_any_bytecode_does_not_block_others
   test_locks_blocks test_interrupted_acquire_leaves_no_lease_behind
 51
-  behaviour/test_loops test_event_loop_ends_at_once_while_tasks_are_busy
+  behaviour/test_loops test_event_loop_ends_without_delay_while_tasks_are_busy
   behaviour/test_loops test_event_loop_ends_within_seconds_when_redis_does_not_answer
 52
-  behaviour/test_loops test_loop_that_ends_or_is_closed_leaves_no_connection
+  behaviour/test_loops test_ended_or_closed_event_loop_leaves_no_connection
   behaviour/test_loops test_waiter_is_granted_and_old_connections_close_after_settings_changed
 53
   behaviour/test_budgets test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile
@@ -228,7 +228,7 @@ token guessed, replayed, used after release
   behaviour/test_permits test_handle_can_be_adopted_only_once
   behaviour/test_permits test_methods_of_an_ended_lease_raise_and_change_nothing
   faults/test_threats test_token_is_never_shown_in_full
-  faults/test_threats test_token_is_128_random_bits_of_the_system
+  faults/test_threats test_token_is_128_bits_from_the_systems_random_source
   test_admin_pages test_name_page_shows_holders_but_not_their_tokens
 name, label, user agent with HTML
   test_admin_pages test_html_in_names_and_labels_is_escaped

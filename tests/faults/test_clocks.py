@@ -34,7 +34,7 @@ class Shifted:
     def shift(self, seconds: float) -> None:
         self.shim.shift(seconds)
         client: redis.Redis = self.journal.client
-        client.ping()  # later commands see the new time
+        client.ping()  # the commands after this one see the new time
         assert abs(client.time()[0] - time.time() - seconds) < 5
 
 
@@ -83,8 +83,8 @@ def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
         thread.start()
         return thread
 
-    # This thread waits while the clock jumps back. With this clock, the server measures how long
-    # the thread has waited.
+    # This waiter begins to wait before the jump. The server measures its waiting time with the
+    # clock that jumps.
     waiting = [wait()]
     eventually(lambda: view.waiting == 1)
     shifted.shift(-JUMP)

@@ -47,8 +47,8 @@ def test_each_test_named_after_a_row_is_listed_in_that_row() -> None:
 
 @pytest.mark.timeout(400)
 def test_pytest_finds_each_test_that_is_listed_for_a_row() -> None:
-    """Each entry of PROOFS means at least one test. `name[word]` means the runs whose parameters
-    contain the word."""
+    """Each entry of PROOFS must match at least one test. The entry `name[word]` matches the runs
+    of the test `name` whose parameters contain the word."""
     named = sorted({test for tests in PROOFS.values() for test in tests})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", ""]
     files = sorted({test.partition("::")[0] for test in named})

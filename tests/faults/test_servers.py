@@ -46,7 +46,7 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     with 0 proves row 6: the file is complete, so no lease is lost."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
-    # These leases are released before the crash. Their fences are in the file too.
+    # These leases are released before the crash. The append-only file also has their fences.
     for name in NAMES:
         with Lock(name, using=using, timeout=3):
             pass
@@ -68,7 +68,7 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
         else:
             with pytest.raises(LeaseLost):
                 lease.release()
-        # If the lost end of the file contained a release, the released lease has to expire first.
+        # If the file lost the release of a name's earlier lease, that lease has to expire first.
         after = Lock(lease.name, using=using).acquire(blocking_timeout=20)
         assert after and after.fence > lease.fence
         after.release()
@@ -96,8 +96,8 @@ def test_row_21_acquire_raises_unavailable_soon_while_the_server_loads(
     watch, errors = within(), list[Unavailable]()
     # The last attempt of a call may end before the reply "loading" arrives. If so, repeat the call.
     while not errors or errors[-1].maybe_executed or "loading" not in str(errors[-1]):
-        # Each call uses a new alias without connections, so the server can't execute its first
-        # request.
+        # With a new alias, the call can't use a connection from before the crash. On such a
+        # connection, the client couldn't know whether the server executed the request.
         with within(5) as spent, pytest.raises(Unavailable) as error:
             Impatient("x", using=alias(server.url), blocking=False).acquire()
         errors.append(error.value)
@@ -116,7 +116,7 @@ def test_row_23_evicting_server_loses_leases_and_doctor_reports_an_error(new_ben
     limit = int(bench.client.info("memory")["used_memory"]) + 3_000_000
     bench.client.config_set("maxmemory", limit)
     assert re.search(r"error: .*\[eviction\](?s:.)*noeviction", doctor(bench.alias))
-    # The server evicts leases without any error.
+    # When its memory is full, the server evicts some of these leases. No call raises an error.
     old = [Lock(name, using=bench.alias, timeout=60).acquire() for name in NAMES]
     for number in range(2000):
         bench.client.set(f"ballast:{number}", "x" * 100_000)
@@ -143,8 +143,8 @@ def test_row_45_waiters_of_a_killed_process_are_skipped_together(
     with redis.Redis.from_url(private.url) as client:
         view = View(client, "x")
         with Child("crowd", "x", many, DJANGO_REDIS_SYNC_TEST_URL=private.url) as waiters:
-            # Each waiter has to send a heartbeat every few seconds. On a slow machine, some are too
-            # late and are removed from the queue. So after 60 s, fewer waiters are enough.
+            # Each waiter has to send a heartbeat every few seconds. On a slow machine, late waiters
+            # are removed from the queue. So after 60 s, 1,000 waiters are enough.
             starting = within()
             eventually(lambda: view.waiting >= (many if starting.seconds < 60 else 1_000), 240)
             thread = threading.Thread(target=lambda: got.append(lock.acquire()))
@@ -160,7 +160,7 @@ def test_row_45_waiters_of_a_killed_process_are_skipped_together(
         figure(recover=took, said=f"{there:,} waiters")
         assert took < 2 * promised
         got[0].release()
-        eventually(lambda: view.empty)  # killed waiters may be behind the live one in the queue
+        eventually(lambda: view.empty)  # killed waiters behind the live one leave the queue later
 
 
 def test_row_45_waiters_of_a_live_process_keep_their_positions(private, alias) -> None:

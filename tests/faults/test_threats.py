@@ -39,7 +39,7 @@ print(json.dumps([tokens, [bits.hex() for bits in drawn]]))
 """
 
 
-def test_token_is_128_random_bits_of_the_system(clean_redis: None) -> None:
+def test_token_is_128_bits_from_the_systems_random_source(clean_redis: None) -> None:
     """Each acquire draws a new token, which doesn't depend on the seed of `random`."""
     module = {"DJANGO_SETTINGS_MODULE": "tests.settings"}
     tokens, drawn = json.loads(run(sys.executable, "-c", DRAW, cwd=PACKAGE.parent, **module))

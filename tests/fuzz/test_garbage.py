@@ -40,7 +40,7 @@ RECORDS = GARBAGE | st.lists(NUMBERS, min_size=6, max_size=8).map(
 FIELDS = st.sampled_from(
     ["#fence", "#expiry", "#extra", "#limit", "#paused", "#seen", "#peak", "#clash"]
 )
-#: A time in ms. The values of SCORES below it are in the past, and the others in the future.
+#: A time in ms. Lower numbers in SCORES are in the past, and higher numbers in the future.
 NOW = 1e12
 SCORES = st.sampled_from([0.0, -1.0, 1.5, 1e13, 4e12, 1e300, float("inf"), float("-inf")])
 MEMBERS = st.sampled_from([b"t1", b"t2", b"", b"\0\n", b"<b>", b"x" * 300])
@@ -48,9 +48,9 @@ COUNTS = st.sampled_from([b"1:g", b"total:g", b"total:w:ms", b"tidied", "²:g".e
 
 
 def shown() -> tuple[dict[str, Any], list[str]]:
-    """Return the output of `locks status` for readable names, and a list of unreadable names."""
+    """Return the entries of `locks status` by name, and a list of names that it could not read."""
     out = StringIO()
-    with contextlib.suppress(CommandError):  # raised if a name is unreadable
+    with contextlib.suppress(CommandError):  # raised if the command could not read a name
         call_command("locks", "status", "--format", "json", stdout=out)
     table = json.loads(out.getvalue())
     return {one["name"]: one for one in table["names"]}, [one["name"] for one in table["unread"]]

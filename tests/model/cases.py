@@ -37,9 +37,9 @@ _OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
 #: The arguments of `_cases()`: name, clients, number of ticks, number of faults, kinds of faults,
-#: and minimum number of states. The next argument is set for a case that takes long: (ticks,
-#: minimum) of a shorter version, or 0 for no shorter version. The last two are the operator
-#: actions, and the length of a tick in µs.
+#: minimum number of states, a shorter version, operator actions, and the length of a tick in µs.
+#: The shorter version is a pair (ticks, minimum number of states). It is 0 for a case that takes
+#: long but has no shorter version, and None for a case that is short itself.
 # fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     ("two clients, any one fault", (_FIRST, _NEXT), 7, 1, _ANY, 20_000),

@@ -275,7 +275,7 @@ def _still(value: Any) -> Any:
     if type(value) is float:
         return round(value, 6)
     if type(value).__name__ == "AcquireRequest":
-        return _still(value.give_up_at)  # the other fields never change
+        return _still(value.give_up_at)  # the other fields of a request never change
     if isinstance(value, tuple | list):
         return tuple(map(_still, value))
     if isinstance(value, _SKIPPED):

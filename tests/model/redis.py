@@ -353,7 +353,7 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
         for anchor, other in lua.items():
             lost -= {anchor} if anchor in text else set()
             text = text.replace(anchor, other)
-        # `lua` contains names of constants and fields, so replace before they become numbers.
+        # Put in the numbers last, because `lua` has the names of constants and fields.
         texts[verb] = scripts.with_numbers(verb, text, {**scripts.PATTERNS, **constants})
     if lost:
         raise LookupError(f"no script contains {sorted(lost)}")

@@ -127,7 +127,7 @@ class Ran(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """The arguments (ARGV) by name."""
+        """The script's arguments (ARGV), as a dict with their names as keys."""
         return arguments_of(self.verb, self.argv)
 
 
@@ -355,8 +355,8 @@ class World:
                 if kind == "sent" and not doing[2]:
                     yield self.executed(state, index, lane)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # The wait of a paused client ends too: the server, or in async code a timer,
-                    # ends it.
+                    # A paused client doesn't prolong its wait: the server ends a BLPOP, and in
+                    # async code a timer ends the wait.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     yield ("waited until its timeout", index), _lane(state, index, 0, done), None
                 elif kind == "reply" and live:

@@ -19,8 +19,8 @@ TICK = 0.02
 
 
 def ask(command, what, name, *args):
-    """Send a Redis command, with all permissions. The key is made of `what`, such as "gate", and of
-    `name`."""
+    """Send a Redis command as a user with all permissions. Its key consists of `what`, such as
+    "gate", and of `name`."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
     with redis.Redis.from_url(url, decode_responses=True) as db:
         return db.execute_command(command, f"{settings.PREFIX}:{what}:{name}", *args)
@@ -40,8 +40,8 @@ def while_shut(name):
 
 @contextmanager
 def inside(name, client=""):
-    """Count a request as inside during the block. Record its arrival, and the highest number of
-    requests that were inside at the same time."""
+    """During the block, count a request as inside a view. Record its arrival, and the highest
+    number of requests that were inside at the same time."""
     number = ask("INCR", "inside", name)
     record_arrival(name, client)
     ask("ZADD", "peak", name, "GT", number, "peak")
@@ -52,7 +52,7 @@ def inside(name, client=""):
 
 
 def record_arrival(name, client):
-    """Record that a request of `client` arrived, without counting it as inside."""
+    """Record that a request of `client` arrived, without counting it as inside a view."""
     ask("RPUSH", "arrived", name, client)
 
 
@@ -66,5 +66,5 @@ def arrived(name):
 
 
 def peak(name):
-    """Return the highest number of requests that were inside at the same time."""
+    """Return the highest number of requests that were inside a view at the same time."""
     return int(ask("ZSCORE", "peak", name, "peak") or 0)

@@ -244,7 +244,7 @@ OUTCOMES = ("granted", "waited", "rejected", "timed_out", "shadow_rejected")
 
 
 def outcomes(name: str = "one") -> dict[str, int]:
-    """Return the number of requests by their outcome."""
+    """Return a dict from each outcome to the number of its requests."""
     counts = Counter[str]()
     for one in facts(name):
         counts.update({kind: one["ever"][kind] for kind in OUTCOMES})

@@ -47,7 +47,7 @@ ASYNC = ("uvicorn", "daphne", "hypercorn", "granian")
 
 class Site:
     """The site on a server. `kind`: a key of SERVERS. `log`: the file for the server's output.
-    `options`: what SITE in the environment contains, see settings.py."""
+    `options`: written as JSON to the environment variable SITE, which settings.py reads."""
 
     def __init__(self, kind: str, log: Path, **options):
         self.kind, self.port, self.log = kind, free_port(), log
@@ -80,7 +80,7 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # The fork server can start only these two servers. Other servers change Python before the
+        # The tests' fork server can start only these two servers. Others change Python before their
         # first import, or aren't written in Python.
         streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)

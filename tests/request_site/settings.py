@@ -1,4 +1,4 @@
-"""Settings of the site on a real server. `SITE` in the environment changes some of them."""
+"""Settings of the site on a real server. The environment variable SITE can change them."""
 
 import gc
 import json

@@ -42,8 +42,8 @@ CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: Seconds in which all keys must expire after the last call. Each lease, waiter, and tombstone
 #: expires earlier.
 SETTLE = 20.0
-#: Last parts of keys that may be left. Such keys last longer than their name, or several names
-#: share them.
+#: The final parts of keys that the soak ignores when it looks for keys that did not expire. These
+#: keys last longer than their name, or several names share them.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 
@@ -324,7 +324,7 @@ def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None
     direct = {f"SOAK_{side.alias}": side.server.url for side in sides}
     proxied = {f"SOAK_{side.alias}": side.proxy.url for side in sides}
     stack.enter_context(mock.patch.dict(os.environ, {**own, **direct}))
-    from .work import NAMES  # this import sets up Django
+    from .work import NAMES  # this import sets up Django with the variables above
 
     stack.callback(logging.disable, logging.NOTSET)
     journal.install(key, CONSTANTS)
@@ -398,7 +398,7 @@ def overlaps(path: str) -> tuple[int, list[str]]:
         seen.setdefault(f"{alias} {name}", []).append((int(fence), float(first), float(last)))
     found: list[str] = []
     for name, rows in seen.items():
-        # If a reentrant lock was acquired twice, the file has two lines for its lease.
+        # Two lines with the same fence are one lease: a reentrant lock that was acquired twice.
         latest, whose, before = -1.0, 0, 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:

@@ -140,7 +140,7 @@ class Turn:
                 os.write(self.log.file, row.encode())
 
     async def use(self, io: Any, thing: Any, lease: Lease) -> None:
-        """Hold the lease, do what `extra` says, and release it."""
+        """Hold the lease, do what `self.extra` says, and release the lease."""
         if self.extra in ("renew", "owned"):
             await io.do(lease, self.extra)
         elif self.extra == "again" and self.name == "again":
@@ -150,7 +150,7 @@ class Turn:
             await io.do(lease, "downgrade")
         await io.sleep(self.hold)
         self.look(lease)
-        if self.extra == "drop":  # stands for the death of the holder
+        if self.extra == "drop":  # as if the holder had died
             self.log.counts["dropped"] += 1
             return
         if self.extra == "handle" and self.kind.portable:

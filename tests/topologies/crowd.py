@@ -66,8 +66,8 @@ class Crowd:
         return {name: min(some) for name, some in later.items() if some}
 
     def excused(self, held: list[Any]) -> bool:
-        """Return True if the leases `held` may be held at the same time, although there are more
-        than the limit. Subclasses override this."""
+        """Return True if the leases `held`, which are more than the limit, are no error. Subclasses
+        override this method."""
         return False
 
     def got(self, name: str, share: str | None, lease: Any) -> None:

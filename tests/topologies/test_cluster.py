@@ -226,7 +226,7 @@ def test_acquire_that_expands_a_name_changes_nothing_in_a_half_moved_slot(
 
 @both
 async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias, figure) -> None:
-    """The loss of a lease is reported before its expiry. Leases on other shards are kept."""
+    """A lease on the stopped shard is reported as lost before it expires. Others are renewed."""
     own, took = start(Cluster, node_timeout=1.5), []
     using = alias(own, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)
     (first, gone), (second, there), (third, _) = spread(own, 2)
@@ -251,7 +251,7 @@ async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias
                     await io.do(holder, "release")
                     await io.do(await io.result(waiting), "release")
             await until(io, lambda: losses.of(leases[0]))
-            await io.sleep(3)  # the other leases would have expired by now
+            await io.sleep(3)  # without renewals, the other leases would have expired by now
             assert {leases[0].token} == {*losses.calls}
             assert [True] * 2 == [await io.do(lease, "owned") for lease in leases[1:]]
         finally:

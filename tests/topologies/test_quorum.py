@@ -56,7 +56,7 @@ class Five:
 
     @contextlib.contextmanager
     def hung(self, *numbers: int) -> Iterator[None]:
-        """Pause some of the servers during the block."""
+        """Pause the servers with these `numbers` (0 to 4) during the block."""
         for number in numbers:
             self.servers[number].pause()
         try:
@@ -185,8 +185,8 @@ async def test_quorum_works_with_two_hung_servers_and_not_with_three(io, own, lo
         assert lease.held
     with own.hung(0, 1, 2):
         await until(io, lambda: losses.of(kept))
-    # Another client can get the lock when the lease has expired on three servers. `kept` must be
-    # reported as lost before then.
+    # When the lease `kept` has expired on three servers, another client can get the lock. The loss
+    # must be reported before then.
     ends = sorted(max(leases.values(), default=0) for leases in own.ends("kept"))
     assert losses.preceded(ends[2], kept)
 
@@ -223,7 +223,7 @@ def is_split(five: Five, name: str) -> bool:
 
 
 class Jumped(Crowd):
-    """A crowd in which two leases may be held if the server with the wrong clock granted both."""
+    """A crowd that tolerates two leases if the server with the wrong clock granted both."""
 
     def __init__(self, five: Five) -> None:
         super().__init__(five.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6)
@@ -249,8 +249,8 @@ def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds:
         shim.shift(0)
         eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
     assert crowd.over == 0
-    # In both cases, the clock jumps ahead once: at the start, or when it returns to the correct
-    # time. The jump can end one lease of each of the two names.
+    # Each run moves the clock ahead once: by shift(60), or by shift(0) after shift(-60). This can
+    # end one lease of each of the two names.
     assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
     assert sum(crowd.errors.values()) <= 2, crowd.messages
     held.release()
@@ -289,7 +289,7 @@ def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
-    for _ in range(20):  # Python drops the exception if it is raised in a destructor
+    for _ in range(20):  # repeat, because Python drops an exception that is raised in a destructor
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
         )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.promise(17)
 #: Max seconds from the election of a new primary until clients get grants on a busy machine. The
 #: election itself may take long, because sentinels repeat a split vote only after seconds.
 FINDING = 8.0
-#: Duration in seconds of leases that must outlive an election and its repetition.
+#: Duration in seconds of leases that must not expire during an election, even if it is repeated.
 LONG = 120
 #: The socket timeouts that docs/redis-setup.md advises: how long a call waits for a hung primary.
 PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
@@ -183,7 +183,7 @@ def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels,
         (manager,) = [manager for manager in living(kind) if ports(manager) == mine]
         for sentinel in manager.sentinels:
             await sentinel.ping()
-        manager.sentinels[1] = manager.sentinels[0]  # as redis-py does when two tasks ask at once
+        manager.sentinels[1] = manager.sentinels[0]  # a race of tasks in redis-py may do this
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
