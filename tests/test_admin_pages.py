@@ -437,7 +437,7 @@ def test_chart_of_a_day_has_at_most_60_intervals(viewer: Client, used: Callable[
 @pytest.mark.parametrize(
     ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
 )
-def test_name_page_links_to_the_whole_history_if_longer_than_an_hour(
+def test_name_page_links_to_the_whole_history_if_it_covers_over_an_hour(
     viewer: Client, settings: Any, hours: int, key: str | None, link: bool
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}

@@ -32,8 +32,8 @@ def test_each_row_of_the_table_in_the_docs_names_a_test_of_this_file() -> None:
 
 
 def test_key_stays_locked_when_a_client_dies_between_setnx_and_expire(raw) -> None:
-    """The articles repair a key without an expiry `if not ttl`. But the TTL of such a key is -1,
-    and `not -1` is False."""
+    """The articles set an expiry `if not ttl`. But the TTL of a key without an expiry is -1, and
+    `not -1` is False."""
 
     def acquire() -> bool:
         created = bool(raw.setnx(KEY, "me"))
@@ -120,7 +120,7 @@ def test_sorted_set_exceeds_its_limit_when_clocks_or_timeouts_differ(raw) -> Non
     assert 2 == raw.zcard(f"{KEY}:end")
 
 
-def test_renewal_with_zadd_restores_a_removed_holder_or_misses_the_removal(raw) -> None:
+def test_zadd_restores_a_removed_holder_and_zadd_xx_does_not_report_the_removal(raw) -> None:
     """An article renews with ZADD. If the holder was removed, ZADD adds the holder again, and
     returns 1. The client must then remove the holder, but it may crash before that."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
@@ -153,14 +153,14 @@ def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(raw) -> None:
         raw.incr(KEY)
 
 
-def test_counter_leaks_permits_and_one_key_per_permit_needs_many_tries(raw) -> None:
+def test_counter_miscounts_holders_and_one_key_per_permit_takes_many_tries(raw) -> None:
     """A counter without an expiry keeps the permit of a crashed holder. If the counter expires, all
     permits become free at once. With a key per permit, a caller may have to try all keys."""
-    assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # the holder released twice
+    assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # the holder releases twice
     assert -1 == raw.pttl(KEY)
     raw.set(KEY, 1, px=20)
     time.sleep(0.04)
-    assert 1 == raw.incr(KEY)  # two holders at a limit of 1
+    assert 1 == raw.incr(KEY)  # a second holder, at a limit of 1
     for number in range(9):
         raw.set(f"{KEY}:{number}", "held", nx=True, px=10_000)
     tries = [raw.set(f"{KEY}:{number}", "me", nx=True, px=10_000) for number in range(10)]

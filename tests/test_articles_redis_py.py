@@ -120,7 +120,7 @@ async def test_arguments_and_results_of_acquire_differ_from_those_of_redis_py(io
 
 
 @both
-async def test_with_block_may_release_its_lock_and_raises_the_error_of_its_body(io) -> None:
+async def test_errors_at_the_end_of_a_with_block_differ_from_those_of_redis_py(io) -> None:
     old, lock = cache.lock("redis_py", timeout=10), Lock("library")
     with pytest.raises(LockError, match="already unlocked"), old:
         old.release()

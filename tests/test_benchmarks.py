@@ -58,7 +58,7 @@ def test_bench_extra_lists_every_library_that_is_measured() -> None:
 
 
 @pytest.mark.skipif("REDIS_URL" in os.environ, reason="MONITOR also shows other clients' commands")
-def test_redis_commands_of_a_with_block_are_counted_by_name(redis_url: str) -> None:
+def test_redis_commands_of_a_with_block_are_counted_by_command_name(redis_url: str) -> None:
     lock = Lock("bench")
     with lock:
         pass
@@ -103,7 +103,7 @@ def test_benchmark_lists_this_library_first_and_plain_locks_only_for_limit_1(lim
     assert (limit == 1) == (contenders.REDIS_PY in names)
 
 
-def test_counting_connections_closes_no_connection_of_a_contender(redis_url: str) -> None:
+def test_crowd_benchmark_counts_connections_without_closing_any(redis_url: str) -> None:
     shared: Any = contenders.client(redis_url).connection_pool.get_connection()
 
     def number() -> int:

@@ -61,8 +61,8 @@ def both(first: str, second: str):
 
 
 def mixed(*bases: type, limit: Any = 3, **attributes):
-    """Return the view of a class with `bases` and `attributes`. If SemaphoreRequiredMixin is not in
-    `bases`, add it at their end. `limit`: the `semaphore_limit` that `as_view()` gets."""
+    """Return the view of a class with `attributes` and `bases`. If `bases` does not include
+    SemaphoreRequiredMixin, add this mixin last. `limit`: the `semaphore_limit` for `as_view()`."""
     given = {"semaphore_name": "nowhere", **attributes}
     mixin = () if SemaphoreRequiredMixin in bases else (SemaphoreRequiredMixin,)
     return type("Mixed", (*bases, *mixin, Plain), given).as_view(semaphore_limit=limit)
@@ -94,12 +94,12 @@ AFTER_COMMIT = synchronized("stock", release_on_commit=True)(view)
 class Case(NamedTuple):
     """A project, and the messages that the checks must report for it.
 
-    `says`: the ids of the expected messages, and texts that the messages must contain, with `|`
-    before each text. If a text begins with `!`, no message may contain the rest."""
+    `says`: the ids of the expected messages, then texts, each after a `|`. The messages must
+    contain each text. But if a text begins with `!`, no message may contain its rest."""
 
     says: str = ""
     views: Any = ()
-    sync: dict[str, Any] = {}  # REDIS_SYNC; by default, REQUESTS trusts one proxy
+    sync: dict[str, Any] = {}  # REDIS_SYNC; without REQUESTS, the test sets trusted_proxies to 1
     middleware: Any = (AUTHENTICATION, OURS)
     atomic: bool = False
     caches: dict[str, Any] = {}
@@ -247,7 +247,7 @@ CORRECT = [
     Case("", [limited(), AFTER_COMMIT], atomic=True),
     Case("", [transaction.non_atomic_requests(lambda r: RACES(view)(r))], atomic=True),
     Case("", [], {}, (OURS, "django.middleware.common.CommonMiddleware")),
-    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django itself reports these
+    Case("", [], {}, ("no.such.Middleware", f"{HERE}.view")),  # Django itself reports these entries
     Case("", [DRF], {}, (OURS,)),
     Case("", **with_cache(x=LARGE)),
     Case(

@@ -33,7 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def busy(raw: redis.Redis) -> Iterator[None]:
-    """Hold permits of ten names. Some are full or have odd characters, and one never expires."""
+    """Hold permits of ten names. Some names are full, some texts have unusual characters, and one
+    lease never expires."""
     label = "reports.views.export_everything_for_the_accountants_of_all_countries"
     held = [Semaphore("exports", 2, label=label), Semaphore("exports", 2, label=label)]
     held += [Semaphore("api", 5, key=key) for key in ("1", "42", "ann b")]
@@ -191,7 +192,7 @@ def test_status_finds_a_key_by_the_ip_address_of_its_requests(raw: redis.Redis) 
     )
 
 
-def test_status_of_a_policy_with_over_20_keys_is_one_table_of_20_keys(raw: redis.Redis) -> None:
+def test_status_of_a_policy_with_21_keys_is_one_table_with_20_of_them(raw: redis.Redis) -> None:
     with contextlib.ExitStack() as stack:
         for n in range(21):
             stack.enter_context(Semaphore("api", 3, key=f"k{n}"))
@@ -292,7 +293,7 @@ def test_control_characters_are_shown_as_escapes(
         assert r"\x1b[31mred\u202e\nnew line" in page and "\u202e" not in page
     with Lock("clears the screen", label="\x1b[2J"):
         assert "  \\x1b[2J" in locks("status", "clears the screen")
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # has no Chinese characters
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")  # Latin-1 has no Chinese characters
     assert r"\u62a5\u8868" in on_terminal("status")
 
 

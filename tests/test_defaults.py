@@ -15,8 +15,7 @@ TABLES = {"SETTINGS": SETTINGS, "REQUESTS": REQUESTS, "ENTRY": ENTRY}
 TABLES |= {"NAMED": NAMED, "SEMAPHORE": SEMAPHORE}
 INF = math.inf
 
-#: Each row has some options as "TABLE.option", a dict, and a list. The dict maps accepted values to
-#: stored values. The list has rejected values.
+#: Each row: (options as "TABLE.option", {accepted value: stored value}, [rejected values]).
 VALUES = [
     ("NAMED.max_hold NAMED.min_hold", {1: 1.0, 0.1: 0.1}, [0, -1, 1e9, INF, math.nan, True, "1"]),
     ("SETTINGS.timeout NAMED.timeout", {5: 5.0, INF: INF}, [0, -1, True, "5"]),
@@ -109,7 +108,7 @@ def test_semaphore_reads_each_option_from_its_entry_in_the_settings(option: str,
         Semaphore("x").acquire()
 
 
-#: Options of Semaphore whose values are checked. Others are flags, callbacks, or ignored.
+#: Options of Semaphore whose values are checked. Other options are flags, callbacks, or ignored.
 CHECKED = SEMAPHORE.keys() - {
     *("blocking", "renew", "fair", "on_lost", "thread_local", "raise_on_release_error", "sleep"),
 }

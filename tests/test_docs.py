@@ -104,7 +104,7 @@ def test_python_blocks_of_a_page_run(
         for block in blocks(page):
             if block.language == "python" and block.needs in (None, needs):
                 tree = ast.parse(block.text, str(page))
-                ast.increment_lineno(tree, block.line - 1)  # tracebacks show the page's lines
+                ast.increment_lineno(tree, block.line - 1)  # for tracebacks with the page's lines
                 code = compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                 result = eval(code, module.__dict__)
                 if inspect.iscoroutine(result):

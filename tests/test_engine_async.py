@@ -125,7 +125,7 @@ async def test_push_message_of_the_server_is_not_taken_for_a_reply(relays: Any) 
 
 
 @on_loop
-async def test_async_call_uses_the_socket_timeout_of_the_project_when_it_is_short(
+async def test_async_call_uses_the_project_socket_timeout_if_shorter_than_5_s(
     relays: Any,
 ) -> None:
     (relay,) = relays(SOCKET_TIMEOUT=0.3)
@@ -174,7 +174,7 @@ async def test_sentinel_client_uses_the_configured_database_and_sentinel_passwor
         assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
 
 
-def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_thread(
+def test_changed_settings_close_connections_of_an_idle_event_loop_in_another_thread(
     relay: Relay, settings: Any
 ) -> None:
     loop = asyncio.new_event_loop()
@@ -185,8 +185,8 @@ def test_changed_settings_close_the_connections_of_an_idle_loop_in_another_threa
     settings.CACHES = {"default": settings.CACHES["default"]}
 
     def closed() -> bool:
-        # The housekeeping thread may have a connection, too. The connection is closed when the
-        # discarded pool is garbage-collected.
+        # The housekeeping thread may also have a connection. Garbage collection of its discarded
+        # pool closes this connection.
         gc.collect()
         return relay.connections == 0
 
@@ -257,7 +257,7 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(relay: Re
     relay.answer("acquire", answer, times=1)
     task = asyncio.create_task(Lock("x", using=alias).aacquire())
     await until(Async(), lambda: relay.view().waiting == 1)
-    await asyncio.to_thread(first.release)  # the reply to the waiter is still delayed
+    await asyncio.to_thread(first.release)  # before the waiter gets its delayed reply
     await asyncio.sleep(0.1)
     go.set()
     assert (await task).held
@@ -266,8 +266,8 @@ async def test_wake_up_message_is_kept_until_its_waiter_begins_to_wait(relay: Re
 
 @on_loop
 async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(relay: Relay) -> None:
-    """The test changes the delay in "wait" replies to 60 s. Within the 60 s, each request of a
-    waiter is a heartbeat. 20 waiters together must send about one heartbeat per second."""
+    """The test changes the delay in "wait" replies to 60 s. So each request that a waiter sends in
+    the test is a heartbeat. The 20 waiters together must send about one heartbeat per second."""
 
     def deep(command: Any, forward: Any) -> Any:
         words = forward().split(b"\r\n")[1].decode().split(" ")
@@ -291,7 +291,7 @@ async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(relay:
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
-async def test_waiter_gets_its_permit_when_subscribing_fails_and_the_loop_retries(
+async def test_waiter_gets_its_permit_while_subscribing_fails_and_is_retried(
     relay: Relay, reply: Any
 ) -> None:
     relay.answer("subscribe", reply)
@@ -307,7 +307,7 @@ async def test_waiter_gets_its_permit_when_subscribing_fails_and_the_loop_retrie
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_waiters_ask_again_after_a_lost_subscription_is_restored(relay: Relay) -> None:
+async def test_waiters_repeat_their_requests_after_a_subscription_is_restored(relay: Relay) -> None:
     alias = await connected(relay)
     lease = await Lock("x", using=alias).aacquire()
     (task,) = await waiting(relay, "x")
@@ -329,7 +329,7 @@ async def test_wake_up_channel_has_the_key_prefix_of_its_cache(relays: Any, sett
     assert channel.startswith(b"mine:sync:wake:")
 
 
-# Timeouts of an event loop
+# LoopTimeout, a timeout that a busy event loop extends
 
 
 async def seconds_until_timeout(seconds: float) -> float:
@@ -365,7 +365,7 @@ async def test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum(
 
 
 @on_loop
-async def test_block_of_an_expired_loop_timeout_raises_timeout_error() -> None:
+async def test_with_block_of_an_expired_loop_timeout_raises_timeout_error() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:
@@ -378,7 +378,7 @@ async def test_block_of_an_expired_loop_timeout_raises_timeout_error() -> None:
 @on_loop
 async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
     limit, task = LoopTimeout(0.0), asyncio.current_task()
-    await seconds_until_timeout(0.1)  # meanwhile `limit` expires
+    await seconds_until_timeout(0.1)  # meanwhile the timeout of 0 s expires
     assert task is not None
     task.cancel()
     with pytest.raises(asyncio.CancelledError), limit:
@@ -386,7 +386,7 @@ async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
 
 
 @on_loop
-async def test_stopped_loop_timeout_does_not_end_its_block() -> None:
+async def test_stopped_loop_timeout_does_not_interrupt_its_with_block() -> None:
     limit = LoopTimeout(0.02)
     limit.stop()
     with limit:

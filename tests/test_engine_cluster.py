@@ -43,8 +43,8 @@ class Nodes(list[Relay]):
             node.answer("cluster", f"*{len(owners)}\r\n{rows}".encode())
 
     def name(self, owner: int, nth: int = 0) -> str:
-        """Return a name whose slot belongs to node number `owner` if all nodes have equal parts of
-        the slots. `nth`: which of these names to return."""
+        """Return a name whose slot belongs to node number `owner`, if all nodes have equal parts of
+        the slots. A different `nth` gives a different name."""
         size = 16384 // len(self) + 1
         names = (f"x{n}" for n in range(1000))
         mine = [one for one in names if self.slot(one) // size == owner]
@@ -127,7 +127,7 @@ async def test_call_is_unavailable_when_nodes_redirect_in_a_circle(io, nodes: No
     ids=["half moved", "try again", "cut"],
 )
 @both
-async def test_call_in_a_slot_that_moves_is_repeated(io, nodes: Nodes, reply: Any) -> None:
+async def test_call_is_repeated_while_its_slot_moves(io, nodes: Nodes, reply: Any) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", reply, times=2)
     assert await io.do(Lock(name, using=nodes.alias), "acquire", False)
@@ -139,7 +139,7 @@ async def test_call_in_a_slot_that_moves_is_repeated(io, nodes: Nodes, reply: An
 
 
 @both
-async def test_lasting_error_of_a_redirected_call_is_raised_at_once(io, nodes: Nodes) -> None:
+async def test_permanent_error_of_a_redirected_call_is_raised_at_once(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-OOM command not allowed")
@@ -275,7 +275,7 @@ def test_async_waiter_is_woken_while_one_node_is_silent(
         lease = await Lock(name, using=nodes.alias).aacquire()
         task = asyncio.create_task(Lock(name, using=nodes.alias).aacquire())
         await until(Async(), lambda: nodes[0].view(name).waiting == 1)
-        # The waiter repeats its request after each new subscription. So wait for all subscriptions.
+        # Wait for all subscriptions: the waiter repeats its request after each new subscription.
         await until(Async(), lambda: subscriptions() == (1 if silent in (1, 2) else 2))
         before = len(nodes[0].verbs("acquire"))
         await lease.arelease()

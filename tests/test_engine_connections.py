@@ -59,7 +59,7 @@ async def test_call_is_repeated_after_a_temporary_error(io, relay: Relay, reply:
     ids=lambda value: str(value).split()[0],
 )
 @both
-async def test_call_fails_at_once_after_a_lasting_error(
+async def test_call_fails_at_once_after_a_permanent_error(
     io, relay: Relay, reply: str, error: type[Exception], text: str
 ) -> None:
     relay.answer("acquire", reply)
@@ -130,8 +130,8 @@ async def test_call_works_after_the_server_closed_idle_connections(
         await io.sleep(idle)
 
 
-#: Timeouts of the project's pool, in seconds. Calls don't use a pool without timeouts, and before
-#: redis-py 8, pools have none by default.
+#: Timeouts of the project's pool, in seconds. The library does not use a pool without timeouts.
+#: Before redis-py 8, a pool has no timeouts by default.
 TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
 
 

@@ -54,7 +54,7 @@ def test_name_is_registered_at_most_once_a_minute(relay: Relay) -> None:
 
 
 @pytest.mark.parametrize("reply", ["-LOADING soon", SILENCE], ids=["loading", "silent"])
-def test_failed_registration_of_names_is_repeated_a_second_later(relay: Relay, reply: Any) -> None:
+def test_failed_registration_of_names_is_repeated_after_1_s(relay: Relay, reply: Any) -> None:
     """The housekeeping thread waits at most a second for a reply, because its other jobs wait
     meanwhile."""
     relay.answer("zadd", reply, times=1)

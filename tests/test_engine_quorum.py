@@ -158,7 +158,7 @@ async def test_majority_decides_a_vote_and_grants_of_a_failed_vote_are_undone(
             assert " of 5 servers" in str(caught.value)
             assert outcome == "final" or caught.value.maybe_executed
     assert time.monotonic() - began < 9
-    # A server that replied too late also gets an undo.
+    # Each server gets at least the expected undos. A late reply can cause a further undo.
     await until(io, lambda: all(map(ge, undone_on(five), undone)), 15)
     five.calm()
     await stack.aclose()
@@ -200,7 +200,7 @@ async def test_waiter_of_a_quorum_lock_uses_a_new_token_for_each_attempt(io, fiv
 
 @pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
 @both
-async def test_grant_that_arrives_after_the_vote_counts_but_a_rejection_does_not(
+async def test_server_that_replies_after_the_vote_joins_the_lease_only_if_it_grants(
     io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -270,7 +270,7 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
     with pytest.raises(LeaseLost):
         await io.do(lease, "renew")
     assert not lease.held
-    await until(io, lambda: [0, 0] == five.holding[3:])  # the remaining leases are released
+    await until(io, lambda: [0, 0] == five.holding[3:])  # both other servers get a release
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
 async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
     io, five: Five, replies: list[Any], error: Any, monkeypatch: Any
 ) -> None:
-    # If a server replies more than LATE seconds after the vote, the library repeats the release. A
-    # larger LATE prevents repeated releases on a busy machine.
+    # If a server replies more than LATE seconds after the majority, it gets the release again. A
+    # larger LATE prevents this on a busy machine.
     monkeypatch.setattr("django_redis_sync.engine.quorum.voting.LATE", 5.0)
     lease = await io.do(five.lock(), "acquire")
     await until(io, lambda: [1] * 5 == five.holding)
@@ -339,7 +339,7 @@ def test_names_are_registered_on_each_server_that_answers(five: Five) -> None:
         eventually(lambda: all(one.raw.zscore(registry, "x") for one in (five[0], *five[2:])))
 
 
-# The event loop of sync code
+# The event loop on which sync calls of a quorum run
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -368,7 +368,7 @@ def test_quorum_call_starts_the_thread_that_an_earlier_call_could_not_start(
             assert thread.daemon
 
 
-def test_forked_child_has_its_own_quorum_loop(five: Five) -> None:
+def test_forked_child_has_its_own_event_loop_for_quorums(five: Five) -> None:
     def works() -> bool:
         with five.lock() as lease:
             return lease.held

@@ -89,9 +89,8 @@ def test_new_worker_thread_waits_until_the_old_one_has_ended() -> None:
 
     def earliest() -> float:
         looks.append(time.monotonic())
-        if (
-            looks[-1] - looks[-2] > 0.4 and not turns
-        ):  # the thread was idle, and looks for the last time
+        # If the thread was idle for over 0.4 s, this is its last look for work.
+        if looks[-1] - looks[-2] > 0.4 and not turns:
             before = len(desk.by)
             ends.set()
             time.sleep(0.3)
@@ -120,7 +119,7 @@ def test_worker_thread_wakes_up_earlier_if_new_work_is_due_earlier() -> None:
     due[0] = math.inf
 
 
-def test_worker_retries_a_failed_thread_start_with_the_next_work(
+def test_worker_tries_again_to_start_its_thread_when_new_work_arrives(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk()
@@ -244,7 +243,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
         threads.run_callbacks(ran.set)
         return ran.wait(20)
 
-    assert runs_a_callback()  # its thread stays idle, and does not exist in a child
+    assert runs_a_callback()  # leaves an idle thread, which a forked child does not have
     assert child_returns_true(runs_a_callback)
 
 
@@ -395,7 +394,7 @@ def test_process_in_which_threads_cannot_run_logs_one_warning_per_cause(
         threads.warn_about_this_process()
     assert "" == caplog.text
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={b"master": b"1"}))
-    monkeypatch.setattr(threading, "get_ident", lambda: 1)  # as gevent does
+    monkeypatch.setattr(threading, "get_ident", lambda: 1)  # gevent also replaces get_ident
     for _ in range(2):
         threads.warn_about_this_process()
     monkeypatch.undo()

@@ -23,8 +23,8 @@ from exam.faults import FAULTS, Script, Seen, examine
 from exam.lab import Team
 
 ROOT = Path(__file__).resolve().parent.parent
-#: The code of a correct lock that uses a file instead of a server. If an alarm is set, an acquire
-#: waits for it. Alternately, SIGALRM interrupts the acquire, or the acquire ends 1 µs earlier.
+#: The code of a correct lock that uses a file instead of a server. If SIGALRM is due, an acquire
+#: waits. Every second acquire is interrupted by the signal. The others end 1 µs before the signal.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
 from exam.adapter import Adapter, Claims, Program, poll
@@ -90,7 +90,7 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("file_lock:FileLock", "signal", "✓"),
         ("file_lock:FileLock", "silent", "not reached"),
         ("file_lock:FileLock", "server-stopped", "not reached"),
-        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # used as its README says
+        ("python-redis-lock", "killed", r"✓ \d\.\d s"),  # the library is used as its docs say
     ],
 )
 def test_result_of_a_trial_is_shown_as_the_expected_table_cell(
@@ -145,7 +145,7 @@ def test_exam_trial_is_not_passed_if_its_fault_did_not_happen(
 
 def test_each_library_in_the_exam_has_a_source_and_a_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    # The class of the lock "postgres" has its claims. In locks.ini, quotes prove these claims.
+    # The class of the lock "postgres" has the claims, and locks.ini has quotes that prove them.
     postgres = find("postgres")
     assert replace(Claims(), lease=0, punctual=True) == postgres.claims
     assert {"lease", "punctual"} == {*postgres.quotes}
@@ -161,7 +161,7 @@ def seen(outcome: str, *found: Finding, lock: str = "lock", **more: Any) -> Seen
     return Seen(lock, "killed", outcome, [*found], **more)
 
 
-def test_table_cells_show_outcomes_and_runs_are_ranked_worst_first() -> None:
+def test_runs_have_the_expected_table_cells_and_are_ranked_worst_first() -> None:
     runs = {
         "**two inside** 1.2 s": seen("failed", TWO),
         "**free but not granted** 4.0 s": seen("failed", replace(LATE, seconds=4.0)),
@@ -180,8 +180,8 @@ def test_table_cells_show_outcomes_and_runs_are_ranked_worst_first() -> None:
 
 @pytest.fixture
 def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs the exam's command with the arguments `words`, and returns the
-    exit code. The command runs no trials, but takes their results from `results`."""
+    """Return a function `run(results, *words)`. It runs the exam's command with the arguments
+    `words`, and returns the exit code. Instead of a trial, the command uses the next result."""
 
     def run(results: list[Seen], *words: str) -> int:
         left = [*results]
@@ -232,10 +232,10 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([RIGHT, MISSED, MISSED], 1),
         ([ACCUSED, BROKEN, RIGHT], 0),
         ([ACCUSED, BROKEN, ACCUSED], 1),
-        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # a busy machine can't cause TWO
+        ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # not repeated: load can't cause TWO
     ],
 )
-def test_self_option_repeats_a_trial_only_if_load_can_explain_its_wrong_verdict(
+def test_self_option_repeats_a_trial_if_load_may_have_caused_its_wrong_verdict(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
     monkeypatch.setattr(main, "RIGHT", ["right"])

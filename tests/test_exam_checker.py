@@ -86,26 +86,26 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, [(0, "a", "ask"), (0.1, "a", "enter"), (0.6, "a", "died"), *B], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1), *visit("b", 0.2, 1.05, 2)], ""),
         (TELLS, [*BEFORE, *loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)], "told late"),
-        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # "a" held until 0.9 s or later
+        (TELLS, [*SLOW_CHECK, *visit("b", 0.2, 1, 2)], ""),  # "a" provably held only until 0.9 s
         (TELLS, [*STOPPED, (4.04, "a", "lost"), *visit("b", 0.2, 3.1, 3.9)], ""),
         (TELLS, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "two inside"),
         (LEASED, [*RESUMED, *visit("b", 0.2, 3.1, 5)], "(past its lease)"),
         (LEASED, [*ONE, *OTHER], "two inside"),
         (LEASED, [*ONE, *OTHER, (1.5, "x", "busy", 0.3, "101")], "(past its lease)"),
         (HARD, [*ONE, *OTHER], "(past its lease)"),
-        # A lease can begin up to 0.3 s before the worker enters. After a fault (harm), the lease
-        # can begin even earlier.
+        # A lease may begin up to 0.3 s before the worker enters. If harm delayed the reply, the
+        # lease may begin with the harm.
         (HARD, [*OTHER, *visit("c", 2.2, 3.7, 4)], "two inside"),
         (HARD, [*OTHER, *visit("c", 2.2, 3.85, 4)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 2.1)], "(past its lease)"),
         (HARD, [*OTHER, *visit("c", 2.2, 2.6, 4), *harm(0.3, 1.4)], "two inside"),
-        # A holder has one lease duration to learn that the data was lost.
+        # A holder may take `lease` + `within`, here 4 s, to learn that the data was lost.
         ((TELLS, "lossy"), [*WIPED, *loses("a", 0.1, 1.5), *NEXT], "(told late)"),
         ((TELLS, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "never told"),
         ((LEASED, "lossy"), [*WIPED, *visit("a", 0, 0.1, 8), *NEXT], "(two inside)"),
         # Fences
         (FENCED, [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7)], "fence went back"),
-        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # both asked at 0 s
+        (FENCED, [*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)], ""),  # concurrent requests
         (FENCED, [*visit("a", 0, 0.1, 3, 7), *visit("b", 0.2, 2.1, 3.5, 8)], "(past its lease)"),
         ((FENCED, "lossy"), [*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2)],
          "(fence went back)"),
@@ -146,7 +146,7 @@ def history(lines: Any) -> list[Event]:
         (PLAIN, [*LONG, *LATE], "(came back late)"),
         (PUNCTUAL, [*LONG, *EARLY], "gave up early"),
         (PLAIN, [*WIPED, *FAILED], ""),
-        (PLAIN, [*harm(0.5, 1.5, "c"), *FAILED], "error"),  # only another worker was harmed
+        (PLAIN, [*harm(0.5, 1.5, "c"), *FAILED], "error"),  # the fault harmed "c", not "b"
         ((RETRIES, "retried"), [*WIPED, *FAILED], "error"),
     ],
 )  # fmt: skip

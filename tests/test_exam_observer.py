@@ -57,7 +57,7 @@ def test_history_contains_the_events_that_a_worker_reported(observer: Observer) 
     assert entered.at - asked.at == pytest.approx(times[1] - times[0], abs=1e-5)
 
 
-def test_death_and_stops_of_a_worker_are_detected(observer: Observer) -> None:
+def test_observer_detects_that_a_worker_is_paused_resumed_or_killed(observer: Observer) -> None:
     pid = forked(observer.path, lambda seat: (seat.ask("x"), time.sleep(60)))
     eventually(lambda: kinds(observer))
     os.kill(pid, signal.SIGSTOP)
@@ -76,7 +76,7 @@ def test_death_and_stops_of_a_worker_are_detected(observer: Observer) -> None:
 
 def test_wait_for_a_processor_is_recorded(observer: Observer) -> None:
     """Three workers share a processor, so each must wait for it. The observer must record the waits
-    of all three, although it watches the first one as a server."""
+    of each worker. The test also passes the first worker to `watch()`, like a server."""
 
     def spin(seat: Seat | None = None) -> None:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])

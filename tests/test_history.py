@@ -21,7 +21,7 @@ from tests.support.workload import FullAtTimes, ModelServer, Workload, call
 
 pytestmark = pytest.mark.tools
 
-#: For each rule of the checker, a text in the Lua scripts, and a replacement that breaks the rule.
+#: For each rule of the checker: (text in the Lua scripts, new text that breaks the rule).
 DEFECTS = {
     "limit": ("  return used <= limit\n", "  return used <= limit + 1\n"),
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
@@ -72,14 +72,14 @@ def test_checker_finds_a_defect_of_a_script(rule: str) -> None:
 
 
 class LastReplyOnly(LocalExpiry):
-    """A defective class: only the last reply changes the local expiry."""
+    """A defective class: a reply replaces the local expiry, and other renewals are forgotten."""
 
     def answered(self, nth: int, until: float) -> None:
         self.__init__(until, nth)  # type: ignore[misc]
 
 
 class RepliesOnly(LocalExpiry):
-    """A defective class: a renewal without a reply does not change the local expiry."""
+    """A defective class: the local expiry changes only at a reply, not when a renewal is sent."""
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         pass
@@ -112,7 +112,7 @@ def test_checker_accepts_lost_data_only_after_a_recorded_restart_or_flush(
     random.pass_time(-60 if noted == "restarted" else 0.001)
     random.run(300)
     after = server.entries if noted else [one for one in server.entries if one.verb[0] != "!"]
-    if noted == "restarted":  # clients don't know of the loss
+    if noted == "restarted":  # omit clients' notes, because clients don't know of the loss
         after = [one._replace(epoch="second") for one in after if one.verb[0] != "!"]
     note = [Entry(0, "", 0, noted, "")] if noted == "!wiped" else []
     found = judge([*before, *note, *after])
@@ -129,7 +129,7 @@ def test_violation_shows_the_journal_entries_before_it() -> None:
     assert shown[1 + len(found.before)].startswith(f"  > {found.entry.seq} ")
 
 
-# The journal itself
+# The journal, which records the calls of scripts
 
 
 def test_journalled_script_fails_like_the_plain_script(raw: redis.Redis, redis_url: str) -> None:

@@ -2,8 +2,8 @@
 The number of running jobs may not exceed the limit.
 
 The simulated broker may deliver a message late or twice. If the worker was killed, the broker
-delivers the message again. As with Celery's `acks_late`, a job may run again after its end. But if
-a second message of the job was delivered during its run, the job must not run again.
+delivers the message again. As with Celery's `acks_late`, a job may run again after its end. There
+is an exception: if a second message was delivered during the run, the job must not run again soon.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class World:
         self.queue, self.running = list[Message](), list[Running]()
         self.ended: Counter[int] = Counter()
         self.seen: set[int] = set()  # running jobs that got a second message
-        self.done: dict[int, int] = {}  # when jobs that got a second message ended
+        self.done: dict[int, int] = {}  # job that got a second message -> its end in µs
         self.log: list[Any] = []
 
     def run(self, script: str, **arguments: Any) -> list[Any]:

@@ -28,8 +28,8 @@ LAYERS = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# A package, and the libraries that it must not import. Of the package django_redis_sync, it may
-# import only the parts in PURE_IMPORTS.
+# A package, and the libraries that it must not import. PURE_IMPORTS: the only parts of
+# django_redis_sync that the package may import.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
@@ -132,7 +132,7 @@ def test_threads_of_the_package_are_daemons() -> None:
 
 
 def takers_of_using(path: Path) -> set[str]:
-    """Return the names of functions with an option `using`. For methods, return the class."""
+    """Return the names of functions with an option `using`, and of classes with such a method."""
     classes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
     return {
         owner.name if isinstance(owner, ast.ClassDef) else node.name

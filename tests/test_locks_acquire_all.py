@@ -61,7 +61,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
-    # Each wait for one name lasts at most 4 s. Together they last 6.5 s, longer than the timeout.
+    # No wait for a name lasts longer than 4 s. All waits last 6.5 s, longer than blocking_timeout.
     for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):
         await io.sleep(pause)
         await io.do(lease, "release")

@@ -227,7 +227,7 @@ def test_semaphore_drops_its_references_to_ended_leases(held: Any, thread_local:
         assert not lease.held
     short = Semaphore("y", 10_000, timeout=0.01, thread_local=thread_local)
     lost = [reference_to(short) for _ in range(600)]
-    # Pending `on_lost` callbacks keep references to their leases.
+    # Wait, because pending `on_lost` callbacks keep references to their leases.
     eventually(lambda: sum(ref() is not None for ref in lost) < 450)
 
 
@@ -261,7 +261,8 @@ def test_leases_of_a_closed_event_loop_are_not_renewed_even_with_gc_disabled(raw
     finally:
         gc.enable()
     kept.release()
-    # The next event loop drops the sockets of the closed loop. Their warnings are ignored here.
+    # The sockets of the closed loop are dropped when the next loop uses the library. Do this here,
+    # where the test ignores their warnings.
     asyncio.run(Lock("x").alocked())
     gc.collect()
 
@@ -309,7 +310,7 @@ def fast_collections() -> Iterator[None]:
 
 
 def all_released() -> bool:
-    """Return True if all Lease objects in memory have ended. Otherwise, they would be renewed."""
+    """Return True if all Lease objects in memory have ended. A live one would be renewed."""
     gc.collect()
     # A lease whose __init__ was interrupted has no attribute `ended`.
     return all(getattr(lease, "ended", True) for lease in living(Lease))
@@ -333,7 +334,7 @@ def test_interrupted_acquire_leaves_no_lease_behind(
         after=("__init__",),  # interrupt only after a lease's __init__ has begun
     )
     for where in attempts:
-        if inside:  # the acquire was not interrupted, so all its bytecodes were tried
+        if inside:  # this acquire succeeded, so all its bytecodes were interrupted before
             break
         count += 1
         print(where)
@@ -355,7 +356,7 @@ def test_interrupted_release_is_completed_in_the_background(view: Any) -> None:
 
     count = 0
     files = "/locks/lease.py", "/locks/lease_state.py"
-    for place in interruptions(hold, *files, after=("giving_back",)):  # it starts a release
+    for place in interruptions(hold, *files, after=("giving_back",)):  # interrupt releases only
         count += 1
         print(place)
         eventually(lambda: view("x").empty)

@@ -37,7 +37,7 @@ def ok(seconds: float, sent: float) -> Answer:
 
 
 def background(state: LeaseState, now: float) -> Run:
-    """Return the renewal that is sent in the background at `now`."""
+    """Return the step that sends the background renewal due at `now`."""
     step = state.next_renewal(now)
     assert isinstance(step, Run), step
     return step
@@ -187,8 +187,8 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        # A request of a renewal: (name, requested duration, time of the request, local expiry). Its
-        # outcome: (name, outcome, local expiry). The local expiry is that after the event.
+        # A request of a renewal: (name, requested duration, time, expected local expiry). Its
+        # outcome: (name, outcome, expected local expiry).
         [("a", 60, 101.0, 130), ("b", 3, 102.0, 105), ("b", "answer", 105), ("a", "answer", 105)],
         [("a", 40, 101.0, 130), ("b", 60, 102.0, 130), ("a", "answer", 141), ("b", "answer", 162)],
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],
@@ -211,7 +211,7 @@ def test_background_renewal_requests_the_longest_duration_in_flight() -> None:
     assert 59_500 == pytest.approx(int(background(state, 101.0).argv[3]), abs=10)
     longer.answer()
     due = state.due
-    assert state.next_renewal(due) is None  # the lease lasts longer than its timeout already
+    assert state.next_renewal(due) is None  # not due: the lease lasts longer than its timeout
     assert state.due > due + 1
 
 

@@ -107,7 +107,7 @@ async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side
             await io.do(other.write, "acquire")
     short = ReadWriteLock("upgrade", timeout=0.1)
     await io.do(short.read, "acquire")
-    await io.sleep(0.2)  # the read lease expires, so its holder may write
+    await io.sleep(0.2)  # the read lease expires, so the caller can write
     assert await io.do(short.write, "acquire", blocking=False)
 
 

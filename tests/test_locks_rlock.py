@@ -143,7 +143,7 @@ async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> 
 
 
 @both
-async def test_rlock_block_ends_without_error_when_its_lease_ended_inside(io, view) -> None:
+async def test_rlock_block_ends_without_error_if_its_lease_ended_inside_the_block(io, view) -> None:
     lock = RLock("direct")
     async with io.entered(lock):
         await io.do(lock, "release")

@@ -34,7 +34,7 @@ async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
-    """Return a decorator for a coroutine function. If `io` is sync, it returns a sync function."""
+    """Return a decorator of coroutine functions. If `io` is sync, decorated functions are sync."""
 
     def decorate(body: Any) -> Any:
         @functools.wraps(body)
@@ -115,7 +115,7 @@ async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None
         return [view(f"positional:{n}").empty for n in (1, 2)]
 
     assert [False, True] == await call(pay, 1, pk=2)
-    with pytest.raises(TypeError, match="pk"):  # as without the decorator
+    with pytest.raises(TypeError, match="pk"):  # the same error as without the decorator
         await call(pay)
 
 
@@ -255,7 +255,7 @@ def test_permit_is_held_until_the_coroutine_of_a_sync_function_has_ended(view) -
 
 
 def test_decorated_function_keeps_module_name_and_signature() -> None:
-    """Django's task decorator accepts only functions that are defined at module level."""
+    """Django's task decorator accepts a function only if its names show a module-level function."""
     decorated = synchronized("x:{pk}")(of_pk)
     assert inspect.isfunction(decorated)
     names = operator.attrgetter("__module__", "__qualname__")

@@ -67,7 +67,7 @@ REJECTED: list[tuple[str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("instead", "call"), REJECTED)
-def test_sync_call_on_a_running_loop_raises_and_names_the_async_call(
+def test_sync_call_on_a_running_event_loop_raises_and_names_the_async_call(
     instead: str, call: Callable[[], Any]
 ) -> None:
     async def main() -> None:
@@ -78,7 +78,7 @@ def test_sync_call_on_a_running_loop_raises_and_names_the_async_call(
 
 
 @pytest.mark.parametrize("method", ["renew", "extend", "reacquire", "owned", "locked", "downgrade"])
-def test_sync_call_of_a_lease_on_a_running_loop_raises(method: str) -> None:
+def test_sync_method_of_a_lease_raises_on_a_running_event_loop(method: str) -> None:
     async def main() -> None:
         async with ReadWriteLock("x").write as lease:
             with pytest.raises(SynchronousOnlyOperation, match=f"`await ….a{method}"):
@@ -88,7 +88,7 @@ def test_sync_call_of_a_lease_on_a_running_loop_raises(method: str) -> None:
     asyncio.run(main())
 
 
-def test_sync_release_does_not_raise_on_a_running_loop() -> None:
+def test_sync_release_does_not_raise_on_a_running_event_loop() -> None:
     def generator() -> Any:
         with Lock("x"), Semaphore("x:2", 3), RLock("x:3"):
             yield
@@ -112,7 +112,7 @@ def test_sync_release_does_not_raise_on_a_running_loop() -> None:
     asyncio.run(main())
 
 
-def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(monkeypatch: Any) -> None:
+def test_django_allow_async_unsafe_allows_sync_calls_on_an_event_loop(monkeypatch: Any) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     def callback(done: asyncio.Future[str]) -> None:
