@@ -28,8 +28,8 @@ SAMPLE = 20
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Turn off the garbage collector, because it would take a third of the time and find no
-    cycles."""
+    """Turn off the garbage collector, because it would take a third of the time of the test and
+    find no cycles."""
     gc.disable()
     yield
     gc.enable()

@@ -174,7 +174,7 @@ def test_invalid_action_changes_and_records_nothing(
     assert not raw.exists(OVERRIDES, RECORD)
 
 
-def test_action_that_changes_nothing_reports_that_and_is_not_recorded() -> None:
+def test_action_without_effect_prints_nothing_was_changed_and_is_not_recorded() -> None:
     with Lock("p"):
         eventually(lambda: listed("p"))
         for words in (*UNDO.values(), ("pause",), ("pause",), ("resize", "3"), ("resize", "3")):
@@ -240,7 +240,7 @@ def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
     assert "No operator has acted on this name.\n" == locks("log", "a")
 
 
-def test_record_has_at_most_1000_entries_and_lasts_almost_a_year(raw: redis.Redis) -> None:
+def test_action_log_keeps_the_latest_1000_actions_for_at_least_360_days(raw: redis.Redis) -> None:
     entries = {f'{{"what": "pause", "name": "n{n}", "key": null}}': n for n in range(1005)}
     raw.zadd(RECORD, entries)
     act("pause", "last", "--reason", "y" * 1000)
@@ -266,7 +266,7 @@ def test_action_takes_effect_when_it_cannot_be_recorded(
 
 # getpass.getuser raises OSError since Python 3.13, and KeyError in earlier versions.
 @pytest.mark.parametrize("error", [OSError, KeyError])
-def test_record_has_the_user_id_if_the_user_has_no_name(
+def test_action_log_has_the_user_id_if_the_user_has_no_name(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def unknown() -> str:
@@ -301,7 +301,7 @@ def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) 
 def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     monkeypatch.setattr("sys.stdin", StringIO("n\n\nyes please\n"))
-    for _ in range(4):  # the input has only three lines
+    for _ in range(4):  # three answers that are not "y", then the end of the input
         assert (1, "Nothing was cleared.") == failed("clear", "a")
     assert locks("clear", "a", "--dry-run").endswith("Dry run: nothing was cleared.\n")
     assert lease.owned()

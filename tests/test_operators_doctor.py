@@ -102,8 +102,8 @@ def test_doctor_rates_clock_and_latency_and_exits_with_1_only_for_an_error(
     for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
         monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
         assert level == examine()["clock"].level
-    # The counts include a warning of missing persistence. One check is done only "in part", because
-    # there are too many names.
+    # In each case, one warning is about missing persistence. One check is "in part", because the
+    # server has too many names.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -314,7 +314,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def in_settings(cluster: Cluster, settings: Any) -> Cluster:
-    """Add the Cluster to the settings, as the cache alias `cluster`. Return it."""
+    """Add the Cluster to the settings, as the cache alias `cluster`. Return the Cluster."""
     settings.CACHES = {**settings.CACHES, "cluster": {**cluster.cache(), "KEY_PREFIX": "doctor"}}
     return cluster
 

@@ -159,7 +159,7 @@ MANY = {"g": 60, "r": 120 * PAIR + 240_000}
         ({**MANY, "s": 30, "p": 2}, 2, False),
         ({**MANY, "w": 60 * PAIR, "p": 1}, None, False),  # a name with a peak of 1 may be a lock
         ({**MANY, "p": 2}, None, False),  # no request waited
-        ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # only share_limit rejected requests
+        ({**MANY, "n": 60, "b": 60, "p": 2}, None, False),  # share_limit caused all rejections
         ({"g": 60, "w": 60 * PAIR, "p": 2}, None, False),  # no lease was released
         ({"g": 198, "w": 2 * PAIR, "r": 200 * PAIR + 240_000, "p": 2}, 6, True),
         # Too few requests waited.

@@ -27,7 +27,7 @@ COST, DOCTOR_COST = 300, 150
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
 ALL = NAMES + POLICIES + 2
 BUSIEST, REJECTED, CHUNK, TROUBLE = "15000", 5, 1000, "zz-last-by-name"
-#: Max number of ZREVRANGE commands that count toward COST. Others read a registry in chunks.
+#: Max ZREVRANGE commands to count toward COST. Further ones are reads of a registry in chunks.
 SINGLE_READS = 4
 REGISTRY, API = f"{settings.PREFIX}:names", f"{settings.PREFIX}:{{api}}:keys"
 
@@ -193,8 +193,8 @@ def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> N
 
 @pytest.fixture
 def old_policies(raw: redis.Redis) -> Iterator[None]:
-    """Make the last use of each policy older than that of all other names. A page sends more
-    commands to read a policy than to read another name."""
+    """Make the policies the least recently used names. Otherwise, a page of recent names would list
+    mainly policies, and a page sends more commands to read a policy than to read another name."""
     names = [f"policy-{n}@" for n in range(POLICIES)]
     before = dict(zip(names, raw.zmscore(REGISTRY, names), strict=True))
     raw.zadd(REGISTRY, {name: score - 3_600_000 for name, score in before.items()})

@@ -105,7 +105,7 @@ def cut_connections() -> Iterator[list[bool]]:
     me, send = threading.get_ident(), redis.Connection.send_packed_command
 
     def sent(self: Any, command: Any, *args: Any, **kwargs: Any) -> None:
-        # The commands of a new connection are part of the request that follows.
+        # Commands that set up a new connection are not requests.
         is_request = not re.search(rb"HELLO|AUTH|CLIENT|SELECT", b"".join(command))
         if threading.get_ident() == me and is_request:
             cut.append(not (cut and cut[-1]))

@@ -72,7 +72,7 @@ async def test_paused_policy_rejects_new_keys_and_leaves_nothing_behind(
 
 
 @both
-async def test_overrides_of_another_process_apply_to_its_policy_only(
+async def test_override_that_another_process_wrote_applies_only_to_its_policy(
     io: Any, raw: redis.Redis
 ) -> None:
     raw.hset(MARKS, mapping={"p:elsewhere": raw.time()[0] * 1000})
@@ -159,7 +159,7 @@ def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: No
 # Reading
 
 
-def test_overrides_are_read_once_a_second_in_total_and_never_when_idle(
+def test_process_reads_all_overrides_once_a_second_and_none_while_it_is_idle(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.overrides.IDLE", 1.5)

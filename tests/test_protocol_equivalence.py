@@ -34,7 +34,7 @@ class Twins:
 
     def run(self, one: Call) -> Any:
         self.micros += 1000 * any(expiry == self.micros // 1000 for expiry in self.expiries())
-        if self.chance.random() < 0.005:  # so that scripts add up counters of old minutes
+        if self.chance.random() < 0.005:  # advance the clock, so that scripts add up old counters
             self.micros += self.chance.choice([7, 60]) * 60_000_000
         if not self.limits and self.chance.random() < 0.02:
             self.micros -= 5_000_000

@@ -40,7 +40,7 @@ def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
 def test_caller_is_rejected_as_usual_when_memory_is_full_and_no_permit_is_free(x: Name) -> None:
     x.full = True
     assert "no full 2  2" == x.ask("d", "try", limit=2)
-    # The limit of this caller differs from the last caller's limit. The script stores the new one.
+    # This caller has another limit than the callers before it. The script stores the new limit.
     assert "no full 2  3" == x.ask("d", "try", permits=2, limit=3)
     assert "p 3" == x.field("#seen")
 
@@ -117,7 +117,7 @@ def test_name_works_again_after_one_of_its_keys_was_evicted(x: Name, part: str, 
         x.lose(part)
     CALLS[then](x)
     assert not x.entries[-1].error
-    x.pass_time(1000)  # let leases expire: one whose record is lost can't be released
+    x.pass_time(1000)  # let leases expire, as a lease without a record can't be released
     for token in "abcde":
         x.end(token, "undo", tombstone=1)
     assert "b" not in x.state, "a waiter without a record blocks the queue"

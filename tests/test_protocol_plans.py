@@ -33,7 +33,7 @@ UNDONE = ("t1", "undo", 1)
 
 
 class PlanRun:
-    """Runs a plan. `step`: the last step that it yielded. `result`: the value that it returned."""
+    """A run of a plan. `step`: the step that the plan yielded last. `result`: its return value."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.step, self.result, self.ended = plan, None, None, False
@@ -52,7 +52,7 @@ class PlanRun:
         return self.go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
     def waiting(self, sent: float, delay: int = 1000, **since: Any) -> PlanRun:
-        """Send a "wait" reply: ask again after `delay` ms. `since`: the server time in it."""
+        """Reply "wait": ask again after `delay` ms. `since`: the server time in the reply."""
         return self.answer("wait", str(since.get("since", S1)), delay, 0, sent=sent)
 
     def message(self, text: str | None, at: float) -> PlanRun:
@@ -65,9 +65,9 @@ class PlanRun:
         return self.go(lambda: self.plan.throw(error))
 
     def fail_until(self, why: str, at: float, end: float = math.inf, every: float = 0.1) -> float:
-        """Fail each try of a step for the reason `why`. The first try begins at the time `at`. A
-        try lasts `every` seconds. Stop at the time `end`, or when the plan raises Failure. Return
-        the time of the last failure."""
+        """Fail each try for the reason `why`. The first try begins at the time `at`, and each try
+        lasts `every` seconds. Stop when the plan raises Failure, or at the time `end`. Return the
+        time at which this method stopped."""
         while at < end:
             if isinstance(self.step, Sleep):
                 assert self.step.seconds <= 1
@@ -109,7 +109,7 @@ def _end_unfinished_plans() -> Iterator[None]:
 
 
 class Client:
-    """Makes requests with the tokens t1, t2, …. `deferred`: the undo steps to run later."""
+    """A client that uses the tokens t1, t2, …. `deferred`: undo steps that it would run later."""
 
     def __init__(self) -> None:
         self.deferred: list[Run] = []
@@ -173,7 +173,7 @@ def test_milliseconds_rounds_up_to_whole_ms() -> None:
     ],
     ids=str,
 )
-def test_fast_path_sends_the_first_step_and_reads_its_reply_like_the_plan(
+def test_fast_path_sends_the_same_request_and_returns_the_same_grant_as_the_plan(
     client: Client, monkeypatch: pytest.MonkeyPatch, reply: Any, asked: Any, key: str | None
 ) -> None:
     ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
@@ -260,8 +260,8 @@ def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
 def test_failure_has_the_cause_of_the_last_try_that_was_not_cut_short(
     client: Client, since: float, cause: str
 ) -> None:
-    """A try may take 1 s, and all tries together 3 s. If the last try has less than 1 s, its
-    timeout does not become the cause of the failure."""
+    """A try times out after 1 s, and all tries together after 3 s. If the last try gets less than
+    1 s, the failure has the cause of the try before it."""
     run = client.acquire().fail("busy", since)
     while run.step.timeout == 1:
         run.fail("unanswered", since := since + 1)
@@ -298,7 +298,7 @@ def test_rejecting_reply_becomes_a_rejection(
 
 
 @pytest.mark.parametrize("times", [2, 30])
-def test_acquire_is_repeated_after_the_reply_more_until_its_budget_is_spent(
+def test_acquire_is_repeated_until_its_budget_is_spent_if_the_reply_is_more(
     client: Client, times: int
 ) -> None:
     run = client.acquire(wait=False, budget=3.0)
@@ -314,8 +314,8 @@ def test_acquire_is_repeated_after_the_reply_more_until_its_budget_is_spent(
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("reply", [("no", "full", 0), ("gone",)])
 def test_tombstone_is_written_when_an_earlier_reply_was_lost(client: Client, reply: Any) -> None:
-    """The tombstone rejects the first request if it still arrives. After the reply "gone", the
-    client then acquires with a new token."""
+    """The tombstone rejects the first request if that request arrives late. After the reply "gone",
+    the client acquires again, with a new token."""
     run = client.acquire().fail("unanswered", 101).answer(*reply, sent=101)
     assert run.asks(verb="release", token="t1", how="undo", tombstone=1)
     run.answer("gone", sent=101)
@@ -356,7 +356,7 @@ def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: C
         ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
         ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
         ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the message came
-        # A message on a channel may be lost. So the lease lasts only for CLAIM until a renewal.
+        # A message on a channel can get lost. So without a renewal, the lease lasts only for CLAIM.
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
@@ -491,7 +491,7 @@ def test_permanent_lease_is_renewed_before_acquire_returns(
         assert run.answer("lost", sent=101).asks(verb="acquire", token="t2")
     elif outcome == "unreachable":
         run.fail_until("unreachable", 100.1, every=0)
-        # The server granted a limited lease. The undo frees the permit before the lease expires.
+        # The lease is not permanent yet, so it would expire. The undo frees its permit sooner.
         assert [UNDONE] == client.undone
     else:
         if outcome == "unanswered":
@@ -539,7 +539,7 @@ def test_release_returns_whether_the_lease_was_still_held(
 
 
 @pytest.mark.parametrize("word", ["ok", "lost"])
-def test_plans_share_and_confirm_return_true_if_the_lease_is_held(word: str) -> None:
+def test_share_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: str) -> None:
     sharing = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
     assert sharing.asks(verb="release", token="t1", fence=int(FENCE), how="share", tombstone=0)
     confirming = PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))
@@ -549,7 +549,7 @@ def test_plans_share_and_confirm_return_true_if_the_lease_is_held(word: str) -> 
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_after_a_renewal_counts_from_the_time_of_its_request() -> None:
+def test_local_expiry_after_a_renewal_counts_from_the_time_of_the_renewal_request() -> None:
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
     assert plans.number_of(run.step) == 7

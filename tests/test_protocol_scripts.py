@@ -256,7 +256,7 @@ def test_one_script_removes_a_bounded_number_of_dead_waiters(x: Name) -> None:
     assert "a | live" == x.state
 
 
-# When waiters ask again
+# When waiters ask again for a permit
 
 
 def test_nth_waiter_asks_again_when_the_nth_lease_ends(x: Name) -> None:
@@ -286,7 +286,7 @@ def test_first_waiter_asks_again_when_the_new_holder_has_not_claimed_its_lease(x
 
 
 @pytest.mark.promise(4)
-def test_waiter_asks_again_when_the_loop_of_earlier_waiters_counts_as_dead(x: Name) -> None:
+def test_waiter_asks_again_when_the_event_loop_of_earlier_waiters_counts_as_dead(x: Name) -> None:
     x.hold("a", lease=600_000)
     x.wait(*(f"b{n}" for n in range(300)), channel="loop")
     x.wait("live")
@@ -473,8 +473,8 @@ def test_inspect_returns_the_state_and_changes_nothing(x: Name) -> None:
     x.operate("pause")
     before = x.names.copy()
     now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = x.do("inspect")
-    # Redis still stores the lease of `over`, but it has expired. So only 2 of 3 permits are in use.
     assert (str(x.now), x.fences["over"], "", str(x.now)) == (now, last, limit, paused)
+    # The lease of `over` has expired, although Redis still stores it. So 2 of 3 permits are in use.
     assert ("p 3", "2", 1, 2) == (seen, used, holding, waiting)
     assert ["a", str(x.now + 8000), x.field("a")] == holders
     assert holders[2].endswith(" 9000 2 3 - me & you")

@@ -157,7 +157,7 @@ def crowded(waiters: int, shares: int) -> Shared:
 
 
 def command_count(x: Shared, verb: str, token: str, **said: Any) -> int:
-    """Return how many commands a script runs. Discard its changes."""
+    """Return how many commands the script `verb` runs with arguments `said`. Undo its changes."""
     ran, before = list[Any](), x.names.copy()
 
     class Counting(Recording):

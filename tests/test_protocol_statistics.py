@@ -1,4 +1,4 @@
-"""Statistics that scripts count by the minute: totals of old minutes, means, and peaks."""
+"""Statistics that scripts count per minute: means, peaks, and totals of old minutes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Counted(Name):
         return {what: n for what, n in own.items() if what != "p"}
 
     def count_before(self, what: str, value: int, *ago: int, tidied: int = 3) -> None:
-        """Set the counter of the event `what` to `value` for the minutes that were `ago` minutes
-        ago. A script last added old minutes to the totals `tidied` minutes ago."""
+        """Set the counter of the event `what` to `value` in earlier minutes. `ago`: minutes since
+        each of them. `tidied`: minutes since a script last added old minutes to the totals."""
         if not self.stats:
             self.hold("other")
             self.end("other")

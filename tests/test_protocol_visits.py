@@ -169,7 +169,7 @@ def test_permit_is_reserved_for_an_absent_job_only_for_a_short_time(x: Visited) 
         x.pass_time(int(reply.split(" ")[2]))
         reply = x.ask("w", "again")
     assert C["TURN"] <= x.now - began <= C["TURN"] + C["HEARTBEAT"]
-    # The job `a` did not come for its permit. For a while, no permit is reserved for other jobs.
+    # The job `a` missed its reserved permit, so the script reserves none for `e` during REST.
     x.away("d")
     starve(x, "e")
     assert "ok" == x.ask("v", "try", limit=2)[:2]
@@ -186,7 +186,7 @@ def test_overdue_job_loses_its_position_in_the_queue(x: Visited) -> None:
     assert ("b c", "", 1) == (x.members("places"), x.field("a"), x.counted("x"))
 
 
-def test_record_of_a_job_is_kept_while_the_job_runs(x: Visited) -> None:
+def test_record_of_a_job_does_not_expire_while_the_job_runs(x: Visited) -> None:
     x.visit("a", token="t", lease=600_000, limit=2)
     x.pass_time(C["PLACE_LIFE"] + 1)
     x.visit("b", limit=2)
@@ -235,7 +235,7 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
     x.end("t", place="a")
     replies = [x.visit(place).split(" ")[1] for place in "bcd"]
     assert ["1800", "3600", "5400"] == replies
-    x.pass_time(300_000)  # the last grant is then long ago
+    x.pass_time(300_000)  # the delay is at least a quarter of the time since the last grant
     assert str(C["LATEST"]) == x.visit("b", 1).split(" ")[1]
 
 

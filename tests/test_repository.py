@@ -87,7 +87,7 @@ def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
 
 @pytest.mark.tools
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_applies_to_the_package_and_names_existing_tests(mutant: Mutant) -> None:
+def test_mutant_fits_the_package_and_its_test_file_exists(mutant: Mutant) -> None:
     mutant.path()
     assert mutant.text != mutant.instead
     assert mutant.test.split("/")[0] not in DEEP, "make test has to find it"

@@ -78,8 +78,8 @@ def mixin_in_urls(first, second, **options):
 
 
 def keyed(first, second, **options):
-    """Return a view with two limits that have the name "a". `first` is for the outer limit, and
-    `second` for the inner limit. "a": the limit has no key. "b": the limit has the key "7"."""
+    """Return a view with two limits of the name "a", which differ in their keys. `first`: the key
+    of the outer limit. `second`: the key of the inner limit. "a": no key. "b": the key "7"."""
     keys = {"a": {}, "b": {"key": lambda request: "7"}}
     outer, inner = (semaphore_required("a", **keys[one], **options) for one in (first, second))
     return outer(inner(body))
@@ -106,8 +106,8 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
 def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
-    """Attributes of the view `inner` declare its limit "a". With functools.wraps, the decorator
-    `checks` also has these attributes. It must run before the request takes a permit of "a"."""
+    """In the run "wraps", functools.wraps copies the attributes that declare the limit "a" to
+    `checks`. Even then, `checks` must run before the request takes a permit of "a"."""
     seen, inner = [], semaphore_required("a", 1)(body)
 
     @semaphore_required("z", 1)
@@ -260,7 +260,7 @@ def test_paused_limit_answers_with_reason_paused(project, options, slots, reject
     eventually(lambda: outcomes().get("rejected") == len(rejections))
 
 
-# Callables and receivers of the project
+# Callables in options, and receivers of signals
 
 
 @BOTH

@@ -1,7 +1,7 @@
 """While Redis is down, on_outage applies, no request waits for Redis, and the limits hold.
 
 Redis also counts as down if it rejects the client for its password, permissions, certificate, or
-database number. Only new settings end such an outage, so the log names and repeats the cause.
+database number. Such an outage lasts until its cause is corrected. So the log repeats the cause.
 """
 
 import asyncio
@@ -191,11 +191,11 @@ def test_interrupted_requests_without_redis_leave_no_permit(project):
             signal.setitimer(signal.ITIMER_REAL, 0.00001)
 
     def visit_until_interrupted():
-        # The loop is in a function of its own. If it were directly inside the `try`, CPython 3.13
-        # might raise the exception after the end of the `try`.
+        # A separate function runs the loop. If the loop were inside the `try` itself, CPython 3.13
+        # might raise Interrupted after the end of the `try`.
         request = RequestFactory().get("/")
         signal.setitimer(signal.ITIMER_REAL, 0.00005)
-        late = time.monotonic() + 0.05  # the end, if a weakref callback swallows the exception
+        late = time.monotonic() + 0.05  # stop then, as a weakref callback can swallow Interrupted
         while time.monotonic() < late:
             view(request)
 
@@ -257,7 +257,7 @@ def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
     assert probers and all(one.daemon for one in probers), "a probe would keep the process alive"
 
 
-def test_request_that_began_before_an_outage_ends_without_calling_release(
+def test_request_does_not_call_release_if_an_outage_began_after_its_admission(
     project, server, monkeypatch
 ):
     released = []
@@ -286,7 +286,7 @@ def test_requests_that_began_before_and_during_an_outage_share_the_limit(
     assert 200 == before.end()
     waits.entered()
     link.calm()
-    for _ in range(20):  # locally admitted requests still count
+    for _ in range(20):  # for 0.4 s: locally admitted requests still fill the limit
         assert 503 == project.status()
         time.sleep(0.02)
     assert [200, 200] == [project.status("shadow"), waits.end()]
@@ -453,9 +453,9 @@ class NoTls(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def address(new_server):
-    """Return a function. It returns the address to insert into the given URL. For rediss://, that
-    is the address of a server without TLS. For redis://, it is the address of a Redis server with a
-    password. The users app, script, and keys of this server lack some permissions."""
+    """Return a function that returns the address of the server for a URL. A rediss:// URL gets a
+    server without TLS. A redis:// URL gets a Redis server that has a password, and three users
+    without some permissions: "app", "script", and "keys"."""
     server = new_server(config={"requirepass": "right"})
     some = ["~*", "&*", "+ping"]
     users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
@@ -498,7 +498,7 @@ def test_outage_begins_and_its_cause_is_reported_when_redis_rejects_the_client(
     assert "ACL" in shown if cause == RIGHTS else " ".join(error.split()) in shown, shown
 
 
-def test_rejected_client_is_logged_until_the_settings_are_corrected(
+def test_outage_is_logged_repeatedly_until_redis_accepts_the_client(
     project, server, errors, changes, monkeypatch, fast_probes
 ):
     monkeypatch.setattr(breaker, "REMINDER_INTERVAL", 0.3)
@@ -519,7 +519,7 @@ def test_rejected_client_is_logged_until_the_settings_are_corrected(
 
 def test_local_waiter_is_admitted_if_the_holder_leaves_while_the_wait_begins(project):
     class Leaving(int):
-        """A limit that ends the first request when the second request finds no free permit."""
+        """A limit. Its comparison ends the first request if the second finds no free permit."""
 
         def __gt__(self, other):
             is_free = super().__gt__(other)

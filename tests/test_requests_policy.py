@@ -95,7 +95,7 @@ def test_middleware_raises_for_an_invalid_entry_except_in_the_admin(project, ent
         ("Reports:export", "*"),
     ],
 )
-def test_exact_name_then_the_longest_glob_selects_the_entry(project, view, name):
+def test_view_uses_the_entry_of_its_name_or_else_of_the_longest_matching_glob(project, view, name):
     exact, longer = ({"name": name, "limit": 1} for name in ("exact", "longer"))
     entries = {"reports:export": exact, "reports:ex*": longer, "api:v[0-9]:l?st": "one of a class"}
     others = {glob: {"limit": 1} for glob in ("reports:*", "*")}

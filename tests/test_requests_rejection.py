@@ -67,7 +67,7 @@ def test_retry_after_is_the_time_until_a_permit_is_expected(
     assert (1, 1.5) in bounds, "the delay is not random, so clients would return together"
 
 
-def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
+def test_retry_after_grows_with_the_recent_mean_hold_time(project):
     project.limit()
     with Semaphore("one", 1):
         time.sleep(0.5)
@@ -76,7 +76,7 @@ def test_retry_after_grows_with_the_time_that_permits_were_held_lately(project):
     assert found >= 5, "less than the ten holds of 0.5 s until a permit is free"
 
 
-# Status and body
+# Status and body of the response to a rejected request
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_page_declares_its_language_and_is_plain_text_without_templates(project,
     assert message == text
 
 
-# The project's own response
+# The option `response`: the project makes the response to a rejected request
 
 
 def respond_418(request, rejection):
@@ -202,7 +202,7 @@ def return_text(request, rejection):
 @pytest.mark.parametrize(
     ("response", "in_sync", "in_async"),
     [
-        # in_sync, in_async: the status of the response, or the type that is logged as wrong
+        # Expected in sync and in async code: the status, or the name of the wrong type in the log.
         (respond_418, 418, 418),
         (f"{__name__}.respond_418", 418, 418),
         (AsyncCallable(), "coroutine", 418),

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-# Until the end of the response
+# The response ends before the lease does
 
 
 def stream(request):
@@ -111,7 +111,7 @@ def test_failing_release_does_not_break_the_response(project, monkeypatch, caplo
 
 
 def test_lease_of_a_garbage_collected_response_expires():
-    """Django closes responses. If a response is never closed, only its lease frees the permit."""
+    """If a response is never closed, its permit is in use until the lease expires."""
     response = semaphore_required("one", limit=1, timeout=1)(stream)(RequestFactory().get("/"))
     assert 1 == in_use()
     del response
@@ -119,7 +119,7 @@ def test_lease_of_a_garbage_collected_response_expires():
     eventually(lambda: in_use() == 0)
 
 
-# Until the end of the lease
+# The lease ends before the response does
 
 
 @BOTH

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("clean_redis")
 
 
 def started(kind, folder, **sync):
-    """Return a Site with the middleware, and without garbage collection. `sync`: settings."""
+    """Return a Site with the middleware, without garbage collection. `sync`: REDIS_SYNC options."""
     endpoints = {"quick": {"limit": 3, "blocking_timeout": 60}, "reports:*": ONE}
     sync = {"ENDPOINTS": endpoints, "REQUESTS": {"max_waiting_threads": None}, **sync}
     options = {"middleware": [OBEYING, MIDDLEWARE], "without_gc": True, "sync": sync}
@@ -119,8 +119,8 @@ def test_permit_is_held_until_the_view_ends_even_if_the_client_has_left(site, pa
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
 def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
-    """The first client disconnects while its view runs, which is the first limited view of the
-    process. Other clients disconnect after their view returned, while a middleware sleeps."""
+    """The first client disconnects during the first limited view of the process. Other clients
+    disconnect after their views have returned, while a middleware sleeps."""
     sleeping = "tests.request_site.middleware.sleeping"
     options = {"middleware": [sleeping, *middleware], "without_gc": True}
     sync = {"ENDPOINTS": {"reports:*": ONE}}

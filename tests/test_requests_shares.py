@@ -25,8 +25,8 @@ def anywhere(request, project):
 
 @pytest.fixture
 def waiting(rejections):
-    """Return a function that returns the number of waiters. The function sends a request that is
-    rejected, because the rejection contains this number."""
+    """Return a function that returns the number of waiters. The function sends a request, and reads
+    the number from the rejection of this request."""
 
     @semaphore_required("one", limit=1, share=tenant_of, share_limit=1)
     def rejected(request):

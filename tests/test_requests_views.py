@@ -341,7 +341,7 @@ def test_request_redirected_to_the_login_takes_no_permit(project, raw):
 # The middleware together with other limits of the view
 
 
-def test_request_takes_one_permit_when_several_limits_name_its_semaphore(project, maybe_atomic):
+def test_request_takes_one_permit_if_several_limits_use_the_same_semaphore(project, maybe_atomic):
     project.with_middleware(SEMAPHORES={"one": {"limit": 1}}, ENDPOINTS={"*": "one"})
     for view in (LIMIT(respond_ok), LIMIT(LIMIT(respond_ok)), LIMIT(Limited.as_view())):
         project.serve(home=view)
@@ -349,13 +349,13 @@ def test_request_takes_one_permit_when_several_limits_name_its_semaphore(project
         assert 0 == in_use()
 
 
-def test_request_takes_two_permits_when_two_caches_have_limits_of_one_name(project):
+def test_request_takes_two_permits_if_limits_on_two_caches_have_the_same_name(project):
     settings = project.settings
     settings.CACHES = {**settings.CACHES, "other": settings.CACHES["default"]}
     project.with_middleware(ENDPOINTS={"home": {**ONE, "using": "other"}})
     for using, status in (("other", 200), ("default", 503)):
         project.serve(home=semaphore_required("one", limit=1, using=using)(respond_ok))
-        assert status == project.status()  # both caches use the same semaphore "one" on one server
+        assert status == project.status()  # both caches are the same server, so they share "one"
 
 
 @pytest.mark.parametrize(("non_atomic", "taken"), [((), 1), (("default",), 0), (("other",), 1)])
@@ -407,7 +407,7 @@ def test_when_and_key_are_called_once_for_a_request(project, maybe_atomic, asgi)
 
     def when(request):
         calls.append("when")
-        return len(calls) == 1  # False if `when` is called again
+        return len(calls) == 1  # True only in the first call
 
     def key(request):
         calls.append("key")

@@ -53,7 +53,7 @@ def figures(group: str = "api", **options: Any) -> Statistics:
 
 def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0) -> None:
     """Write rejections to Redis, as the housekeeping thread of a process does. `counts`: the number
-    of rejections of each key. `rest`: the max number of rejections of any other key."""
+    of rejections of each key. `rest`: each key that `counts` omits has at most this number."""
     said = {"process": "p", "entry": "", "life": 30_000, "rest": rest, "keep": 60, "peak": 0}
     said |= {"counts": "{}", "durations": "{}"}
     rejected = json.dumps({key: str(n) for key, n in counts.items()})
@@ -64,7 +64,7 @@ def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0) -> N
 
 
 @both
-async def test_statistics_of_a_policy_sum_over_its_keys(io: Any) -> None:
+async def test_statistics_of_a_policy_are_the_sums_over_its_keys(io: Any) -> None:
     held = [
         await io.do(Semaphore("api", 2, key=key), "acquire", blocking=False)
         for key in ("a", "a", "a", "b", "b", "b", "b")
@@ -82,7 +82,7 @@ async def test_statistics_of_a_policy_sum_over_its_keys(io: Any) -> None:
     assert 0 < found.held.p50 <= found.held.p95 < 60
 
 
-def test_waits_are_counted_while_they_last_and_timed_when_they_end() -> None:
+def test_wait_is_counted_while_it_lasts_and_its_duration_when_it_ends() -> None:
     with ThreadPoolExecutor(2) as threads:
         lease = Semaphore("api", 1, key="k").acquire()
         assert Semaphore("api", 1, key="k").acquire(blocking_timeout=0.05) is None
@@ -104,7 +104,7 @@ def test_waits_are_counted_while_they_last_and_timed_when_they_end() -> None:
     assert (1, [("k", 1)]) == (total.timed_out, [(b.key, b.rejected) for b in found.rejected])
 
 
-def test_names_of_one_template_form_a_group_and_all_names_form_the_site_group() -> None:
+def test_statistics_add_up_all_names_of_one_template_and_all_names_of_the_site() -> None:
     @synchronized("invoice:{pk}")
     def pay(pk: int) -> None:
         pass
@@ -122,7 +122,7 @@ def test_detached_lease_counts_as_in_use_after_its_adoption() -> None:
     lease = Semaphore("api", 1, key="k").acquire()
     eventually(lambda: figures().in_use == 1)
     handle = lease.detach(timeout=60)
-    eventually(lambda: figures().in_use == 0)  # no process holds the lease until its adoption
+    eventually(lambda: figures().in_use == 0)  # no process holds a detached lease
     adopted = Lease.from_handle(handle)
     eventually(lambda: figures().in_use == 1)
     adopted.release()
@@ -213,7 +213,7 @@ def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(rela
     held.release()
 
 
-def test_number_of_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_policies_with_statistics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "MOST_GROUPS", 3)
     for n in range(9):
         Semaphore(f"policy{n}", 1, key="k").acquire().release()

@@ -84,8 +84,8 @@ class Reader:
         return output
 
     def write(self, text: str) -> None:
-        """Write `text` to the file that its first line names, or append it. If the file is named
-        settings.py, and the site runs, wait until the site has reloaded."""
+        """Write `text` to the file that the first line of `text` names. Append `text` if that line
+        says "at the end". If a running site uses settings.py, wait until the site has reloaded."""
         head = FILE.match(text)
         assert head, f"no file name: {text[:80]}"
         path = self.folder / "mysite" / head["path"]

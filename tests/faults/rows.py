@@ -74,7 +74,7 @@ ROWS = """\
 25
   behaviour/test_faults test_unavailable_names_the_denied_command_not_the_password
   test_requests_outage test_outage_begins_and_its_cause_is_reported_when_redis_rejects_the_client
-  test_requests_outage test_rejected_client_is_logged_until_the_settings_are_corrected
+  test_requests_outage test_outage_is_logged_repeatedly_until_redis_accepts_the_client
   test_operators_doctor test_doctor_lists_denied_commands_keys_and_channels
 26
   behaviour/test_faults test_calls_fail_soon_and_leave_nothing_behind[no replicas]
