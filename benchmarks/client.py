@@ -36,7 +36,7 @@ _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 def client(url: str, quick: bool) -> Table:
     """Count bytecodes. If valgrind is installed, also count instructions, which takes a minute."""
     table = Table(
-        "Counted costs of a cycle for the client",
+        "Bytecodes and CPU instructions of a cycle in the client",
         f"{FRESH}: ≤ 242,000 instructions; {REQUEST}: ≤ 1,000 bytecodes besides script calls",
     )
     made = _cycles()
@@ -128,7 +128,7 @@ def _traced(cycle: Cycle, script: Any) -> tuple[int, int]:
 
 
 def instructions(url: str, names: list[str]) -> Iterator[int]:
-    """Yield the number of instructions of each cycle in `names`. A child process runs them."""
+    """Run the cycles `names` in a child process. Yield the CPU instructions of each cycle."""
     with contextlib.ExitStack() as stack:
         dumps = f"{stack.enter_context(tempfile.TemporaryDirectory())}/client"
         words = callgrind.command(dumps, at_start=False)

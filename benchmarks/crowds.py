@@ -49,7 +49,7 @@ def tasks(url: str, quick: bool) -> Table:
     return _race(
         Table(
             "Async, 200 tasks, never full",
-            "≥ 8 × the best peer's cycles/s; ≤ 0.35 × its client CPU; ≤ 4 connections",
+            "≥ 8 × the best peer's cycles/s; ≤ 0.35 × that peer's client CPU; ≤ 4 connections",
         ),
         Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 1.5, asynchronous=True),
         url,
@@ -61,7 +61,7 @@ def waiting_tasks(url: str, quick: bool) -> Table:
     return _race(
         Table(
             "Async, 1,000 tasks, limit 100, hold 10 ms",
-            "≥ 2 × the best peer's cycles/s; ≤ 0.35 × its client CPU; ≤ 4 connections",
+            "≥ 2 × the best peer's cycles/s; ≤ 0.35 × that peer's client CPU; ≤ 4 connections",
         ),
         Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 1.5, asynchronous=True),
         url,
@@ -117,7 +117,7 @@ def _race(
 
 
 def _commands(name: str, of: Crowd, url: str) -> float:
-    """Return the commands per cycle. Count them in a new run, because MONITOR slows the server."""
+    """Return the commands per cycle. Count them in a new run with MONITOR, which slows Redis."""
     short = replace(of, seconds=0.3)
     with counted(url) as counts:
         outcome = crowd.run(name, short, url)

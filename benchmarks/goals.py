@@ -61,15 +61,15 @@ GOALS = [
     Goal("time: a reused Lock / redis-py's", "uncontended", _cell(cycles.REUSED, _ONE), 0.85),
     Goal("time: a Semaphore / redis-py's Lock", "uncontended", _cell(OURS, _ONE), 0.95),
     Goal("time: a Semaphore / two EVALSHA", "uncontended", _cell(OURS, _ALL), 1.1),
-    Goal("server instructions of acquire + release", "instructions", _both, _for_server),
+    Goal("server: CPU instructions of acquire + release", "instructions", _both, _for_server),
     Goal(
-        "client instructions of a new Lock",
+        "client: CPU instructions of a cycle with a new Lock",
         "client",
         _cell(client.FRESH, "instructions"),
         242_000,
     ),
     Goal(
-        "bytecodes of a limited request, without those of its scripts",
+        "Python bytecodes of a limited request, besides its script calls",
         "client",
         _cell(client.REQUEST, "beyond the scripts"),
         1_000,
@@ -96,8 +96,8 @@ GOALS = [
         0.97,
         least=True,
     ),
-    Goal("server time of acquire: many / 10 holders", "holders", _last("acquire × 10"), 1.3),
-    Goal("server time of release: many / 10 holders", "holders", _last("release × 10"), 1.3),
+    Goal("server time of acquire: many holders / 10", "holders", _last("acquire × 10"), 1.3),
+    Goal("server time of release: many holders / 10", "holders", _last("release × 10"), 1.3),
     Goal("server time: with / without statistics", "statistics", _cell("on", "both × off"), 1.3),
 ]
 

@@ -27,9 +27,9 @@ from .server import KEEP
 #: Number of calls in a count, each with another name. To count each call alone would be too slow.
 NAMES = 100
 ROUNDS = 3
-#: The names of two rows of the table. Together, these calls are a cycle without contention.
+#: The names of two rows of the table. The two calls together are a cycle without contention.
 CYCLE = "acquire, no holder", "release, no waiter"
-# An hour in ms, used for all deadlines. Under callgrind, the server would miss the usual deadlines.
+# An hour in ms, for all deadlines: under callgrind, the server is too slow for the usual deadlines.
 _HOUR = 3_600_000
 _CONSTANTS = {
     **scripts.CONSTANTS,
@@ -155,7 +155,7 @@ def _round(counter: Counter) -> None:
 
 
 def server(url: str, quick: bool) -> Table:
-    """Start a Redis server under callgrind, and count its instructions."""
+    """Start a Redis server under callgrind, and count the CPU instructions per call."""
     if not callgrind.installed() or find_server() is None:
         table = Table("Instructions of the server per call")
         table.notes.append("not measured: valgrind or redis-server is not installed")
@@ -173,7 +173,7 @@ def count(rounds: int) -> Table:
             _round(counter)
         empty = min(counter.taken["an empty script"])
         for what, taken in counter.taken.items():
-            # Use the minimum. At the start of a minute, scripts also write statistics.
+            # Use the minimum, because scripts also write statistics at the start of a minute.
             row = {"": what, "instructions": min(taken), "beyond empty": min(taken) - empty}
             table.rows.append(row)
         table.notes.append(f"Redis {counter.client.info('server')['redis_version']}")

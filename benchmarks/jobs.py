@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="*", default=[0.5, 0.02])
     parser.add_argument("--prefetch", type=int, nargs="*", default=[1, 4])
     given = parser.parse_args()
-    print("job, prefetch | time / ideal | deliveries | moved | free jobs / alone | max at once")
+    print("job, prefetch | time / ideal | deliveries | moved by | free jobs / alone | max at once")
     with RedisServer() as own, RedisServer() as ours:
         broker = given.broker or own.url
         for seconds in given.seconds:

@@ -15,7 +15,7 @@ MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def setup(url: str, **given: Any) -> None:
-    """Configure Django, unless that is done. `url`: the Redis server of the default cache.
+    """Configure Django if it is not configured yet. `url`: the Redis server of the default cache.
     `given`: additional settings."""
     import django
     from django.conf import settings

@@ -75,7 +75,7 @@ def _aligned(cell: str, width: int, column: int) -> str:
 
 
 def machine(redis_version: str) -> dict[str, Any]:
-    """Return data about the processor and the software. No data identifies the machine."""
+    """Return data about the processor and the software, but nothing that identifies the machine."""
     import os
 
     packages, missing = {}, []

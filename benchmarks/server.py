@@ -93,7 +93,7 @@ def _tokens(many: int, what: str = "t") -> list[str]:
 
 
 def by_holders(url: str, quick: bool) -> Table:
-    table = Table("Server µs by holders", "within 1.3 × from 10 to 100,000")
+    table = Table("Server µs with N holders", "within 1.3 × from 10 to 100,000")
     sizes = (10, 1_000) if quick else (10, 1_000, 100_000)
     client = _client(url)
     names = {size: Name(client, f"holders-{size}", 10**6) for size in sizes}
@@ -109,7 +109,7 @@ def by_holders(url: str, quick: bool) -> Table:
 
 
 def by_waiters(url: str, quick: bool) -> Table:
-    table = Table("Server µs by waiters: joining the queue, releasing by handoff", "within 1.3 ×")
+    table = Table("Server µs with N waiters: acquire that waits, handoff", "within 1.3 ×")
     sizes = (10, 100) if quick else (10, 100, 10_000)
     client = _client(url)
     found: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}

@@ -41,8 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """Return three numbers: the median wait of the single caller, the 99th percentile of its waits,
-    and the number of grants to all callers. The unit of a wait is HOLD."""
+    """Run FLOOD callers and a single caller. Return three numbers: the median wait of the single
+    caller, the 99th percentile of its waits (both divided by HOLD), and the number of grants."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))
@@ -89,7 +89,7 @@ async def _callers(
             lease = await semaphore.aacquire(blocking_timeout=max(0.1, end - asked))
             if lease is None:
                 break
-            if (got := time.monotonic()) > end - 0.8 * seconds:  # not in the first 20 %
+            if (got := time.monotonic()) > end - 0.8 * seconds:  # ignore the first 20 % of the time
                 visits.append((asked, got))
             await asyncio.sleep(HOLD)
             await lease.arelease()

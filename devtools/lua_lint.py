@@ -208,7 +208,7 @@ class _Reader:
         for word in re.findall(r"[A-Z]+", str(node.s)):
             if word in self.capitals:
                 self.mistakes.append(
-                    f"{word} is a constant, which would be replaced with its value even in a string"
+                    f"{word} is a constant: its value would replace this word also in a string"
                 )
 
     # Statements with a scope
@@ -217,7 +217,7 @@ class _Reader:
         for target in node.targets:
             if isinstance(target, Name):
                 local = any(target.id in scope for scope in self.scopes)
-                if not local and target.id not in self.capitals:  # nor a key
+                if not local and target.id not in self.capitals:  # neither local nor a key
                     self.mistakes.append(f"{target.id} is not defined")
             else:
                 self.read(target)

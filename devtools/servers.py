@@ -182,7 +182,7 @@ class RedisServer:
             self._launch(binary)
             if not wait or self._wait_until_ready():
                 return self
-            # Try another port only if another process has taken the free port meanwhile.
+            # Try another port only if another process took this port after `free_port()`.
             if not (picks_port and "already in use" in self.log):
                 break
         log = self.log[-2000:]
@@ -192,7 +192,8 @@ class RedisServer:
         raise NoServer(f"{binary} did not start:\n{log}")
 
     def stop(self) -> None:
-        """End the server and remove its directory, if this process started it."""
+        """End the server. Remove its directory if `start()` made it. If another process has started
+        the server, do nothing."""
         if self._owner not in (0, os.getpid()):
             return
         self._end(signal.SIGTERM)
@@ -309,7 +310,7 @@ def _stop_all() -> None:
 @contextlib.contextmanager
 def shared_server() -> Iterator[str]:
     """Yield the value of `REDIS_URL`. If it is not set, run a server during the `with` block, and
-    yield the URL of this server. Raise NoServer if there is no server that answers."""
+    yield the URL of this server. Raise NoServer if no server answers."""
     if url := os.environ.get("REDIS_URL"):
         _must_answer(url)
         yield url
@@ -319,7 +320,7 @@ def shared_server() -> Iterator[str]:
 
 
 def _must_answer(url: str) -> None:
-    import redis  # not at the top, because the rest needs only the standard library
+    import redis  # not at the top: the rest of the module uses only the standard library
 
     try:
         with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:

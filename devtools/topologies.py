@@ -45,7 +45,7 @@ class _Servers:
         self._stack = contextlib.ExitStack()
 
     def started(self, server: RedisServer) -> RedisServer:
-        """Start a server that `stop()` will stop with the others, and return it."""
+        """Start a server, and return it. `stop()` will stop this server, too."""
         return self._stack.enter_context(server)
 
     def start(self) -> Any:
@@ -106,7 +106,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 
     if replicas:
-        wait_for(arrives, "the replicas to be up to date")
+        wait_for(arrives, "replicas with all data")
 
 
 # Sentinel
@@ -184,7 +184,7 @@ class Sentinels(_Servers):
             except NoServer as error:
                 if last or "already in use" not in str(error):
                     raise
-        wait_for(lambda: all(map(self._knows_all, self.sentinels)), "the sentinels to be ready")
+        wait_for(lambda: all(map(self._knows_all, self.sentinels)), "sentinels that are ready")
         return self
 
     def _start_sentinels(self) -> None:
@@ -306,12 +306,12 @@ class Cluster(_Servers):
         with client(self.primaries[0]) as first:
             for server in self.servers[1:]:
                 first.execute_command("CLUSTER", "MEET", HOST, server.port)
-        wait_for(lambda: all(map(self._knows_all, self.servers)), "the nodes to know each other")
+        wait_for(lambda: all(map(self._knows_all, self.servers)), "nodes that know each other")
         for server, copies in zip(self.primaries, self.replicas, strict=True):
             for copy in copies:
                 with client(copy) as mine:
                     mine.execute_command("CLUSTER", "REPLICATE", self.id(server))
-        wait_for(lambda: all(map(self._is_up, self.servers)), "the Cluster to be up")
+        wait_for(lambda: all(map(self._is_up, self.servers)), "a Cluster that is up")
         for server, copies in zip(self.primaries, self.replicas, strict=True):
             _copied(server, copies)
         return self

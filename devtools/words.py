@@ -3,7 +3,7 @@
 `python -m devtools.words` counts the phrases of each kind in three trees: the documentation, the
 package, and the test names. `devtools/words.json` has the earlier counts. The check fails if, for a
 kind, both the number of phrases and the rate per 1,000 words are higher. A higher rate alone is
-allowed, because the deletion of good text raises the rate. `--write` stores counts that are lower.
+allowed, because the deletion of good text raises the rate. `--write` stores lower counts.
 `--show TREE` lists the phrases of a tree, each with its file and line.
 """
 
@@ -120,7 +120,7 @@ def counts(tree: str) -> dict[str, dict[str, float]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="store counts that are lower")
+    parser.add_argument("--write", action="store_true", help="store counts that have fallen")
     parser.add_argument("--show", choices=TREES, help="list the phrases in this tree")
     options = parser.parse_args(arguments)
     if options.show:

@@ -93,14 +93,14 @@ def run(options: argparse.Namespace, started: str | None) -> int:
 def _several(text: str) -> int:
     number = int(text)
     if not 2 <= number <= 16:
-        raise argparse.ArgumentTypeError("must be from 2 to 16, because the demo kills one worker")
+        raise argparse.ArgumentTypeError("there must be 2 to 16 workers: the demo kills one")
     return number
 
 
 def _port(text: str) -> int:
     number = int(text)
     if not 1024 <= number <= 65534:
-        raise argparse.ArgumentTypeError("must be from 1024 to 65534")
+        raise argparse.ArgumentTypeError("the port must be from 1024 to 65534")
     return number
 
 

@@ -8,8 +8,8 @@ from itertools import combinations
 from example_project.demo.traffic import Answer
 from example_project.shop.witness import Visit
 
-NOTICED = 0.05  # min seconds from arrival to entry for a request that counts as a waiter
-# Min seconds between two requests that must enter in order, because a thread may wake up late.
+NOTICED = 0.05  # a request waited if it entered more than these seconds after its arrival
+# Two requests that arrive or enter within these seconds need no order: threads can wake up late.
 ORDER_SLACK = 0.25
 LEASE_SLACK = 0.5  # max seconds by which polling and a busy machine may delay the end of a lease
 
@@ -44,7 +44,7 @@ class ExportsSeen:
 
     limit: int
     requests: int
-    in_line: str  # path of the page with waiting requests
+    in_line: str  # path of the page whose requests wait for a permit
     answers: Sequence[Answer]
     visits: Sequence[Visit]
 
@@ -55,7 +55,7 @@ class KillSeen:
 
     lease: float
     before: Answer  # the answer to a request that came while the worker held the permit
-    first: Answer | None = None  # the answer to the client of the killed worker
+    first: Answer | None = None  # the answer that the killed worker's client got
     back: float | None = None  # seconds until the next request was admitted; None if never
     peak: int = 0  # max number of requests inside the view at once
 
@@ -95,13 +95,13 @@ def judge_exports(case: ExportsSeen) -> Verdict:
     workers = len({visit.pid for visit in case.visits})
     served = statuses[200]
     seen = (
-        f"at most {peak} requests at once, in {_many(workers, 'worker')} together",
+        f"at most {peak} requests at once, over {_many(workers, 'worker')} in total",
         f"{served} served: {waited} waited, in order, up to {longest:.1f} s",
         f"{len(rejected)} rejected with Retry-After",
     )
     faults = _faults(
         (peak > case.limit, f"{peak} requests at once exceed the limit {case.limit}"),
-        (peak < case.limit, f"only {peak} at once: the limit {case.limit} was not reached"),
+        (peak < case.limit, f"only {peak} requests at once, but the limit is {case.limit}"),
         (served != len(case.visits), f"{served} were served, but {len(case.visits)} were admitted"),
         (not rejected, "no request was rejected"),
         (silent > 0, f"{_many(silent, 'rejection')} without Retry-After"),
@@ -134,7 +134,7 @@ def judge_kill(case: KillSeen) -> Verdict:
 
 
 def count_overtaken(line: Iterable[Visit]) -> int:
-    """Return the number of overtaken requests. Differences below ORDER_SLACK are ignored."""
+    """Return the number of requests that a later request overtook by more than ORDER_SLACK."""
     pairs = combinations(sorted(line, key=lambda visit: visit.arrived), 2)
     overtaken = {
         first

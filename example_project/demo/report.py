@@ -89,7 +89,7 @@ class Show:
         self.console.print("Stopping the servers.")
 
     def _sum_up(self, verdicts: Mapping[tuple[str, str], Verdict]) -> bool:
-        """Print which scenarios failed, or that all checks hold. Return True if all hold."""
+        """Print the scenarios with faults, or that all checks hold. Return True if all hold."""
         broken: dict[str, list[str]] = {}
         for (title, server), verdict in verdicts.items():
             if not verdict.ok:

@@ -109,7 +109,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
         before = _ask(client, f"{page}?seconds=0")
         time.sleep(HOLD_BEFORE_KILL)
         os.kill(holder.pid, signal.SIGKILL)
-        if before.status == 200:  # wrongly admitted: there is nothing to wait for
+        if before.status == 200:  # admitted although the permit was held: a fault
             return judge_kill(KillSeen(LEASE, before))
         back = _back_after(client, f"{page}?seconds=0", each)
         peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
@@ -130,7 +130,7 @@ def _warm_up(server: Server) -> None:
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
         asks = [PageRequest(server.prefix + page)] * 4 * server.workers
-        # Repeat while all answers are 503: no permit is free. Scenarios report other wrong answers.
+        # Repeat while all answers are 503 (no permit is free). The scenarios report other errors.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:
                 return
@@ -138,8 +138,8 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Wait until a worker of this server holds the permit. Return what the witness recorded for
-    its request."""
+    """Wait until a worker of this server holds the permit. Return the witness's record of the
+    request that holds it."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():
@@ -150,9 +150,9 @@ def _holder(server: Server) -> Visit:
 
 
 def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
-    """Send requests until a request is admitted. Return the seconds that this took, or None after
-    GIVE_UP_SECONDS plus a lease. After each request, call `each` with the seconds since its last
-    call."""
+    """Send requests until a request is admitted. Return the seconds until then. Return None if no
+    request is admitted within LEASE + GIVE_UP_SECONDS. After each request, call `each` with the
+    seconds since the previous request."""
     start = last = time.monotonic()
     while last - start < LEASE + GIVE_UP_SECONDS:
         answer = _ask(client, page)

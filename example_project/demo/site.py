@@ -134,12 +134,12 @@ def _start(name: str, port: int, workers: int) -> Server:
 
 
 def _stop(server: Server) -> None:
-    """Send SIGTERM to a server's main process. Then kill all processes of its group."""
+    """Send SIGTERM to a server's main process. Then kill the server's process group."""
     try:
         server.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(STOP_SECONDS)
-    finally:  # even if Ctrl-C interrupts the wait
+    finally:  # kill the group even if Ctrl-C interrupts the wait
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()

@@ -123,7 +123,7 @@ async def _achange(half: float) -> None:
 def _read(request: HttpRequest, seen: Prices) -> HttpResponse:
     euro, dollar = seen
     if euro == dollar:
-        return _page(request, f"You read edition {euro}, in euros and in dollars.")
+        return _page(request, f"You read edition {euro} of both files: euros and dollars.")
     text = f"BROKEN: you read edition {euro} in euros, but edition {dollar} in dollars."
     return _page(request, text, status=500)
 

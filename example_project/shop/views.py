@@ -139,7 +139,7 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
         return await sync_to_async(_export_page)(request, visit)
 
 
-# One slow export at a time. It is so slow that a user can watch it, or kill its worker
+# Slow exports: at most one at once. A slow export leaves a user time to kill its worker
 
 
 @require_GET

@@ -27,7 +27,7 @@ class Visit:
     parent: int  # pid of the server that started the worker
     arrived: float  # monotonic seconds, the same clock in every process of a machine
     entered: float
-    inside: int  # number of requests inside at the entry of this request, which is included
+    inside: int  # number of requests inside when this request entered, itself included
 
     @property
     def waited(self) -> float:

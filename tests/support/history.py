@@ -50,7 +50,7 @@ def shorten(entry: Entry) -> str:
     writes = "; ".join(" ".join(str(w)[:16] for w in write) for write in entry.writes)
     reply = " ".join(map(str, entry.reply)) or entry.error
     line = f"{entry.seq} @{entry.us} {entry.verb} {entry.name} [{words}] -> {reply} | {writes}"
-    # The text of a compact state has control characters.
+    # Replace control characters, which are in the text of a compact state.
     shown = "".join(char if char.isprintable() else "." for char in line)
     return shown if len(shown) < 400 else f"{shown[:400]} ..."
 
@@ -97,7 +97,7 @@ class _Name:
         self.fence = self.us = 0
         self.override: int | None = None
         self.paused = self.seen = False
-        #: The reason why the state is unknown, for example "restarted". Empty if it is known.
+        #: The reason why the state is unknown, for example "restarted", or "" if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
         self.wipe()
@@ -109,7 +109,7 @@ class _Name:
         #: Set while a script expands the name: the token and the end of the lease in the compact
         #: state. The script has to write this lease again.
         self.expanding: tuple[str, float] | None = None
-        self.channels: set[str] = set()  # event loops; each has a heartbeat deadline too
+        self.channels: set[str] = set()  # event loops, which also have entries in `deadlines`
         self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
@@ -133,8 +133,8 @@ class _Name:
             self.loose(token)
 
     def members(self, key: str) -> Any:
-        """Return the members of a key. For `info`, return True, because the replay doesn't know its
-        fields."""
+        """Return the members of a key. If there are none, the key doesn't exist. For `info`, return
+        True: the replay doesn't know the fields of `info`, and assumes that there are some."""
         contents = {"leases": self.leases, "waiters": self.deadlines}
         return {**contents, "queue": self.queue, "parked": self.parked}.get(key, True)
 
@@ -247,7 +247,7 @@ class Replay:
     def take(self, entry: Entry) -> None:
         history = self.history
         if entry.verb == "!wiped":
-            history.epochs += 1  # a flush also deletes tombstones
+            history.epochs += 1  # a flush deletes tombstones, so ended tokens can be granted again
             for at in self.names.values():
                 at.wipe()
                 at.override, at.paused = None, False
@@ -285,7 +285,7 @@ class Replay:
             self.check_expiry()
 
     def believed(self, entry: Entry) -> None:
-        """Check the note in which a holder says until when it treats its lease as held."""
+        """Check that the local expiry in a holder's note is not later than the end of its lease."""
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
@@ -301,13 +301,13 @@ class Replay:
         for at in self.names.values():
             at.unsure = "restarted"
             if entry.us < self.us:
-                at.fence = 0  # fences follow the clock, which went back
+                at.fence = 0  # the clock was set back, so lower fences are right
 
     def compare(self) -> None:
         """Expire leases and keys. Compare the expected state with the one that the script found."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
-            # The clock went back. So a lease that had expired, but was not removed, may be held
+            # The clock went back. So an expired lease that was not removed can be unexpired
             # again.
             for token, end in at.leases.items():
                 if end > now and token not in at.held:
@@ -321,8 +321,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # By the clock of this simulation, the keys have expired, but the server may delete them
-            # up to 1 ms later. `check_expiry` checks that they don't expire too early.
+            # By the replay's clock, the keys have expired. The server may delete them up to 1 ms
+            # later. `check_expiry` checks that keys don't expire too early.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)
@@ -344,7 +344,7 @@ class Replay:
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
-        self.gone: dict[str, tuple[float, int]] = {}  # waiters that this script removed
+        self.gone: dict[str, tuple[float, int]] = {}  # waiters that the replayed script removed
         self.was: dict[str, float] = {}  # the heartbeat deadlines that the removed waiters had
         self.wakes: dict[str, float] = {}
         self.fences: list[str] = []
@@ -356,7 +356,7 @@ class Replay:
                 mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                # Not for a held token, because its lease may have been downgraded to one permit.
+                # Don't change the permits of a held lease: a downgrade may have set them to 1.
                 mine.permits = int(said["permits"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
@@ -384,7 +384,7 @@ class Replay:
             own(*([key[5:]] if part == "wake" else []), *args)
         elif part in _KEYS and command in ("PEXPIREAT", "PERSIST"):
             expiry = float(args[0]) if command == "PEXPIREAT" else math.inf
-            if self.at.members(part):  # without members, the key doesn't exist
+            if self.at.members(part):  # a key without members doesn't exist
                 self.at.expires[part] = expiry
             if part == "leases" and self.at.packed:
                 self.at.expires["leases"] = self.at.expires["info"] = expiry
@@ -557,7 +557,7 @@ class Replay:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
         shadow = own and self.how == "shadow"
-        mine.nth = 0  # each grant begins new numbers of renewals
+        mine.nth = 0  # each grant restarts the numbers of its renewals
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
@@ -574,8 +574,8 @@ class Replay:
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
-            # An unfair request may overtake the first waiter if that waiter came less than
-            # HEARTBEAT ago. Times are rounded, so the computed age may be 1 ms too high.
+            # An unfair request may overtake the first waiter if this waiter arrived less than
+            # HEARTBEAT ago. Times are rounded, so the waiter may be 1 ms younger than computed.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -673,7 +673,7 @@ class Replay:
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
         tombstone = str(self.entry.said["tombstone"])
-        if how == "lost":  # the script only counts a lost lease
+        if how == "lost":  # in this mode, the script only counts a lost lease
             if word != "ok" or self.entry.writes:
                 self.bad("answer", f"{word}, and the script did more than count")
         elif how in ("release", "share"):
@@ -749,7 +749,7 @@ class Replay:
     def check_removed(self) -> None:
         """Check that this script had a reason to remove each waiter that it removed from the queue.
 
-        The waiter must be granted, dead, or ended, or must ask for more permits than the limit."""
+        A reason: the waiter has a grant, has ended, is dead, or asks for more than the limit."""
         for token in self.gone:
             mine = self.token(token)
             if token in self.at.queue or token in self.at.parked:

@@ -41,7 +41,7 @@ def before_returns(frame: FrameType, event: str) -> bool:
 def handles_signals(frame: FrameType, event: str) -> bool:
     """Return True for a bytecode at which CPython may run a signal handler.
 
-    CPython runs no handler in a frame without a line, nor at the end of an except block."""
+    CPython runs no handler in a frame without a line number, nor at the end of an except block."""
     if frame.f_lineno is None or not inside_ours(frame, event):
         return False
     return "stop.value" not in getline(frame.f_code.co_filename, frame.f_lineno)
@@ -88,8 +88,8 @@ def _interrupted(
     after: tuple[str, ...],
     left: int,
 ) -> str | None:
-    """Run `call`, and raise `Interrupted` at the event number `left`. Return the function and line
-    of this event, or None if the run has fewer events."""
+    """Run `call`, and raise `Interrupted` at event number `left` (from 1). Return the function and
+    line of this event, or None if the run has fewer events."""
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -106,7 +106,7 @@ def _interrupted(
         return trace
 
     before = sys.gettrace()
-    # Python 3.12 traces opcodes only if a frame asked for them before `settrace`.
+    # Python 3.12 traces opcodes only if `f_trace_opcodes` of a frame was set before `settrace`.
     sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:

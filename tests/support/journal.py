@@ -9,7 +9,7 @@ single server, but not on a Cluster.
         ...
     journal.check()
 
-Child processes read the journal's key from the environment in `install_from_env()`.
+In child processes, `install_from_env()` reads the journal's key from the environment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _compose, _constants = scripts.compose, scripts.CONSTANTS
 # - ARGV
 # - reply: empty for the script `inspect`, or if the script failed
 # - state: two items that describe the data before the script ran. The first is the compact state,
-#   or the number of leases. The second is the length of the queue. -1: the key has another type
+#   or the number of leases. The second is the length of the queue. -1 if a key has another type
 # - writes: [command, key, arguments...] of each write, except to the key `stats`. A key of the name
 #   is shortened to the part after the name. A ZREM of a lease has one more item: 1 if the wake list
 #   of its token existed, or 0
@@ -200,7 +200,7 @@ class Journal:
 
 
 def install(key: str, constants: Mapping[str, int] | None = None) -> None:
-    """Record the scripts of this process in the journal `key`. `constants`: values to change."""
+    """Record this process's scripts in the journal `key`. `constants`: new values of constants."""
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
@@ -227,8 +227,8 @@ def _is_composing() -> bool:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # Replace `compose`, because `script` looks it up at each call. Other modules have imported
-    # `script`, so a replacement of `script` would not reach them.
+    # Replace `compose`, which `script` looks up at each call. Don't replace `script`: modules that
+    # have already imported `script` would still use the old function.
     scripts.compose = compose
     while _is_composing():  # wait for threads that use the former `compose`
         time.sleep(0.001)

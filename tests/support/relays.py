@@ -28,8 +28,8 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The names of scripts, by SHA and by source text. In tests with a journal, a script has another
-#: source text, so it has two further entries.
+#: The names of scripts, by SHA and by source text. A journal changes the source text of a script.
+#: Then the script has two more entries.
 _scripts: dict[str, str] = {}
 
 

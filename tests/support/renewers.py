@@ -35,5 +35,5 @@ def waiting_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def listed(*wanted: str, using: str | None = None) -> bool:
-    """Return True if the name registry in Redis contains these display names."""
+    """Return True if the name registry of the cache `using` has the display names `wanted`."""
     return set(wanted) <= {display(name, key) for name, key in names_in_use(using=using)}

@@ -16,8 +16,8 @@ def rows(text: str) -> list[dict[str, str]]:
     for line in text.splitlines():
         cells = [(one[0], *one.span()) for one in re.finditer(r"\S+( \S+)*", line)]
         if all(re.fullmatch("[A-Z# ]+", text) for text, *_ in cells):
-            head = cells  # a heading, or an empty line
-        elif head:  # each cell begins or ends below the title of its column
+            head = cells  # column titles, or [] for an empty line
+        elif head:  # each cell begins or ends at the same place as its title
             below = [[t for t, a, b in cells if a == start or b == end] for _, start, end in head]
             row = zip(head, below, strict=True)
             found.append({title: (text or [""])[0] for (title, *_), text in row})

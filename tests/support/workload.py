@@ -43,10 +43,10 @@ def arguments(verb: str) -> tuple[str, ...]:
 
 
 def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> list[Any]:
-    """Return the ARGV of the script `verb`. `said`: its arguments by name.
+    """Return the ARGV of the script `verb`. `said`: the values of the arguments, by name.
 
     The arguments `terms` and `wants` of an acquire are composed of several values in `said`.
-    `only`: names that must each be an argument of the script or a part of `terms`."""
+    Check that each name in `only` is an argument of the script or a part of `terms`."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
         parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
@@ -66,8 +66,8 @@ def words(reply: Any) -> list[bytes]:
 
 
 class Call(NamedTuple):
-    """A call of the script `verb`. `said`: its arguments by name. If `verb` is "pop", the call runs
-    no script, but pops a wake-up message."""
+    """A call of the script `verb`. `said`: the script's arguments, by name. If `verb` is "pop", the
+    call runs no script, but pops a wake-up message."""
 
     verb: str
     keys: tuple[str, ...]
@@ -102,7 +102,7 @@ START = 1_700_000_000_000_000  # time in µs at which the server's clock starts
 
 
 class Recording(Store):
-    """Records the writes of a script as a journal does, and counts its calls of TIME."""
+    """Records the writes of a script as a journal does. Counts how often the script calls TIME."""
 
     def __init__(self, base: str, *args: Any) -> None:
         super().__init__(*args)
@@ -129,8 +129,8 @@ class ModelServer:
     """The model's Redis (tests/model/redis.py) as a server.
 
     `micros`: its clock, which tests move. `entries`: its journal. `lua`: maps pieces of the scripts
-    to the code that replaces them. `said`: argument values by name. They replace these arguments in
-    each call of a script that has them."""
+    to the code that replaces them. `said`: values by the name of an argument. Each script
+    call gets these values, if the script has such arguments."""
 
     store: Any = Recording
 
@@ -233,8 +233,7 @@ def kinds(keep: int = 0) -> list[Kind]:
         Kind(keys_of("t", "lock", None, keep), 7),
         Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
         Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
-        # Only two clients use this name. So the name is sometimes in compact state, and then
-        # sometimes has an expired lease.
+        # With two clients, the name is sometimes in compact state, even with an expired lease.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
     ]
@@ -349,10 +348,10 @@ class Client:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return [self.adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return [self.adopt(self.known + rng.randint(1, 1000))]  # the handle is used twice
+            return [self.adopt(self.known + rng.randint(1, 1000))]  # adopt the lease twice
         if roll > 0.93:
-            # A late copy of an older renewal arrives. If the client has sent at most one renewal,
-            # the script may apply the copy, and the local expiry is unknown.
+            # Send a late copy of an older renewal. If the client has sent at most one renewal, the
+            # script may apply this copy. In this case, forget the local expiry.
             self.belief = self.belief if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
@@ -400,7 +399,7 @@ class Client:
         if word == "lost" and said["fence"] == self.fence:
             self.end("undo")
         elif word == "adopted" and said["nth"] == self.nth:
-            self.state = "idle"  # another client adopted the lease and lets it expire
+            self.state = "idle"  # the lease now belongs to another client
 
     def _take_release(self, done: Call, word: str, *rest: str) -> None:
         if done.said["how"] == "giveup" and word == "ok":
@@ -442,7 +441,7 @@ class Workload:
             roll = self.rng.random()
             if roll < 0.05:
                 self.pass_time(self.rng.uniform(0.1, 2) if roll > 0.01 else 6)
-            elif roll < 0.12:  # move to the next end of a lease or wait, or to 1 ms before it
+            elif roll < 0.12:  # set the clock to the next expiry or deadline, or 1 ms before
                 now = self.server.micros
                 ends = [1000 * end for kind in self.kinds for end in self.server.ends(kind.keys)]
                 soon = min((end for end in ends if end > now), default=now)
