@@ -190,7 +190,7 @@ class RequestOptions(Shared, total=False):
     when: Annotated[
         str | Callable[[Any], bool | Awaitable[bool]] | None,
         values.function,
-        Option(None, "A callable request -> bool, or its dotted path. False: no limit."),
+        Option(None, "A callable request -> bool, or its dotted path: should the limit apply?"),
     ]
     blocking_timeout: Annotated[
         float,

@@ -197,7 +197,7 @@ def test_wrong_call_names_the_class_and_what_to_write_instead(code: str, text: s
 
 
 @pytest.mark.promise(29)
-def test_missing_limit_and_misspelled_name_are_reported_at_once(settings: Any) -> None:
+def test_missing_limit_or_misspelled_semaphore_name_is_reported_immediately(settings: Any) -> None:
     message = r"Semaphore\('exports', limit\).*SEMAPHORES.*exports"
     with pytest.raises(ImproperlyConfigured, match=message):
         Semaphore("exports")

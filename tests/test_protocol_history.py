@@ -49,7 +49,7 @@ def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
     random, _ = ran(names)
     random.settle()
     keys = random.kinds[-1].keys
-    for _ in range(3):  # repeat, because the permit of a cleared holder goes to a waiter
+    for _ in range(3):  # each permit that is cleared goes to a waiter, which is cleared next
         for token in list(random.server.contents(keys, keys.info)):
             random.server.run(call("clear", keys, token))
     fields = random.server.contents(keys, keys.info)

@@ -148,7 +148,8 @@ def label_of(request: HttpRequest) -> str:
 
 
 class WaitSlots:
-    """The wait slots of this process, for threads or for tasks."""
+    """Bounds how many requests of this process wait for a permit at the same time: one object for
+    threads, and one for tasks. A slot lets one request wait."""
 
     def __init__(self, option: str) -> None:
         #: The name of the option that sets the number of slots. If no slot is free, this name is

@@ -44,8 +44,8 @@ MAX_COMPARED = 100
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: Up to this number of entries, a list in the order "trouble" sorts the entries without trouble by
-#: name. A longer list sorts them by last use.
+#: In the order "trouble", the entries without trouble come last: by name in a list of at most this
+#: number of entries, and by last use in a longer list.
 MAX_BY_NAME = 1000
 
 

@@ -59,7 +59,7 @@ CONSTANTS = MappingProxyType(
         "ASLEEP": 5000,  # max time until a waiter without a heartbeat counts as dead
         "ALIVE": 2500,  # time until an event loop without a heartbeat counts as dead
         "NEAR": 32,  # number of waiters with interval HEARTBEAT; each later waiter has 10 ms more
-        "GRACE": 5000,  # min time from the end of the last lease or deadline until the keys expire
+        "GRACE": 5000,  # min time that keys are kept after all leases and deadlines have ended
         "TOMBSTONE_TTL": 120_000,  # how long a tombstone rejects late copies of an acquire
         "BOUND": 100,  # max leases or waiters that a script handles in one round
         "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step

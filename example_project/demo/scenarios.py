@@ -40,7 +40,7 @@ EXPORT_REQUESTS = 60
 EXPORT_SPREAD = 0.015  # seconds between two requests: shorter than an export
 
 LEASE = settings.LEASE_SECONDS
-HOLD_SECONDS = 20  # duration of the slow request: long enough to kill its worker
+HOLD_SECONDS = 20  # the slow request lasts until after the kill of its worker
 HOLD_BEFORE_KILL = 0.7  # seconds from the second request's answer to the kill
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0

@@ -43,7 +43,7 @@ def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Any, figure: Any, cut: float
 ) -> None:
     """`cut`: the part of the file that is lost at its end, from 0 (nothing) to 1 (all). The run
-    with 0 proves row 6: the file is complete, so no lease is lost."""
+    with 0, in which no lease is lost, proves row 6 of the table in RESULTS.md."""
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using = alias(server.url)
     # These leases are released before the crash. The append-only file also has their fences.

@@ -391,7 +391,7 @@ def _settle(sides: list[Side]) -> list[str]:
 
 def overlaps(path: str) -> tuple[int, list[str]]:
     """Read the records of exclusive leases in the file `path`. Return the number of records, and a
-    text for each pair of leases that were treated as held at the same time."""
+    text for each pair of leases whose holders worked at the same time."""
     seen: dict[str, list[tuple[int, float, float]]] = {}
     for line in Path(path).read_text().splitlines():
         alias, name, fence, first, last = line.split()

@@ -21,8 +21,8 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Max seconds from the election of a new primary until clients get grants on a busy machine. The
-#: election itself may take long, because sentinels repeat a split vote only after seconds.
+#: Max seconds from the end of an election until clients of the new primary get grants, even on a
+#: busy machine. The election is not included: after a split vote, it takes several seconds more.
 FINDING = 8.0
 #: Duration in seconds of leases that must not expire during an election, even if it is repeated.
 LONG = 120

@@ -279,7 +279,8 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     yield Finding.of("uwsgi", level, title, _("Leases are renewed on a thread."), remedy)
 
 
-#: The checks that run once, by id. If a check can't be completed, the finding has this id.
+#: The checks that run once for all servers, by id. If a check fails to complete, a finding with
+#: this id reports the failure.
 OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,

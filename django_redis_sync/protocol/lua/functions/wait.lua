@@ -11,7 +11,7 @@ local function wait(name, token, rank, channel)
     if name.paused then
       delay = math.min(delay, pause_ends(name.paused) - name.now + 1)
     end
-  elseif name.head ~= channel then -- the first waiter has another event loop, or is unknown
+  elseif name.head ~= channel then -- the first waiter's event loop is another, or unknown
     -- Ask again when the first waiter may be dead. rank % 64 spreads the requests of different waiters.
     delay = math.min(delay, (name.head_ends or name.now + ALIVE) - name.now + 1 + rank % 64)
   end
