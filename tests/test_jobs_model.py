@@ -71,7 +71,7 @@ class World:
         values = {**DEFAULTS, "keep": 5, "limit": self.limit, "lease": LEASE, **arguments}
         reply = self.scripts.run(store, script, KEYS.declared, argv_of(script, values))
         self.frozen = store.freeze()
-        self.log.append((self.micros - START, script, values.get("place"), values["token"], reply))
+        self.log.append((self.micros - START, script, values.get("id"), values["token"], reply))
         return list(reply)
 
     def check(self, condition: object, message: str) -> None:
@@ -115,7 +115,7 @@ class World:
 
     def deliver(self, message: Message) -> None:
         token, job = next(self.tokens), message.job
-        visit = {"place": f"p{job}", "nth": message.nth, "ticket": message.ticket, "token": token}
+        visit = {"id": f"p{job}", "nth": message.nth, "ticket": message.ticket, "token": token}
         reply = self.run("visit", **visit)
         if self.happens(0.1):  # the reply is lost
             self.micros += self.chance.choice([1000, 300_000])
@@ -170,7 +170,7 @@ class World:
             self.ended[job] += 1
             if job in self.seen and run.lease_ends > self.micros:
                 self.done[job] = self.micros
-            reply = self.run("release", place=f"p{job}", **release)
+            reply = self.run("release", id=f"p{job}", **release)
             self.check(reply == ["ok"], "the lease of a job was lost")
 
     def interfere(self) -> None:

@@ -32,7 +32,7 @@ def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
     x = Name(keep=5)
     x.full = True
     assert ["OOM"] * 3 == [x.ask("a", how) for how in ("try", "wait", "shadow")]
-    assert ["OOM"] == x.do("visit", "a", place="p")
+    assert ["OOM"] == x.do("visit", "a", id="p")
     assert [] == x.left_keys()
 
 

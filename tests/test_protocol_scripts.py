@@ -497,7 +497,7 @@ CALLS = (
     *(("release", {"how": how, "keep": 5}) for how in ("release", "undo", "giveup", "share")),
     *(("renew", {"how": how, "ms": 1000, "nth": 1}) for how in ("set", "confirm", "adopt")),
     *(("operate", {"how": how, "value": 3}) for how in ("pause", "resume", "resize", "reset")),
-    *(("clear", {}), ("inspect", {}), ("visit", {"place": "p"})),
+    *(("clear", {}), ("inspect", {}), ("visit", {"id": "p"})),
 )
 
 

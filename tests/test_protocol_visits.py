@@ -13,20 +13,20 @@ pytestmark = pytest.mark.promise(33)
 
 
 class Visited(Name):
-    """A name whose permits jobs request with the script `visit`. `place`: the ID of a job, here a
+    """A name whose permits jobs request with the script `visit`. `job`: the ID of a job, here a
     letter. `nth`: how many times the task queue has sent the job again."""
 
     turn = 0
 
-    def visit(self, place: str, nth: int = 0, token: str = "", **said: Any) -> str:
+    def visit(self, job: str, nth: int = 0, token: str = "", **said: Any) -> str:
         self.turn += 1
-        said = {"lease": 5000, "job": f"job {place}", **said}
-        return self.ask(token or f"{place}-{self.turn}", verb="visit", place=place, nth=nth, **said)
+        said = {"lease": 5000, "job": f"job {job}", **said}
+        return self.ask(token or f"{job}-{self.turn}", verb="visit", id=job, nth=nth, **said)
 
-    def away(self, *places: str, **said: Any) -> None:
+    def away(self, *jobs: str, **said: Any) -> None:
         """Run `visit` for each job, and check that the reply is "later". The jobs are then away."""
-        for place in places:
-            assert "later" == self.visit(place, **said)[:5]
+        for job in jobs:
+            assert "later" == self.visit(job, **said)[:5]
 
     def key(self, part: str) -> str:
         return self.keys.leases.removesuffix("leases") + part
@@ -49,7 +49,7 @@ def x() -> Visited:
 def test_release_after_a_visit_leaves_no_data_of_the_job(x: Visited) -> None:
     assert f"ok {x.micros} 5000" == x.visit("a", token="t")
     assert "t |" == x.state
-    assert "ok" == x.end("t", place="a")
+    assert "ok" == x.end("t", id="a")
     assert ("|", "", "", "") == (x.state, x.members("due"), x.members("places"), x.field("a"))
 
 
@@ -84,7 +84,7 @@ def test_copy_of_a_job_is_postponed_while_the_job_runs_and_then_dropped(x: Visit
     assert f"later 2000 0 {ticket} -1" == x.visit("a"), (
         "the delay is not a quarter of the run so far"
     )
-    x.end("t", place="a")
+    x.end("t", id="a")
     assert ["drop copy"] * 2 == [x.visit("a"), x.visit("a", 1)]
     assert (4, 2) == (x.counted("v") - 1, x.counted("d"))
 
@@ -95,7 +95,7 @@ def test_copy_of_a_job_gets_a_permit_when_the_lease_of_the_job_has_expired(x: Vi
     assert "ok" == x.visit("a", token="u")[:2]
     assert "u |" == x.state
     # The first run of the job (token t) ends only now. The second run (token u) must continue.
-    x.end("t", place="a")
+    x.end("t", id="a")
     assert "later" == x.visit("a")[:5]
 
 
@@ -109,7 +109,7 @@ def test_copy_of_a_delivery_is_dropped_only_after_the_next_delivery_arrived(x: V
     assert "drop copy" == x.visit("a")
     x.end("h")
     assert "ok" == x.visit("a", 2, token="t")[:2]
-    x.end("t", place="a")
+    x.end("t", id="a")
     assert "drop copy" == x.visit("a", 2), "the job had a copy, but its record is gone"
 
 
@@ -140,11 +140,11 @@ def test_job_does_not_overtake_a_waiter_that_needs_several_permits(x: Visited) -
     assert "h | w" == x.state
 
 
-def starve(x: Visited, place: str) -> int:
+def starve(x: Visited, job: str) -> int:
     """Run `visit` STARVED times for a job that gets no permit. After that, a permit is reserved
     for the job. Return the `nth` of its next visit."""
     for nth in range(C["STARVED"]):
-        assert "later" == x.visit(place, nth)[:5]
+        assert "later" == x.visit(job, nth)[:5]
     return C["STARVED"]
 
 
@@ -195,12 +195,12 @@ def test_record_of_a_job_does_not_expire_while_the_job_runs(x: Visited) -> None:
 
 def test_jobs_keep_their_order_when_all_data_was_lost(x: Visited) -> None:
     x.hold("h")
-    tickets = {place: x.visit(place).split(" ")[3] for place in "abc"}
+    tickets = {job: x.visit(job).split(" ")[3] for job in "abc"}
     x.names.clear()
     x.pass_time(1)
     x.hold("h")
-    for place in "cab":
-        x.visit(place, 1, ticket=tickets[place])
+    for job in "cab":
+        x.visit(job, 1, ticket=tickets[job])
     x.visit("d", ticket=9 * 10**15)  # a ticket from the future is replaced
     x.away("e")
     assert "a b c d e" == x.members("places")
@@ -232,8 +232,8 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
     x.visit("a", token="t", limit=2)
     x.hold("h", lease=600_000, limit=2)
     x.pass_time(2000)
-    x.end("t", place="a")
-    replies = [x.visit(place).split(" ")[1] for place in "bcd"]
+    x.end("t", id="a")
+    replies = [x.visit(job).split(" ")[1] for job in "bcd"]
     assert ["1800", "3600", "5400"] == replies
     x.pass_time(300_000)  # the delay is at least a quarter of the time since the last grant
     assert str(C["LATEST"]) == x.visit("b", 1).split(" ")[1]
@@ -242,12 +242,12 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
 def test_name_with_jobs_that_are_away_is_not_compact(x: Visited) -> None:
     x.visit("a", token="t")
     x.away("b")
-    x.end("t", place="a")
+    x.end("t", id="a")
     x.hold("h")
     assert not x.packed
     x.end("h")
     x.visit("b", 1, token="u")
-    x.end("u", place="b")
+    x.end("u", id="b")
     x.hold("h")
     assert x.packed
 
@@ -300,8 +300,8 @@ def test_job_of_a_free_share_does_not_wait_for_jobs_of_a_full_share(x: Visited) 
 
 def test_rank_of_a_job_considers_that_shares_take_turns(x: Visited) -> None:
     x.hold("h")
-    places = ("a1", "a2", "b1", "b2", "b3")
-    ranks = [x.visit(place, share=place[0]).split(" ")[4] for place in places]
+    jobs = ("a1", "a2", "b1", "b2", "b3")
+    ranks = [x.visit(job, share=job[0]).split(" ")[4] for job in jobs]
     assert ["0", "1", "0", "2", "4"] == ranks
 
 
@@ -310,7 +310,7 @@ def test_job_with_a_share_leaves_no_data_after_its_permit_is_released(x: Visited
     x.visit("a", share="s", share_limit=1)
     x.end("h")
     x.visit("a", 1, token="t", share="s", share_limit=1)
-    x.end("t", place="a")
+    x.end("t", id="a")
     assert "" == x.members("places") + x.members("placed") + x.members("due")
 
 

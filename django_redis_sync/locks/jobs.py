@@ -92,7 +92,7 @@ def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any])
             return queue.drop()
         later = got if isinstance(got, Later) else _backed_off(got, job)
         try:
-            return queue.again(later.seconds, [later.nth, later.ticket, job.place])
+            return queue.again(later.seconds, [later.nth, later.ticket, job.id])
         except NotSent as error:
             cause = error.__cause__ or error
             logger.warning(
@@ -124,11 +124,11 @@ def _backed_off(rejection: Rejection, job: Job) -> Later:
 
 def _job(identity: tuple[str, ...], note: Any) -> Job:
     task, number = [*identity, ""][:2]
-    place = conf.digest(_SALT, "\0".join(identity))[:24]
+    identifier = conf.digest(_SALT, "\0".join(identity))[:24]
     shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
     label = json.dumps(shown, separators=(",", ":"))
     # If the task itself retries, the retry is another job, but may carry the note of the first job.
     match note:
-        case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
-            return Job(place, nth, ticket, label)
-    return Job(place, 0, 0, label)
+        case [int(nth), int(ticket), str(other)] if other == identifier and nth >= 0 <= ticket:
+            return Job(identifier, nth, ticket, label)
+    return Job(identifier, 0, 0, label)

@@ -93,7 +93,7 @@ class Grant(NamedTuple):
     - `rejected`: why the limit would have rejected the request, if only shadow mode granted it.
     - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
     - `used`: permits in use after the grant or, if unknown, the permits of this grant.
-    - `place`: the ID of the job that the release marks as done, or "".
+    - `job`: the ID of the job that the release marks as done, or "".
     """
 
     token: str
@@ -106,11 +106,11 @@ class Grant(NamedTuple):
     rejected: str = ""
     waited: float = 0.0
     used: int = 0
-    place: str = ""
+    job: str = ""
 
 
 #: The defaults of the last arguments of `acquire` (mark, max_waiters, fair, compact) and `release`
-#: (how, tombstone, hold, mark, place). Arguments with these values need not be sent.
+#: (how, tombstone, hold, mark, id). Arguments with these values need not be sent.
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
@@ -127,9 +127,9 @@ def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
 def _ending(
     keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
-    """Return a step that runs `release`. `more`: its arguments tombstone, hold, and place."""
-    tombstone, hold, place = more
-    last = _unusual((how, tombstone, hold, keys.mark, place), _ENDING)
+    """Return a step that runs `release`. `more`: its arguments tombstone, hold, and id."""
+    tombstone, hold, job = more
+    last = _unusual((how, tombstone, hold, keys.mark, job), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
@@ -315,7 +315,7 @@ def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, no
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     """Return the step that releases a lease. `hold` and `timeout` are in seconds."""
-    more = int(grant.unanswered), int(hold * 1000), grant.place
+    more = int(grant.unanswered), int(hold * 1000), grant.job
     return _ending(keys, grant.token, grant.fence, timeout, "release", more)
 
 

@@ -87,12 +87,12 @@ CONSTANTS = MappingProxyType(
 #:   any), the fence, the lease duration, and the terms. The state is w (waiting), g (granted by a
 #:   handoff), h (held), k (retained by `min_hold` after a release), or x (tombstone).
 #: - TERMS: permits, limit, wake-up channel, share (if any), and label.
-#: - PLACE: the record of a job; see `note_place.lua`.
+#: - JOB: the record of a job; see `note_job.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
-        "PLACE": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
+        "JOB": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
         "EVENTS": "'gwrntcslbvdxp'",  # the letters of all counters; p is the max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
@@ -130,7 +130,7 @@ ANY = 10**9
 #: The defaults of the script arguments that a caller can leave out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"mark": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
-    | {"how": "release", "tombstone": 0, "hold": 0, "place": ""}
+    | {"how": "release", "tombstone": 0, "hold": 0, "id": ""}
 )
 
 

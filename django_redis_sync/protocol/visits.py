@@ -12,13 +12,13 @@ from .steps import Answer, Plan, Run, SendState, persist
 class Job(NamedTuple):
     """One delivery of a job by its task queue.
 
-    - `place`: a digest that identifies the job and its place in the queue of the name.
+    - `id`: a digest that identifies the job.
     - `nth`: how many times the job was sent again.
     - `ticket`: time of the job's first request in µs of the server's clock; 0 in the first request.
     - `label`: a text for operators.
     """
 
-    place: str
+    id: str
     nth: int
     ticket: int
     label: str
@@ -57,7 +57,7 @@ def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: 
     """Ask for a permit with one token, and return the outcome. Return None if the token has lost
     its lease. The caller, `acquire`, then tries again with another token."""
     lease, _, wants, terms, keep, *_ = words_of(ask)
-    of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
+    of_job, last = (job.id, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
     argv = (token, lease, *of_job, wants, terms, keep, *last)
     step = Run("visit", ask.keys.declared, argv, ask.attempt)
     answer: Answer = yield from persist(step, start + ask.budget, state)
@@ -70,5 +70,5 @@ def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: 
     got = yield from settled(ask, token, answer.reply, answer.sent, start, state)
     if isinstance(got, Grant):
         waited = max(0.001, (got.fence - job.ticket) / 1e6) if job.nth and job.ticket else 0.0
-        got = got._replace(place=job.place, waited=waited)
+        got = got._replace(job=job.id, waited=waited)
     return got

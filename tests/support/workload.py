@@ -26,7 +26,7 @@ from .packed import unpack
 
 #: Default values of the scripts' arguments.
 DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("token", "label", "place", "job", "value"), ""),
+    **dict.fromkeys(("token", "label", "id", "job", "value"), ""),
     **dict.fromkeys(("keep", "tombstone", "hold", "ticket", "fence", "ms", "nth", "known"), 0),
     **dict.fromkeys(("permits", "limit", "fair", "compact"), 1),
     **dict.fromkeys(("mark", "channel"), "-"),

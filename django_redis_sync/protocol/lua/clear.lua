@@ -19,13 +19,13 @@ local name, record = open(token, keep, us, mark)
 -- the composer inserts here: count, grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
   local base = string.sub(LEASES, 1, -7)
-  local away, nth, last, ticket, _, _, share, job = string.match(record or '', PLACE)
+  local away, nth, last, ticket, _, _, share, job = string.match(record or '', JOB)
   if away ~= 'a' then return 'gone' end
   local due = math.max(name.now, tonumber(redis.call('ZSCORE', base .. 'due', token)))
   redis.call('DEL', NEVER)
-  remove_place(base, token)
+  remove_job(base, token)
   -- Because of the state 'c' (cleared), `visit` drops the job's next delivery.
-  note_place(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due)
+  note_job(name, base, token, 'c', nth, last, tonumber(ticket), 0, 1, share, job, due)
   finish(name)
   return 'ok'
 end

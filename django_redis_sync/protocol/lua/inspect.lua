@@ -41,7 +41,7 @@ if name.shared then
 end
 local waiters = rows(queue, WAITERS)
 if name.places then
-  waiting = waiting + add_places(name, waiters, max_rows - #waiters / 4)
+  waiting = waiting + add_jobs(name, waiters, max_rows - #waiters / 4)
 end
 local reply = {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
   name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),

@@ -1,7 +1,7 @@
 -- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token fence keep how tombstone hold mark place
+-- ARGV token fence keep how tombstone hold mark id
 --   fence: the fencing token of the lease
 --   keep, mark: as in acquire
 --   how: one of these words:
@@ -12,13 +12,13 @@
 --     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
 --   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
---   place: the ID of the job that the holder has finished, if any
+--   id: the ID of the job that the holder has finished, if any
 -- Returns one of these texts. Words in capitals are values.
 --   "ok [FENCE LEASE]": done. If "giveup" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
 --   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" removed the waiter. For the values, see reject.
 --   "lost": the token has no unexpired lease with this fence.
 --   "gone": the token had no unexpired lease. If it had a waiter, "undo" or "giveup" has removed the waiter.
-local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
+local token, fence, keep, how, _, _, mark, id = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
   local time = redis.call('TIME')
@@ -34,8 +34,8 @@ local name, record = open(token, keep, us, mark)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- end the job before the lease: without a lease, a copy of the job would run
-  end_run(name, place, token, own)
+if id then -- end the job before the lease: without a lease, a copy of the job would run
+  end_run(name, id, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end
 if how == 'giveup' and live then

@@ -7,9 +7,9 @@
 -- - The job is away, and this is a copy of its latest delivery, with another token: let the task queue send it again
 --   later. If the job is overdue by TURN, its next delivery seems lost: return nil.
 -- - The job is away, and this is a copy of an earlier delivery: drop this copy.
-local function answer_copy(name, base, place, known, nth, token)
-  local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
-  local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)
+local function answer_copy(name, base, id, known, nth, token)
+  local state, next_one, owner, ticket, vain, _, share, job = string.match(known, JOB)
+  local due = tonumber(redis.call('ZSCORE', base .. 'due', id) or name.now)
   local ms, noted = nil, due
   if state == 'd' or state == 'c' then return state == 'd' and 'drop copy' or 'drop cleared' end
   if state == 'r' then
@@ -31,7 +31,7 @@ local function answer_copy(name, base, place, known, nth, token)
   end
   ticket = string.format(name.format, tonumber(ticket))
   if owner ~= token then
-    note_place(name, base, place, state, next_one, owner, tonumber(ticket), vain, 1, share, job, noted)
+    note_job(name, base, id, state, next_one, owner, tonumber(ticket), vain, 1, share, job, noted)
   end
   return 'later ' .. string.format(name.format, math.ceil(ms)) .. ' ' .. nth .. ' ' .. ticket .. ' -1'
 end

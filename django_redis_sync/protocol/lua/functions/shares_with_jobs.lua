@@ -1,5 +1,5 @@
 -- Return up to TOP_KEYS shares that have away jobs. A job is away until its task queue delivers it again. `placed`:
--- the key of a sorted set with the members "<share> <ticket> <place>". All its scores are 0.
+-- the key of a sorted set with the members "<share> <ticket> <id>". All its scores are 0.
 local function shares_with_jobs(placed)
   local found, after = {}, '-'
   for _ = 1, TOP_KEYS do

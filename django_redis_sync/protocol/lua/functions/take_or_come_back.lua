@@ -1,9 +1,9 @@
 -- Grant a permit to a job if one is free for it. Otherwise, store when its task queue has to send it again. Return the
 -- reply.
 -- `rank`: number of jobs before this job. `limit`: the limit in force. `nth`: number of this delivery. `ticket`,
--- `vain`, `seen`: see note_place.
+-- `vain`, `seen`: see note_job.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
-  local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
+  local token, lease, id, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)
   if name.shared then
     local bound, text = share_of(terms)
@@ -14,18 +14,18 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
     -- Shares get permits alternately. So estimate the rank of the job: the number of earlier jobs of its share, times
     -- the number of shares with jobs.
-    local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. place
+    local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. id
     redis.call('ZADD', placed, '0', own)
     rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
   end
-  -- the composer inserts here: note_place
+  -- the composer inserts here: note_job
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
   local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
   local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of the first waiter, if any
   if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
-    redis.call('ZREM', base .. 'places', place)
-    if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. place) end
-    note_place(name, base, place, 'r', nth, token, ticket, 0, seen, share, job, name.now)
+    redis.call('ZREM', base .. 'places', id)
+    if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. id) end
+    note_job(name, base, id, 'r', nth, token, ticket, 0, seen, share, job, name.now)
     local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
     return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
   end
@@ -38,9 +38,9 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
   if near and not name.paused then vain = vain + 1 end
   local kept_until = tonumber(string.match(name.places, '^%d+') or 0) + TURN
   if vain >= STARVED and name.now >= kept_until + REST then
-    name.places = string.format(name.format, name.now + ms) .. ' 0 ' .. place
+    name.places = string.format(name.format, name.now + ms) .. ' 0 ' .. id
     put(name, '#places', name.places)
   end
-  note_place(name, base, place, 'a', nth + 1, token, ticket, vain, seen, share, job, name.now + ms)
+  note_job(name, base, id, 'a', nth + 1, token, ticket, vain, seen, share, job, name.now + ms)
   return 'later ' .. string.format(name.format, ms) .. ' ' .. nth + 1 .. ' ' .. at .. ' ' .. rank
 end

@@ -1,6 +1,6 @@
 -- Append away jobs (jobs that will be delivered again) to the flat list `waiters`, up to `limit` jobs. Return the
 -- number of all away jobs.
-local function add_places(name, waiters, limit)
+local function add_jobs(name, waiters, limit)
   local base = string.sub(LEASES, 1, -7)
   local places = limit > 0 and redis.call('ZRANGE', base .. 'places', '0', limit - 1, 'WITHSCORES') or {}
   for i = 1, #places, 2 do

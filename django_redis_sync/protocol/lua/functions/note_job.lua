@@ -1,5 +1,5 @@
--- Store the record of the job `place`, and `due`, the time in server ms when the job is due.
--- - `place`: the ID of the job
+-- Store the record of the job `id`, and `due`, the time in server ms when the job is due.
+-- - `id`: the ID of the job
 -- - `state`: a (away: the task queue will deliver it again), r (running), d (ended, but the task queue may deliver it
 --   again), or c (cleared by an operator)
 -- - `nth`: number of the next delivery if the job is away. Otherwise, number of the last delivery.
@@ -9,9 +9,9 @@
 -- - `seen`: 1 if the task queue may deliver the same message again, else 0
 -- - `share`: "/" and the share, or '' if the name has no shares
 -- - `job`: a text for operators
-local function note_place(name, base, place, state, nth, token, ticket, vain, seen, share, job, due)
-  redis.call('ZADD', base .. 'due', string.format(name.format, due), place)
+local function note_job(name, base, id, state, nth, token, ticket, vain, seen, share, job, due)
+  redis.call('ZADD', base .. 'due', string.format(name.format, due), id)
   local head = state .. ' ' .. nth .. ' ' .. token .. ' ' .. string.format(name.format, ticket)
-  put(name, place, head .. ' ' .. vain .. ' ' .. seen .. ' ' .. share .. ' ' .. job)
+  put(name, id, head .. ' ' .. vain .. ' ' .. seen .. ' ' .. share .. ' ' .. job)
   name.latest = math.max(name.latest, due + PLACE_LIFE)
 end
