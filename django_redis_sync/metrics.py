@@ -60,9 +60,9 @@ from .operators.names import (
     count_names,
     held_since,
     listed_of,
-    marked,
     newest,
     split_registry,
+    with_override,
 )
 from .operators.statistics import SITE, statistics_of
 from .operators.status import statuses
@@ -166,7 +166,7 @@ class SyncCollector(Collector):
         (site,) = statistics_of([SITE], minutes=2, using=self._using)
         put("all_in_use", site.in_use)
         put("all_waiting", site.waiting)
-        overridden = [(name, None) for name, key in marked(using=self._using) if key is None]
+        overridden = [(name, None) for name, key in with_override(using=self._using) if key is None]
         found = statuses(overridden[:MAX_LABELS], using=self._using)
         put("all_paused", len([status for status in found if status.paused]))
         found = statuses([*held_since(using=self._using)][:_OLDEST], using=self._using)

@@ -214,7 +214,7 @@ def clean(url: str) -> None:
         time.sleep(0.001)
     overrides._read.clear()
     for policy in list(policies.values()):
-        policy.mark, policy.exempt, policy.due = "-", {}, -math.inf
+        policy.overrides, policy.exemptions, policy.due = "-", {}, -math.inf
     if FOREIGN:
         _delete_keys_of_tests(url)
     else:

@@ -35,14 +35,14 @@ BATCH = 256
 class Job(Protocol):
     """A job of the housekeeping thread. `due`: when to run the job next; inf if it has no work.
 
-    `tend` runs the job, and sets `due`. If `tend` raises an exception, the job keeps its unwritten
+    `run` runs the job, and sets `due`. If `run` raises an exception, the job keeps its unwritten
     entries, and the thread runs it again later. `leaving`: True if the process is exiting, so that
     the job must write all entries now.
     """
 
     due: float
 
-    def tend(self, server: Server, now: float, leaving: bool) -> None: ...
+    def run(self, server: Server, now: float, leaving: bool) -> None: ...
 
 
 class Housekeeper:
@@ -59,34 +59,34 @@ class Housekeeper:
 
     def forget(self) -> None:
         """Discard all entries that are not yet written, by replacing all jobs with new ones."""
-        self.names, self.marks = Names(self._uses), OverridePoller(self._uses)
+        self.names, self.overrides = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses)
         self.holders = HolderIndex(self._held)
         self._leaving = self._left = False
 
     @property
     def _jobs(self) -> tuple[Job, ...]:
-        return self.names, self.marks, self.statistics, self.holders
+        return self.names, self.overrides, self.statistics, self.holders
 
     def note(self, keys: Keys) -> None:
         """Let the housekeeping thread register the name of a lease. Do nothing if the name was
         registered within the current minute."""
-        if keys.leases not in self.names.noted:
+        if keys.leases not in self.names.registered:
             self.names.add(keys)
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
 
-    def heed(self, policy: Policy) -> Plan:
+    def load_overrides(self, policy: Policy) -> Plan:
         """Read the operators' overrides of `policy`, unless they were read lately. This is a plan.
         Each acquire of a key of the policy first carries out this plan."""
-        if self.marks.needed(policy):
+        if self.overrides.needed(policy):
             try:
                 answer = yield reading(policy.registry)
             except Failure as failure:
-                self.marks.unreadable(policy.registry, failure)
+                self.overrides.unreadable(policy.registry, failure)
             else:
-                self.marks.read(policy.registry, answer)
-        self._worker.expect(self.marks.due)
+                self.overrides.read(policy.registry, answer)
+        self._worker.expect(self.overrides.due)
 
     def waits(self, token: str, named: Named | None) -> None:
         """Record for which name a waiter of this process waits. `token`: the waiter's token.
@@ -147,7 +147,7 @@ class Housekeeper:
         """Run a job. If it fails, log the error and run the job again later. Other jobs still run
         on time. Raise ImproperlyConfigured if the alias no longer exists."""
         try:
-            job.tend(server_of(self._alias), now, leaving)
+            job.run(server_of(self._alias), now, leaving)
         except ImproperlyConfigured:
             raise
         except Failure as failure:

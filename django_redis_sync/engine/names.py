@@ -65,13 +65,13 @@ class Names:
     """The housekeeping job that writes the names in use to the registry. `uses`: a function that
     returns the leases and waiters of this process.
 
-    `noted`: the names that don't have to be written again in the current minute.
+    `registered`: the names that don't have to be written again in the current minute.
     """
 
-    # Invariant: while `noted` is not empty, `due` is not later than the end of the current minute.
+    # Invariant: while `registered` is not empty, `due` is at or before the end of the minute.
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self._uses = uses
-        self.noted: set[str] = set()
+        self.registered: set[str] = set()
         self.due = self._minute_ends = math.inf
         self._fresh: deque[Keys] = deque()  # names that are not yet written
         self._not_before = 0.0
@@ -79,21 +79,21 @@ class Names:
         self._trim_at: dict[tuple[str, str], float] = {}
 
     def add(self, keys: Keys) -> None:
-        if len(self.noted) < MOST_NOTED:
+        if len(self.registered) < MOST_NOTED:
             now = clock()
-            self.noted.add(keys.leases)
+            self.registered.add(keys.leases)
             self._fresh.append(keys)
             self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
             self.due = min(self.due, max(now, self._not_before))
 
-    def tend(self, server: Server, now: float, leaving: bool) -> None:
+    def run(self, server: Server, now: float, leaving: bool) -> None:
         """Write the names that were added since the last run. Once a minute, write the names of all
         leases of this process again."""
         if now >= self._minute_ends and not leaving:
             self._minute_ends = math.inf
-            self.noted.clear()
+            self.registered.clear()
             for named, in_use, _ in self._uses():
-                if in_use and named.keys.leases not in self.noted:
+                if in_use and named.keys.leases not in self.registered:
                     self.add(named.keys)
         self._not_before = now + NOTED_AFTER
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
@@ -200,7 +200,7 @@ class HolderIndex:
         if self.due == math.inf:
             self.due = clock() + HOLDERS_INTERVAL
 
-    def tend(self, server: Server, now: float, leaving: bool) -> None:
+    def run(self, server: Server, now: float, leaving: bool) -> None:
         """Write to the index the leases that were already held at the previous write, unless the
         process is exiting. Also write the permanent leases, and correct other entries."""
         self.due = math.inf

@@ -45,7 +45,7 @@ def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     - "reset": remove the limit that "resize" set.
     - "poke": grant free permits to waiters, as far as the overrides of the policy allow.
     """
-    return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
+    return Run("operate", keys.declared, ("", how, value, keys.overrides, keys.keep), ATTEMPT)
 
 
 def reading(registry: str) -> Run:
@@ -67,22 +67,23 @@ def take(registry: str, answer: Answer) -> bool:
 
 def _learn(policy: Policy) -> bool:
     """Apply the last read overrides to `policy`. Return True if this changed the policy."""
-    marks, sent = _read.get(policy.registry, ({}, -math.inf))
-    paused, limit = (marks.get(f"{field}:{policy.quoted}", "0") for field in "pl")
-    mark, exempt = _mark(paused, limit), dict[str, str]()
-    for field in marks:
+    found, sent = _read.get(policy.registry, ({}, -math.inf))
+    paused, limit = (found.get(f"{field}:{policy.quoted}", "0") for field in "pl")
+    overrides, exemptions = _text(paused, limit), dict[str, str]()
+    for field in found:
         out, _, quoted = field.partition(":")
         if out in ("xp", "xl") and quoted.startswith(f"{policy.quoted}@"):
-            free = {of for of in "pl" if f"x{of}:{quoted}" in marks}
-            exempt[quoted] = _mark("0" if "p" in free else paused, "0" if "l" in free else limit)
+            free = {of for of in "pl" if f"x{of}:{quoted}" in found}
+            own = ("0" if of in free else value for of, value in (("p", paused), ("l", limit)))
+            exemptions[quoted] = _text(*own)
     policy.due = sent + STALE
-    if (mark, exempt) == (policy.mark, policy.exempt):
+    if (overrides, exemptions) == (policy.overrides, policy.exemptions):
         return False
-    policy.mark, policy.exempt, policy.stirred = mark, exempt, True
+    policy.overrides, policy.exemptions, policy.changed = overrides, exemptions, True
     return True
 
 
-def _mark(paused: str, limit: str) -> str:
+def _text(paused: str, limit: str) -> str:
     return "-" if paused == limit == "0" else f"{paused} {limit}"
 
 
@@ -131,7 +132,7 @@ class OverridePoller:
                 error_of(failure, reading(registry)),
             )
 
-    def tend(self, server: Server, now: float, leaving: bool) -> None:
+    def run(self, server: Server, now: float, leaving: bool) -> None:
         """Read all overrides. If an override changed, send it to the server, which then grants free
         permits to waiters."""
         if leaving:
@@ -143,18 +144,18 @@ class OverridePoller:
             except Failure as failure:
                 self.unreadable(registry, failure)
         self.due = now + EVERY if registries else math.inf
-        self.poke(server)
+        self.send_changes(server)
 
-    def poke(self, server: Server) -> None:
+    def send_changes(self, server: Server) -> None:
         """Send changed overrides to the server, once for each key that has a waiter in this
         process. The server then grants the free permits of the key to waiters."""
-        stirred = {policy for policy in list(policies.values()) if policy.stirred}
-        if not stirred:
+        changed = {policy for policy in list(policies.values()) if policy.changed}
+        if not changed:
             return
         waited_for = {named.keys for named, _, waiting in self._uses() if waiting}
-        for policy in stirred:
-            policy.stirred = False
-        names = [keys for keys in waited_for if keys.policy in stirred]
+        for policy in changed:
+            policy.changed = False
+        names = [keys for keys in waited_for if keys.policy in changed]
         steps = [operating(keys, "poke")._replace(timeout=ROUND) for keys in names]
         for start in range(0, len(steps), _BATCH):
             server.many(steps[start : start + _BATCH])

@@ -107,7 +107,7 @@ class LeaseRenewer:
         mine = [ref() for ref, of in newest if of.leases == keys.leases]
         return [lease for lease in mine if lease is not None]
 
-    def look_after(self) -> None:
+    def ensure_thread(self) -> None:
         """If leases are watched but the watching thread doesn't run, start it."""
         if self._watched:
             self._worker.expect(math.inf)

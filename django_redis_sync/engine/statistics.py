@@ -106,7 +106,7 @@ class _Sum:
         mine[1] += waiting
         self.peak = max(self.peak, mine[0])
 
-    def forget_share(self) -> None:
+    def forget_gauge(self) -> None:
         """Reset the gauge, and keep the counts of events. The counts of rejections are kept only
         for the keys with the most rejections."""
         self.in_use = self.waiting = 0
@@ -132,7 +132,7 @@ class StatisticsBuffer:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._uses, self._process = uses, os.urandom(6).hex()
         #: The last written gauge of each group, and when to write the gauge again.
-        self._said: dict[tuple[str, str], tuple[str, float]] = {}
+        self._last_entries: dict[tuple[str, str], tuple[str, float]] = {}
         #: For each group whose last write failed: the events to write again.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
 
@@ -140,36 +140,36 @@ class StatisticsBuffer:
         """Schedule a write. Call this if an event arrives while no write is scheduled."""
         self.due = clock() + EVERY
 
-    def tend(self, server: Server, now: float, leaving: bool) -> None:
+    def run(self, server: Server, now: float, leaving: bool) -> None:
         """Write the events since the last write. Also write each gauge that has changed, or that
         was not written for REWRITE_AFTER seconds. `leaving`: True if the process is exiting, so
         that its gauges must be removed."""
         written = {}
         for place, one in self._add_up(() if leaving else self._uses()).items():
             entry = one.entry if one.in_use or one.waiting else ""
-            said, again = self._said.get(place, ("", math.inf))
+            said, again = self._last_entries.get(place, ("", math.inf))
             if one.counts or entry != said or now >= again:
                 written[place] = one, _writing(*place, self._process, entry, one)
-                self._said[place] = entry, now + REWRITE_AFTER
+                self._last_entries[place] = entry, now + REWRITE_AFTER
             if not entry:
-                self._said.pop(place, None)
+                self._last_entries.pop(place, None)
         self.due = math.inf  # before `events` is read, so that a later event schedules a write
-        if self._said or self.events:
+        if self._last_entries or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
         failures = []
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # let the next call write the gauge again
+                self._last_entries.pop(place, None)  # let the next call write the gauge again
                 if answer.why != "final":
-                    one.forget_share()
+                    one.forget_gauge()
                     self._unwritten[place] = one
         if failures:
             raise failures[0]
 
     def _add_up(self, uses: Iterable[Use]) -> dict[tuple[str, str], _Sum]:
-        statistics = {place: _Sum() for place in self._said} | self._unwritten
+        statistics = {place: _Sum() for place in self._last_entries} | self._unwritten
         self._unwritten = {}
 
         def of(keys: Keys, template: str) -> Iterable[tuple[_Sum, str]]:

@@ -238,9 +238,9 @@ class CallbackExecutor:
         nevertheless.
         """
         self._todo.append(calls)
-        self.look_after()
+        self.ensure_thread()
 
-    def look_after(self) -> bool:
+    def ensure_thread(self) -> bool:
         """If callbacks wait and fewer than MAX_THREADS threads run, start a thread. Return True if
         callbacks still wait and no thread runs."""
         if self._todo and len(self._threads) < MAX_THREADS:
@@ -262,7 +262,7 @@ class CallbackExecutor:
                     _run_all(self._todo.popleft())
         finally:
             del self._threads[me]
-            self.look_after()
+            self.ensure_thread()
 
 
 def _run_all(calls: tuple[Callable[[], Any], ...]) -> None:
@@ -291,5 +291,5 @@ def look_after_callbacks(now: float) -> float:
     """If callbacks wait for a thread, start a thread. Return the time at which to call this
     function again, if no thread runs yet. Otherwise, return inf. `now`: the current time.
     """
-    stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
+    stuck = _executor is not None and _executor.pid == os.getpid() and _executor.ensure_thread()
     return now + RETRY if stuck else math.inf

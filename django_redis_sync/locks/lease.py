@@ -103,7 +103,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost if the lease is no longer held, by its local expiry."""
-        renewer(self._state.terms.alias).look_after()
+        renewer(self._state.terms.alias).ensure_thread()
         if not self.held:
             raise self._state.lost_error()
 

@@ -191,7 +191,9 @@ class Acquirer:
             fair=self.fair,
             max_waiters=self._max_waiters,
             label=label,
-            learn=None if policy is None else lambda: renewer(alias).housekeeper.heed(policy),
+            learn=None
+            if policy is None
+            else lambda: renewer(alias).housekeeper.load_overrides(policy),
             waits=_waits(terms, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )

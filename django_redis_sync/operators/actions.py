@@ -76,7 +76,7 @@ def clear(
     alias = alias_of(status.name, using) if status.members else using or conf.current().cache
     keys = keys_for(status.name, status.key, alias)
     steps = [
-        Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
+        Run("clear", keys.declared, (token, keys.overrides, keys.keep), ATTEMPT) for token in chosen
     ]
     outcomes, cleared = _ended(steps, alias), []
     for one, outcome in zip(chosen.values(), outcomes, strict=True):
@@ -242,7 +242,7 @@ class Change:
         # Apply the change in this process. Other processes read it within a second.
         server = server_of(self._alias)
         refresh(server, self._registry)
-        renewer(self._alias).housekeeper.marks.poke(server)
+        renewer(self._alias).housekeeper.overrides.send_changes(server)
         _log(action, names[0].display, names=len(names), **details)
         record(action, self._name, self._key, self._using, **details, **self._note)
         return [one.display for one in names]

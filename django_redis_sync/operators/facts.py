@@ -186,7 +186,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     the settings, or None."""
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply[:11]
     now = int(now)
-    since_paused, until, override = keys.marked(paused, whole(override), now)
+    since_paused, until, override = keys.overrides_in_force(paused, whole(override), now)
     holders, waiters, share_limits = [], [], Counter[str]()
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
         state, own_fence, _, permits, _, share, label = _record(text, share_limits)

@@ -29,10 +29,10 @@ from .names import (
     held_since,
     is_listed,
     listed_of,
-    marked,
     newest_keys,
     quorums,
     split_registry,
+    with_override,
 )
 from .reads import cached
 from .statistics import SITE, Statistics, counted, statistics_of
@@ -124,7 +124,7 @@ def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
     held = held_since(using=using)
     oldest = {name: key for name, key in reversed(held) if key is not None}
     plain, policies = split_registry(names, using=using)
-    others = {name for name, key in marked(using=using) if key is not None} | oldest.keys()
+    others = {name for name, key in with_override(using=using) if key is not None} | oldest.keys()
     counts = count_keys(sorted(policies | (others & {*names})), using=using)
     counts = {name: n or int(name in others) for name, n in counts.items() if n or name in others}
     statistics = counted(list(counts), using=using, sketch=False)

@@ -59,7 +59,7 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
             found |= dict.fromkeys(quoted + key for key in keys)
         else:
             found[quoted] = None
-    pairs = dict.fromkeys([*_valid(found), *marked(using=using)])
+    pairs = dict.fromkeys([*_valid(found), *with_override(using=using)])
     return [pair for pair in pairs if pattern is None or fnmatchcase(display(*pair), pattern)]
 
 
@@ -96,7 +96,7 @@ class Recent:
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
-        known = [*marked(using=using), *held_since(using=using)]
+        known = [*with_override(using=using), *held_since(using=using)]
         if policy is None:
             others = sorted({name for name, _ in known} | configured().keys())
             length = count_names(using=using)
@@ -138,7 +138,7 @@ def newest(limit: int, start: int = 0, *, using: str | None = None) -> list[str]
     return [name for name, _ in _valid(dict.fromkeys(one.partition("@")[0] for one in found))]
 
 
-def marked(*, using: str | None = None) -> list[Pair]:
+def with_override(*, using: str | None = None) -> list[Pair]:
     """Return all names that an operator paused, resized, or exempted."""
     entries = overrides(where(using)[0])
     return list(_valid(dict.fromkeys(entry.partition(":")[2] for entry in entries)))
@@ -218,7 +218,7 @@ def is_known(name: str, key: str | None = None, *, using: str | None = None) -> 
     the last day or has an override."""
     if is_listed([(name, key)], using=using)[0]:
         return True
-    overridden = marked(using=using)
+    overridden = with_override(using=using)
     if key is not None:
         return (name, key) in overridden
     known = {*configured(), *(one for one, _ in overridden)}

@@ -41,19 +41,19 @@ class Token(str):
 class Policy:
     """The operators' overrides of a policy, as this process last read them.
 
-    - `mark`: the overrides as the text "PAUSED LIMIT", or "-" for none. PAUSED is a pause (see
-      `pause_of`), or 0. LIMIT is a limit, or 0. Each request for a key sends `mark` to the server,
-      because the policy and the key may be on different nodes.
-    - `exempt`: maps the quoted name of an exempt key to the text that replaces `mark` for this key.
+    - `overrides`: the text "PAUSED LIMIT", or "-" for none. PAUSED is a pause (see `pause_of`), or
+      0. LIMIT is a limit, or 0. Each request for a key sends this text to the server, because the
+      policy and the key may be on different nodes.
+    - `exemptions`: maps the quoted name of an exempt key to the text that replaces `overrides`.
     - `due`: when to read the overrides again, in seconds of the monotonic clock.
     - `used`: when the policy was last used, by the same clock.
-    - `stirred`: True if the overrides have changed, and this process has not yet sent the change to
+    - `changed`: True if the overrides have changed, and this process has not yet sent the change to
       the server. It sends the change for each key that has a waiter in this process.
     """
 
     def __init__(self, registry: str, quoted: str) -> None:
         self.registry, self.quoted = registry, quoted
-        self.mark, self.exempt, self.stirred = "-", dict[str, str](), False
+        self.overrides, self.exemptions, self.changed = "-", dict[str, str](), False
         self.due = self.used = -math.inf
 
 
@@ -91,19 +91,21 @@ class Keys(NamedTuple):
         return self.leases.removesuffix(f":{{{self.quoted}}}:leases")
 
     @property
-    def mark(self) -> str:
-        """The overrides that the policy has for this name, as text (see `Policy.mark`)."""
+    def overrides(self) -> str:
+        """The overrides that the policy has for this name, as text (see `Policy.overrides`)."""
         policy = self.policy
         if policy is None:
             return "-"
-        return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
+        own = policy.exemptions
+        return own.get(self.quoted, policy.overrides) if own else policy.overrides
 
-    def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
+    def overrides_in_force(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
         """Return three numbers: the start and the end of the pause in force (0 and 0 for none), and
         the limit that an operator set (0 for none). Times, also `now`, are in server ms. `paused`
         (see `pause_of`) and `limit` (0 for none): overrides of the name itself, which take
         precedence over the overrides of its policy."""
-        policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
+        text = self.overrides
+        policy_paused, _, policy_limit = ("0 0" if text == "-" else text).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
             since, until = 0, 0

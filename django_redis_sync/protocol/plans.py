@@ -129,7 +129,7 @@ def _ending(
 ) -> Run:
     """Return a step that runs `release`. `more`: its arguments tombstone, hold, and id."""
     tombstone, hold, job = more
-    last = _unusual((how, tombstone, hold, keys.mark, job), _ENDING)
+    last = _unusual((how, tombstone, hold, keys.overrides, job), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
@@ -204,7 +204,7 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
     words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
-    last = keys.mark, ask.max_waiters, int(ask.fair or shares), int(not shares)
+    last = keys.overrides, ask.max_waiters, int(ask.fair or shares), int(not shares)
     return words + _unusual(last, _JOINING)
 
 

@@ -57,7 +57,7 @@ def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: 
     """Ask for a permit with one token, and return the outcome. Return None if the token has lost
     its lease. The caller, `acquire`, then tries again with another token."""
     lease, _, wants, terms, keep, *_ = words_of(ask)
-    of_job, last = (job.id, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
+    of_job, last = (job.id, job.nth, job.ticket), (ask.keys.overrides, ask.max_waiters, job.label)
     argv = (token, lease, *of_job, wants, terms, keep, *last)
     step = Run("visit", ask.keys.declared, argv, ask.attempt)
     answer: Answer = yield from persist(step, start + ask.budget, state)

@@ -29,7 +29,7 @@ from ...protocol.steps import Failure
 from ..facts import Status, Unread
 from ..formats import without_secrets
 from ..listing import INDEX_AGE
-from ..names import Pair, Recent, count_keys, held_since, marked, newest_keys, split_registry
+from ..names import Pair, Recent, count_keys, held_since, newest_keys, split_registry, with_override
 from ..status import readable
 from . import servers
 from .permissions import rules
@@ -202,7 +202,7 @@ def _names(alias: str) -> Iterator[Finding]:
     only_keys = {name for name in names if policies[name] and name not in plain}
     pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]
     pairs += [(name, key) for name in keys for key in keys[name]]
-    overridden, held = marked(using=alias), held_since(using=alias)
+    overridden, held = with_override(using=alias), held_since(using=alias)
     pairs += [*overridden[:MAX_NAMES], *[*held][:MAX_HELD]]
     found, unread = readable(dict.fromkeys(pairs), using=alias) if pairs else ([], [])
     if unread:
