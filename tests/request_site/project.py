@@ -19,7 +19,6 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from django.views import View
 
-from devtools.servers import free_port
 from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from tests.behaviour.both import eventually
 from tests.support.operators import as_json
@@ -175,7 +174,7 @@ class Project:
 
     def lose_redis(self) -> None:
         """Give the cache an address at which no server listens."""
-        self.use_redis(f"redis://127.0.0.1:{free_port()}")
+        self.use_redis("redis://127.0.0.1:1")  # no server listens on port 1
 
     def use_redis(self, url: str) -> None:
         cache = {**self.settings.CACHES["default"], "LOCATION": url}

@@ -9,7 +9,6 @@ from typing import Any
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 
-from devtools.servers import free_port
 from tests.behaviour.both import eventually
 
 LIST = "/admin/django_redis_sync/name/"
@@ -32,7 +31,7 @@ def client_of(*codenames: str, **options: bool) -> Client:
 
 def unreachable_redis() -> override_settings:
     """Return settings with a cache whose Redis server is down."""
-    location = f"redis://:hunter2@127.0.0.1:{free_port()}/0"
+    location = "redis://:hunter2@127.0.0.1:1/0"  # no server listens on port 1
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
     return override_settings(CACHES={"default": cache})
 
