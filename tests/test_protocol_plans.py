@@ -179,7 +179,7 @@ def test_fast_path_sends_the_same_request_and_returns_the_same_grant_as_the_plan
     ask = client.ask(**asked)._replace(keys=(keys := keys_of("p", "x", key)))
     worded = plans.worded(ask)
     if keys.policy:  # the request must contain this override
-        monkeypatch.setattr(keys.policy, "mark", "5 0")
+        monkeypatch.setattr(keys.policy, "overrides", "5 0")
     run = PlanRun(plans.acquire(ask, 100.0, "t0"))
     assert run.step == plans.asking(ask, "t0") == plans.asking(worded, "t0")
     result = run.answer(*reply, sent=100.5, after=0.1).result
@@ -577,7 +577,7 @@ def test_plans_send_arguments_in_the_order_of_the_header(
 ) -> None:
     """All values differ, so a value in a wrong place fails the test."""
     keys = keys_of("p", "n", "child", keep=77)
-    monkeypatch.setattr(keys.policy, "mark", "88 6")
+    monkeypatch.setattr(keys.policy, "overrides", "88 6")
     some = {"kind": "w", "fair": False, "max_waiters": 55, "channel": "chan", "label": "lab"}
     long = client.ask(lease=math.inf, permits=5, limit=9, **some)._replace(keys=keys)
     short = long._replace(lease=2.5, give_up_at=100.0)

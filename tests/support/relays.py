@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import redis
+from django_redis.pool import ConnectionFactory
 
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lock
@@ -85,6 +86,8 @@ class Relay:
         self.up()
         self.port = self.address[1]
         self.url = f"redis://{HOST}:{self.port}/{database}"
+        # The port may be that of an earlier relay, and django-redis keeps a pool for each URL.
+        ConnectionFactory._pools.pop(self.url, None)
 
     def answer(self, verb: str, reply: Any, times: int = 10**9) -> None:
         """Answer the next `times` commands `verb` with `reply`, instead of forwarding them.
