@@ -1,6 +1,6 @@
-"""Measure a handoff: how long after a release in one process a waiting process gets the lock.
+"""Measure a handoff: the time from a release until a waiter in another process has the lock.
 
-For comparison, measure how long after an LPUSH in one process a BLPOP in another process returns.
+For comparison, measure the time from an LPUSH until a BLPOP in another process returns.
 """
 
 from __future__ import annotations

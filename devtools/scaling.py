@@ -226,7 +226,7 @@ def shards(cluster: Cluster) -> None:
             done, used, own = asyncio.run(_load(cluster, names))
             share = ", ".join(f"{one / SECONDS:.0%}" for one in used[:count])
             row(
-                f"cycles/s of one process, 100 tasks on names of {count} shard(s)",
+                f"cycles/s of one process with 100 tasks, whose names are on {count} shard(s)",
                 f"{done / SECONDS:,.0f} (servers busy {share}; the process {own / SECONDS:.0%})",
             )
 

@@ -13,8 +13,8 @@ import pytest
 from tests.support.history import History, judge
 from tests.support.workload import FullAtTimes, ModelServer, Workload, call, kinds
 
-#: The names that the random clients use in each run: one name, or all names. In the run "full
-#: memory", the server's memory is full at times.
+#: Maps the title of a run to the names that its random clients use: one name, or all names. In the
+#: run "full memory", the server's memory is full at times.
 NAMES = {kind.keys.display: [kind] for kind in kinds()}
 NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (

@@ -129,7 +129,7 @@ class Housekeeper:
         return min(job.due for job in self._jobs)
 
     def _turn(self) -> float:
-        """Run the jobs that are due, and return when the next job is due."""
+        """Run the jobs that are due. Return the time at which the next job is due."""
         self._busy, leaving, now = True, self._leaving, clock()
         try:
             for job in self._jobs:

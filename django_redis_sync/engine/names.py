@@ -35,8 +35,7 @@ MOST_NOTED = 100_000
 #: Seconds between two writes of the index of holders. A lease enters the index within twice this
 #: time.
 HOLDERS_INTERVAL = 30.0
-#: Number of the oldest entries that are checked at each write of the index. The same number of
-#: entries is checked at a random position.
+#: Each write of the index checks this many of the oldest entries, and as many at a random position.
 _CHECKED = 10
 #: Max steps in a round trip.
 _BATCH = 200

@@ -106,7 +106,7 @@ class OverridePoller:
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # first use: an earlier read may have overrides of `policy`
+        if policy.due == -math.inf:  # first use: earlier answers may contain its overrides
             _learn(policy)
         return policy.due <= now
 

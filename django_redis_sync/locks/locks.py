@@ -121,8 +121,9 @@ class RLock(Lock):
         return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
 
     def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
-        """Return the lease that this thread or task took through any object, or None. `deferred`:
-        True to also return an unused lease that the open transaction will release."""
+        """Return the lease that this thread or task holds on the name, taken through this or
+        another RLock, or None. `deferred`: True to accept a lease without open blocks, which is
+        released at the end of the open transaction."""
         mine: list[Any] = self._leases.of_name(self)
         return next((lease for lease in mine if deferred or lease.times), None)
 

@@ -165,8 +165,8 @@ _MAX_LOGGED = 20
 
 
 def warn_if_racing(what: str, remedy: str) -> None:
-    """Warn if a permit is about to be released before a COMMIT. `what`: a text that names it.
-    `remedy`: a text that says what to do.
+    """Warn if a permit is about to be released before a COMMIT. `what`: a text that names the lock
+    or function. `remedy`: a text that says what to do.
 
     With DEBUG, the warning names the line that releases the permit. Otherwise log an error, once
     for each `what`.

@@ -188,8 +188,8 @@ class Change:
         return marks_key(conf.current().prefix(self._alias))
 
     def _names(self, field: str) -> list[Keys]:
-        """Return the name. For a policy, also return each key that has an override or an exemption
-        of its own."""
+        """Return the name. For a policy, also return each of its keys with an override or an
+        exemption of its own in `field` ("p": the pause, "l": the limit)."""
         own = self._own
         entries = (entry.partition(":") for entry in self._overrides if self._key is None)
         fields, start = (field, f"x{field}"), f"{own.quoted}@"

@@ -227,7 +227,7 @@ def _names(alias: str) -> Iterator[Finding]:
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
     )  # fmt: skip
-    # The index of holders has all permanent leases that are older than INDEX_AGE.
+    # `found` has all names with permanent leases older than INDEX_AGE, from the index of holders.
     permanent = [s for s in found if any(h.permanent for h in s.holders)]
     yield _about(
         "permanent", permanent, (min(len(held), MAX_HELD), len(held)),
