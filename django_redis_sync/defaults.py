@@ -171,7 +171,9 @@ class SemaphoreOptions(Named, total=False):
     ]
     sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has this option.")]
     key: Annotated[
-        str | None, values.text, Option(None, "The key, if the name is a policy with keys.")
+        str | None,
+        values.text,
+        Option(None, "A key of the policy, such as a user's pk. Each key has its own semaphore."),
     ]
     share: Annotated[
         Share, Option(None, "The caller's group (share), such as a tenant. Shares take turns.")
@@ -195,7 +197,7 @@ class RequestOptions(Shared, total=False):
     blocking_timeout: Annotated[
         float,
         values.ending,
-        Option(0, "Seconds to wait for a permit. A waiting request occupies a worker."),
+        Option(0, "Seconds to wait for a permit; 0: don't. A waiting request occupies a worker."),
     ]
     max_waiters: Annotated[
         int, values.count, Option(100, "Max requests that wait for the same name and key.")

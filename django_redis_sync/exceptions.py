@@ -1,6 +1,6 @@
 """The exceptions. Each kind of problem, such as a full semaphore or a lost lease, has a class.
 
-SyncError is the base class of all. Each class also has a second base class::
+SyncError is the base class of these exceptions. Each also has a second base class::
 
     NotAcquired     redis.exceptions.LockError          no permit was available
     LeaseLost       redis.exceptions.LockNotOwnedError  the lease ended while its holder worked
@@ -9,7 +9,8 @@ SyncError is the base class of all. Each class also has a second base class::
     WrongKind       TypeError                           a read/write lock used as a plain lock
     ForeignValue    redis.exceptions.ResponseError      another program's value in one of the keys
 
-`NotSent` is raised by a project's `JobQueue`, and `TransactionRace` is a warning.
+Two classes have other base classes: `NotSent`, which a project's `JobQueue` raises, and the warning
+`TransactionRace`.
 
 Wrong settings raise django.core.exceptions.ImproperlyConfigured. Wrong arguments raise ValueError
 or TypeError before anything is sent to Redis.

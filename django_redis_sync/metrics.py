@@ -90,7 +90,11 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "paused": ("Paused by an operator.", "name"),
     "oldest_hold_seconds": ("Seconds since the grant of the oldest holder.", "name"),
     "last_minute": ("Events of the last whole minute.", "name", "event"),
-    "last_minute_seconds": ("Seconds waited and held in the last whole minute.", "name", "what"),
+    "last_minute_seconds": (
+        "Seconds of the waits and holds that ended in the last whole minute.",
+        "name",
+        "what",
+    ),
 }
 _COUNTERS: dict[str, tuple[str, ...]] = {
     "all_events": ("Events so far, of all names.", "event"),

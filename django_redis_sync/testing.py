@@ -68,7 +68,7 @@ class Helper(Generic[T]):
             return decorated
         generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if generates or isinstance(function, type):
-            text = "this helper can't decorate {!r}, only functions and unittest's test cases"
+            text = "this helper can't decorate {!r}: use it in a `with` block instead"
             raise TypeError(text.format(function))
         if iscoroutinefunction(function):
 

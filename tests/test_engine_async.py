@@ -151,7 +151,8 @@ async def test_async_call_uses_the_project_socket_timeout_if_shorter_than_5_s(
 )
 @on_loop
 async def test_options_of_sync_pools_are_ignored_in_async_code(option: Any, relays: Any) -> None:
-    (relay,) = relays(CONNECTION_POOL_KWARGS=option)
+    pool = "redis.connection.BlockingConnectionPool"  # accepts all these options
+    (relay,) = relays(CONNECTION_POOL_CLASS=pool, CONNECTION_POOL_KWARGS=option)
     async with Lock("x", using=relay.alias):
         assert 1 == relay.view().holding
 

@@ -33,7 +33,7 @@ def shown(*words: str) -> list[str]:
 def test_registry_drops_old_names_and_the_oldest_names_when_it_is_too_large(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "MOST_NOTED", 3)
+    monkeypatch.setattr(names, "MAX_REGISTERED", 3)
     now = raw.time()[0] * 1000
     old = now - 86_400_000 - 5000
     raw.zadd(REGISTRY, {"yesterday": old, "a": now - 3, "b": now - 2, "c": now - 1})

@@ -599,7 +599,7 @@ def test_plans_send_arguments_in_the_order_of_the_header(
     visiting = {**asking, "verb": "visit", "lease": "2500", "id": "P", "nth": 3, "ticket": 17}
     visiting = {name: visiting[name] for name in visiting.keys() - {"fair", "compact"}}
     given = Grant("T", 123, 5, 100.0, 102.5, 102.5, False)
-    own, placed = (keys, given), (keys, given._replace(job="P"))
+    own, placed = (keys, given), (keys, given._replace(job_id="P"))
     adopting, trying = {**renewing, "ms": "4000", "nth": 33}, long._replace(wait=False)
     job, short = Job("P", 3, 17, "who"), short._replace(tokens=lambda: "T")
     for plan, expected in (

@@ -115,7 +115,7 @@ def _of_endpoint(route: Route) -> Iterator[Problem]:
             "W010",
             f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] limits by user, but Django REST framework knows "
             "the user only inside the view.",
-            "Instead, limit the handler, such as get() or post(), with semaphore_required.",
+            "Put semaphore_required on get() or post() instead, or on the function below api_view.",
         )
 
 

@@ -124,8 +124,9 @@ def _units(group: Group, wanted: Wanted) -> list[Group]:
 
 
 def _rows_of_keys(query: str) -> Iterator[Context]:
-    """Yield a row for each known key that the text `query` may mean. The text can be a key, or the
-    primary key or address of a user. If it has the form POLICY@KEY, yield only rows of POLICY."""
+    """Yield a row for each known key that the text `query` may mean: a key, a user's primary key,
+    an address, or a value that a policy's callable returned. If the text has the form POLICY@KEY,
+    yield only rows of POLICY."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)

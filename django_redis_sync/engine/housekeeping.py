@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..logs import logger
 from ..protocol.keys import Keys, Policy
 from ..protocol.steps import Answer, Failure, Plan, Run, uncounted
-from .names import NOTED_EVERY, Held, HolderIndex, Names
+from .names import REGISTER_EVERY, Held, HolderIndex, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
 from .statistics import Kind, Named, StatisticsBuffer, Use
@@ -152,7 +152,7 @@ class Housekeeper:
             raise
         except Failure as failure:
             lasting = failure.why == "final"
-            job.due = now + (NOTED_EVERY if lasting else RETRY)
+            job.due = now + (REGISTER_EVERY if lasting else RETRY)
             level = logging.WARNING if lasting else logging.DEBUG
             logger.log(level, "housekeeping of %r could not write: %s", self._alias, failure)
         except Exception:

@@ -24,13 +24,13 @@ from .statistics import Named, Use
 from .wire import ROUND, clock, text, whole
 
 #: Seconds after which a name in use is written to the registry again.
-NOTED_EVERY = 60.0
+REGISTER_EVERY = 60.0
 #: Min seconds between two writes of new names.
-NOTED_AFTER = 0.3
+REGISTER_AFTER = 0.3
 #: Days without use after which a name is no longer listed.
 KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
-MOST_NOTED = 100_000
+MAX_REGISTERED = 100_000
 
 #: Seconds between two writes of the index of holders. A lease enters the index within twice this
 #: time.
@@ -78,11 +78,11 @@ class Names:
         self._trim_at: dict[tuple[str, str], float] = {}
 
     def add(self, keys: Keys) -> None:
-        if len(self.registered) < MOST_NOTED:
+        if len(self.registered) < MAX_REGISTERED:
             now = clock()
             self.registered.add(keys.leases)
             self._fresh.append(keys)
-            self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
+            self._minute_ends = min(self._minute_ends, now + REGISTER_EVERY)
             self.due = min(self.due, max(now, self._not_before))
 
     def run(self, server: Server, now: float, leaving: bool) -> None:
@@ -94,12 +94,12 @@ class Names:
             for named, in_use, _ in self._uses():
                 if in_use and named.keys.leases not in self.registered:
                     self.add(named.keys)
-        self._not_before = now + NOTED_AFTER
+        self._not_before = now + REGISTER_AFTER
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         try:
             self._write(server, fresh, now)
         except Failure:
-            self._fresh.extend(fresh[: MOST_NOTED - len(self._fresh)])
+            self._fresh.extend(fresh[: MAX_REGISTERED - len(self._fresh)])
             raise
         self.due = min(self._minute_ends, self._not_before if self._fresh else math.inf)
 
@@ -128,18 +128,18 @@ class Names:
 
     def _put(self, server: Server, registry: str, members: list[str], ms: int, now: float) -> None:
         """Add `members` to a registry, with the score `ms`. Once a minute, also remove the members
-        that were not used for KEPT_DAYS days, and the oldest ones beyond MOST_NOTED."""
+        that were not used for KEPT_DAYS days, and the oldest ones beyond MAX_REGISTERED."""
         for start in range(0, len(members), 1000):
             words = [word for member in members[start : start + 1000] for word in (ms, member)]
             server.command("ZADD", registry, *words, timeout=ROUND)
         if now >= self._trim_at.get((server.alias, registry), 0.0):
             kept = KEPT_DAYS * 86_400_000
             server.command("ZREMRANGEBYSCORE", registry, "-inf", ms - kept, timeout=ROUND)
-            server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
+            server.command("ZREMRANGEBYRANK", registry, 0, -1 - MAX_REGISTERED, timeout=ROUND)
             server.command("PEXPIRE", registry, 2 * kept, timeout=ROUND)
-            if len(self._trim_at) >= MOST_NOTED:
+            if len(self._trim_at) >= MAX_REGISTERED:
                 self._trim_at.clear()
-            self._trim_at[server.alias, registry] = now + NOTED_EVERY
+            self._trim_at[server.alias, registry] = now + REGISTER_EVERY
 
 
 def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:

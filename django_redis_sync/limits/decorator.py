@@ -193,10 +193,10 @@ class SemaphoreRequiredMixin:
     """Let at most `semaphore_limit` requests of a class-based view run at the same time.
 
     Each option of `defaults.Entry` is an attribute `semaphore_<option>`. A function in such an
-    attribute is called with the request only, without `self`. To compute an option for each
-    request, override `get_semaphore_<option>(self)`. Without a name, the semaphore is named after
-    the class. List the mixin before View and after LoginRequiredMixin, so that a request without a
-    login takes no permit.
+    attribute is called without `self`: with the request, and for `response` also with the
+    rejection. To compute an option for each request, override `get_semaphore_<option>(self)`.
+    Without a name, the semaphore is named after the class. List the mixin before View and after
+    LoginRequiredMixin, so that a request without a login takes no permit.
 
     Django REST framework authenticates the user only after the mixin has acquired the permits. So
     if the policy depends on the user, don't use the mixin. Decorate the handler, such as `get`.

@@ -65,7 +65,7 @@ class acquire_all:
         return await self._ahold(self._held.add, or_none=True)
 
     def release(self) -> None:
-        """Release all leases of the newest `acquire()` by this thread or task.
+        """Release all leases of the newest `acquire()` or `with` block of this thread or task.
 
         Raise NotAcquired if there are none, and LeaseLost if any of them was lost.
         """
@@ -189,8 +189,8 @@ class _Group:
 
     def leave(self, *error: Any, undo: bool = False) -> None:
         """Release all leases at the end of a block. If the release of a lease fails, still release
-        the others. `error`: the arguments of `__exit__`. `undo`: True if not all semaphores could
-        be acquired."""
+        the others. `error`: the arguments of `__exit__`. `undo`: True if the acquire failed
+        or was interrupted."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error, undo=undo)

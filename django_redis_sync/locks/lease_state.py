@@ -323,7 +323,7 @@ class LeaseState(LocalExpiry):
     def not_done(self) -> None:
         """Keep the release from marking the job as done, because the task queue delivers the job
         again."""
-        self.grant = self.grant._replace(job="")
+        self.grant = self.grant._replace(job_id="")
 
     def giving_back(self) -> Run:
         """Return the step that releases the lease. It is the first step of `releasing()`."""

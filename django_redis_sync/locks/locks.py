@@ -122,8 +122,8 @@ class RLock(Lock):
 
     def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
         """Return the lease that this thread or task holds on the name, taken through this or
-        another RLock, or None. `deferred`: True to accept a lease without open blocks, which is
-        released at the end of the open transaction."""
+        another RLock, or None. `deferred`: True to accept a lease that has been released as
+        often as acquired, and will be released at the end of the open transaction."""
         mine: list[Any] = self._leases.of_name(self)
         return next((lease for lease in mine if deferred or lease.times), None)
 

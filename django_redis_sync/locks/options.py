@@ -377,8 +377,8 @@ class Acquirer:
         if self.limit != 1:
             raise ImproperlyConfigured(
                 f"{self.name!r} is not a Lock, so `using` must be one alias. A holder of several "
-                "servers needs a majority of them: three servers with a limit of 2 would admit 3 "
-                "holders, or readers beside a writer."
+                "servers needs a majority of them: of three servers, a limit of 2 would admit 3 "
+                "holders, and a read/write lock readers beside a writer."
             )
         if self.timeout == math.inf:
             raise ImproperlyConfigured(

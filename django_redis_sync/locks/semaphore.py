@@ -345,7 +345,7 @@ class Semaphore(Acquirer):
 
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
         """Release a lease at the end of its block. `kind`: the type of the block's exception, or
-        None. `undo`: True if `acquire_all` failed to acquire another semaphore."""
+        None. `undo`: True if an `acquire_all` failed or was interrupted."""
         if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
             lease._leave(kind, lenient=not self.raise_on_release_error)
 

@@ -186,9 +186,10 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """Return the Redis key of the hash with the operators' overrides of policies. Its fields are
-    "p:POLICY" (a pause, see `pause_of`) and "l:POLICY" (a limit). A field "xp:POLICY@KEY" exempts a
-    key from the pause, and "xl:POLICY@KEY" from the limit. The names and keys are quoted."""
+    """Return the Redis key of the hash with the operators' overrides. Its fields are "p:NAME" (a
+    pause, see `pause_of`) and "l:NAME" (a limit). For a key of a policy, NAME is POLICY@KEY. Then
+    "xp:NAME" exempts the key from the policy's pause, and "xl:NAME" from its limit. All are
+    quoted."""
     return f"{quote(prefix)}:marks"
 
 

@@ -93,7 +93,7 @@ class Grant(NamedTuple):
     - `rejected`: why the limit would have rejected the request, if only shadow mode granted it.
     - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
     - `used`: permits in use after the grant or, if unknown, the permits of this grant.
-    - `job`: the ID of the job that the release marks as done, or "".
+    - `job_id`: the ID of the job that the release marks as done, or "".
     """
 
     token: str
@@ -106,7 +106,7 @@ class Grant(NamedTuple):
     rejected: str = ""
     waited: float = 0.0
     used: int = 0
-    job: str = ""
+    job_id: str = ""
 
 
 #: The defaults of the last arguments of `acquire` (mark, max_waiters, fair, compact) and `release`
@@ -128,8 +128,8 @@ def _ending(
     keys: Keys, token: str, fence: Any, timeout: float, how: str, more: Any = (0, 0, "")
 ) -> Run:
     """Return a step that runs `release`. `more`: its arguments tombstone, hold, and id."""
-    tombstone, hold, job = more
-    last = _unusual((how, tombstone, hold, keys.overrides, job), _ENDING)
+    tombstone, hold, job_id = more
+    last = _unusual((how, tombstone, hold, keys.overrides, job_id), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
@@ -315,7 +315,7 @@ def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, no
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     """Return the step that releases a lease. `hold` and `timeout` are in seconds."""
-    more = int(grant.unanswered), int(hold * 1000), grant.job
+    more = int(grant.unanswered), int(hold * 1000), grant.job_id
     return _ending(keys, grant.token, grant.fence, timeout, "release", more)
 
 

@@ -74,9 +74,9 @@ CONSTANTS = MappingProxyType(
         "SOONEST": 50,  # min time until a job without a permit is sent again
         "LATEST": 60_000,  # max time until a job without a permit is sent again
         "AWAY": 100,  # estimated time that a task queue takes to send a job again
-        "STARVED": 3,  # after this many deliveries without a permit, reserve a permit for the job
+        "STARVED": 3,  # reserve a permit for a job after this many deliveries near the head in vain
         "TURN": 2000,  # how long a permit is reserved for a job; a job overdue by TURN seems lost
-        "REST": 30_000,  # min time between two reservations of a permit for a job
+        "REST": 30_000,  # min time from TURN after the due time of a reservation to the next one
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
 )

@@ -70,5 +70,5 @@ def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: 
     got = yield from settled(ask, token, answer.reply, answer.sent, start, state)
     if isinstance(got, Grant):
         waited = max(0.001, (got.fence - job.ticket) / 1e6) if job.nth and job.ticket else 0.0
-        got = got._replace(job=job.id, waited=waited)
+        got = got._replace(job_id=job.id, waited=waited)
     return got

@@ -1,7 +1,7 @@
 """The doctor checks whether a Redis server is fit for locks. Each finding has a title, the details,
 and a remedy.
 
-If the server answers a check with an error, the other checks still run.
+If a node answers a check with an error, the other checks still run on it and on all other nodes.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _names(alias: str) -> Iterator[Finding]:
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
     )  # fmt: skip
-    # `found` has all names with permanent leases older than INDEX_AGE, from the index of holders.
+    # The index of holders has all permanent leases older than INDEX_AGE, and `found` the oldest.
     permanent = [s for s in found if any(h.permanent for h in s.holders)]
     yield _about(
         "permanent", permanent, (min(len(held), MAX_HELD), len(held)),

@@ -1,6 +1,7 @@
--- marks: return all overrides that operators have set on policies. Remove pauses that have ended.
+-- marks: return all overrides that operators have set. Remove pauses that have ended.
 -- KEYS marks
---   marks: a hash. A field "p:NAME" has a pause (see pause_ends).
+--   marks: a hash. Its fields are "p:NAME" (a pause, see pause_ends), "l:NAME" (a limit), "xp:NAME", and "xl:NAME"
+--     (the key of a policy is exempt from the policy's pause or limit).
 -- Returns the fields and values of the hash, alternately
 local all, time = redis.call('HGETALL', MARKS), redis.call('TIME')
 local found, now = {}, time[1] * 1000 + math.floor(time[2] / 1000)

@@ -17,7 +17,7 @@
 --   "ok [FENCE LEASE]": done. If "giveup" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
 --   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" removed the waiter. For the values, see reject.
 --   "lost": the token has no unexpired lease with this fence.
---   "gone": the token had no unexpired lease. If it had a waiter, "undo" or "giveup" has removed the waiter.
+--   "gone": the token had no unexpired lease. If it had a waiter, "undo" has removed the waiter.
 local token, fence, keep, how, _, _, mark, id = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then

@@ -1,6 +1,6 @@
 -- Reply to a token that already has a record.
 -- If the token has or had a lease, or has a tombstone, return the reply.
--- If the token belongs to a waiter, put off the deadline of its event loop. Then return nil and the waiter's terms.
+-- If the token belongs to a waiter, put off the deadline of its event loop, if any. Then return nil and the waiter's terms.
 local function answer_known(name, token, record)
   local state, _, fence, _, terms = string.match(record, RECORD)
   if state == 'x' then return 'dead' end
