@@ -40,7 +40,9 @@ def scrape(**options: Any) -> dict[str, float]:
     return found
 
 
-def test_metrics_show_permits_in_use_waiters_limit_and_oldest_hold(raw: redis.Redis) -> None:
+def test_metrics_of_a_semaphore_show_its_limit_its_holders_and_its_waiters(
+    raw: redis.Redis,
+) -> None:
     def now() -> float:
         return float(".".join(f"{part:06d}" for part in raw.time()))
 
@@ -66,7 +68,7 @@ def test_metrics_show_permits_in_use_waiters_limit_and_oldest_hold(raw: redis.Re
     assert [3, 0, 1, 0, 0, 0, 0] == events[:7]
 
 
-def test_keys_of_a_policy_share_one_series_and_appear_in_no_label() -> None:
+def test_metric_labels_contain_the_name_of_a_policy_but_none_of_its_keys() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         locks("pause", "api:*")
@@ -78,7 +80,9 @@ def test_keys_of_a_policy_share_one_series_and_appear_in_no_label() -> None:
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
-def test_globs_select_the_names_that_have_their_own_series(raw: redis.Redis, settings: Any) -> None:
+def test_only_names_that_match_the_given_globs_get_metrics_of_their_own(
+    raw: redis.Redis, settings: Any
+) -> None:
     with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
         eventually(lambda: listed("invoice:1", "nightly"))
         found, by_default = scrape(names=["night*"]), scrape()
@@ -94,7 +98,7 @@ def test_globs_select_the_names_that_have_their_own_series(raw: redis.Redis, set
         assert 900 <= found["redis_sync_names_left_out"] <= 904
 
 
-def test_names_without_a_policy_have_their_own_series_by_default() -> None:
+def test_each_name_without_a_policy_has_metrics_of_its_own_by_default() -> None:
     """Because of these series, alerts on lost leases and paused names also work for locks."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
         eventually(lambda: listed("nightly"))
@@ -148,7 +152,7 @@ def test_up_metric_is_0_while_redis_is_down() -> None:
     assert {"redis_sync_up": 0} == scrape(using="dead")
 
 
-def test_register_does_not_read_redis() -> None:
+def test_metrics_collector_can_be_registered_while_redis_is_down() -> None:
     registry = CollectorRegistry()
     assert isinstance(metrics.register(registry=registry, using="dead"), metrics.SyncCollector)
     with pytest.raises(ValueError, match="Duplicated"):

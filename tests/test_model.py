@@ -60,7 +60,7 @@ def test_model_checker_finds_each_inserted_defect(name: str) -> None:
     assert re.search(defect.found, caught.value.what), caught.value
 
 
-def test_replacing_text_that_the_scripts_do_not_contain_raises_lookup_error() -> None:
+def test_replacement_of_text_that_no_script_contains_raises_lookup_error() -> None:
     with pytest.raises(LookupError):
         protocol(lua={"no such line": ""})
 
@@ -132,7 +132,7 @@ def _plain(reply: Any) -> Any:
 
 @pytest.mark.parametrize("shares", [(), ("a", "b c", "")], ids=["plain", "shares"])
 @pytest.mark.parametrize("keep", [0, 5])
-def test_model_redis_replies_and_stores_like_a_real_server(
+def test_simulated_redis_returns_and_stores_the_same_values_as_a_real_server(
     raw: redis.Redis, shares: tuple[str, ...], keep: int
 ) -> None:
     servers = BothServers(raw)

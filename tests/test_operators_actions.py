@@ -37,7 +37,7 @@ def recorded(*words: str) -> list[dict[str, Any]]:
     return list(reversed(as_json("log", *words)))
 
 
-def test_clear_ends_only_the_holder_or_waiter_with_the_id(threads: Any) -> None:
+def test_clear_command_removes_only_the_holder_or_waiter_with_the_given_id(threads: Any) -> None:
     first, second = (Semaphore("s", 2, raise_on_release_error=False).acquire() for _ in range(2))
     waiting = threads.submit(Semaphore("s", 2).__enter__)
     waiter = eventually(lambda: status_of("s").waiters)[0]
@@ -55,7 +55,9 @@ def test_clear_ends_only_the_holder_or_waiter_with_the_id(threads: Any) -> None:
     assert [[waiter.id], [second.token[:8]]] == [one["ids"] for one in recorded("s")]
 
 
-def test_clear_that_fails_for_one_holder_records_the_others(raw: redis.Redis) -> None:
+def test_clear_command_logs_the_cleared_holders_when_it_fails_for_another_holder(
+    raw: redis.Redis,
+) -> None:
     first, second = (Semaphore("s", 3, raise_on_release_error=False).acquire() for _ in range(2))
     raw.hset(f"{settings.PREFIX}:{{s}}:info", second.token, "h 5 30000 damaged")
     assert 1 == failed("clear", "s", "--no-input")[0]
@@ -64,7 +66,7 @@ def test_clear_that_fails_for_one_holder_records_the_others(raw: redis.Redis) ->
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: str | None) -> None:
+def test_paused_name_grants_no_permit_until_it_is_resumed(threads: Any, key: str | None) -> None:
     semaphore = Semaphore("p", 2, key=key)
     lease = semaphore.acquire()
     act("pause", "p", key=key)
@@ -84,7 +86,7 @@ def test_pause_stops_grants_until_resume_and_keeps_holders(threads: Any, key: st
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_callers_are_admitted_after_the_duration_of_a_pause(
+def test_pause_with_a_duration_ends_when_the_duration_has_passed(
     threads: Any, raw: redis.Redis, key: str | None
 ) -> None:
     start = time.monotonic()
@@ -98,7 +100,9 @@ def test_callers_are_admitted_after_the_duration_of_a_pause(
     assert 0 < raw.pttl(next(raw.scan_iter("*{p*:info"))) < 60_000
 
 
-def test_repeated_pause_keeps_the_start_and_replaces_the_end(raw: redis.Redis) -> None:
+def test_pause_of_a_paused_name_changes_the_end_but_not_the_start_of_the_pause(
+    raw: redis.Redis,
+) -> None:
     act("pause", "p")
     since = status_of("p").paused_since
     for words, minutes in ((["--for", "10m"], 10), ([], None), (["--for", "1h"], 60)):
@@ -113,7 +117,7 @@ def test_repeated_pause_keeps_the_start_and_replaces_the_end(raw: redis.Redis) -
     assert status_of("p").paused_until == datetime.fromisoformat(ends[-1])
 
 
-def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -> None:
+def test_resize_command_overrides_the_limit_of_the_callers_but_ends_no_lease(threads: Any) -> None:
     held = [Semaphore("r", 2).acquire() for _ in range(2)]
     waiting = threads.submit(Semaphore("r", 2).acquire)
     eventually(lambda: status_of("r").waiting)
@@ -133,7 +137,7 @@ def test_resize_replaces_the_callers_limit_and_keeps_the_holders(threads: Any) -
 
 @pytest.mark.parametrize("key", [None, "7"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
+def test_resume_ends_only_a_pause_and_resize_reset_ends_only_a_changed_limit(
     raw: redis.Redis, key: str | None, first: int
 ) -> None:
     for words in UNDO:
@@ -146,7 +150,7 @@ def test_resume_and_reset_undo_only_their_own_override_and_leave_no_data(
     assert not raw.exists(OVERRIDES)
 
 
-def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
+def test_paused_name_stays_in_the_status_list_although_nothing_uses_it(raw: redis.Redis) -> None:
     act("pause", "idle")
     raw.delete(NAMES)  # the registry drops names that were not used for a day
     assert ["idle"] == [one["name"] for one in as_json("status")["names"]]
@@ -165,7 +169,7 @@ def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis
         ("resize rw 3", "'rw' is a read/write lock"),
     ],
 )
-def test_invalid_action_changes_and_records_nothing(
+def test_invalid_operator_action_has_no_effect_and_is_not_logged(
     words: str, error: str, raw: redis.Redis
 ) -> None:
     with ReadWriteLock("rw").read:
@@ -174,7 +178,7 @@ def test_invalid_action_changes_and_records_nothing(
     assert not raw.exists(OVERRIDES, RECORD)
 
 
-def test_action_without_effect_prints_nothing_was_changed_and_is_not_recorded() -> None:
+def test_action_without_effect_says_that_nothing_was_changed_and_is_not_logged() -> None:
     with Lock("p"):
         eventually(lambda: listed("p"))
         for words in (*UNDO.values(), ("pause",), ("pause",), ("resize", "3"), ("resize", "3")):
@@ -199,7 +203,9 @@ def test_action_that_the_server_rejects_is_not_recorded(raw: redis.Redis, words:
     assert [] == recorded("exports")
 
 
-def test_log_lists_each_action_with_time_operator_and_reason(raw: redis.Redis) -> None:
+def test_action_log_shows_the_time_the_operator_and_the_reason_of_each_action(
+    raw: redis.Redis,
+) -> None:
     lease = Semaphore("a", 2, raise_on_release_error=False).acquire()
     eventually(lambda: listed("a"))
     before = raw.time()[0]
@@ -226,7 +232,7 @@ def test_log_lists_each_action_with_time_operator_and_reason(raw: redis.Redis) -
     assert "\n" in locks("log", "--format", "json").strip(), "the JSON is not indented"
 
 
-def test_log_of_a_key_has_the_actions_on_its_policy() -> None:
+def test_action_log_of_a_key_includes_the_actions_on_the_policy_of_the_key() -> None:
     assert "No operator has acted.\n" == locks("log")
     for name, key in (("api", "7"), ("api", "8"), ("api2", "9")):
         act("pause", name, key=key)
@@ -254,7 +260,7 @@ def test_action_log_keeps_the_latest_1000_actions_for_at_least_360_days(raw: red
     assert "last" == recorded()[-1]["name"], "foreign entries are skipped"
 
 
-def test_action_takes_effect_when_it_cannot_be_recorded(
+def test_operator_action_takes_effect_even_if_the_action_log_cannot_be_written(
     raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw.set(RECORD, "another program's")
@@ -277,7 +283,9 @@ def test_action_log_has_the_user_id_if_the_user_has_no_name(
     assert f"{os.getuid()}@{socket.gethostname()}" == recorded()[0]["by"]
 
 
-def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_messages_of_operator_actions_have_structured_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "django_redis_sync")
     lease = Semaphore("q", 1).acquire()
     locks("clear", "q", "--no-input")
@@ -298,7 +306,9 @@ def test_actions_write_structured_log_records(caplog: pytest.LogCaptureFixture) 
 # Which names and holders an action applies to
 
 
-def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_command_shows_the_holders_and_asks_for_confirmation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     monkeypatch.setattr("sys.stdin", StringIO("n\n\nyes please\n"))
     for _ in range(4):  # three answers that are not "y", then the end of the input
@@ -313,7 +323,9 @@ def test_clear_shows_the_holders_and_asks_for_confirmation(monkeypatch: pytest.M
     assert locks("clear", "a") == "There are no holders.\n"
 
 
-def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_command_removes_only_holders_that_were_shown_to_the_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown, newcomers = Lock("a").acquire(), []
 
     def replace_the_holder() -> str:
@@ -328,7 +340,7 @@ def test_clear_releases_only_holders_that_were_shown(monkeypatch: pytest.MonkeyP
     newcomers[0].release()
 
 
-def test_clear_includes_holders_that_status_omits_and_records_20_ids() -> None:
+def test_clear_command_removes_even_the_holders_that_locks_status_omits() -> None:
     leases = [Semaphore("s", 300).acquire(blocking=False) for _ in range(201)]
     assert 200 == len(status_of("s").holders)
     assert locks("clear", "s", "--noinput").endswith("Cleared 201.\n")
@@ -338,7 +350,7 @@ def test_clear_includes_holders_that_status_omits_and_records_20_ids() -> None:
     assert f"cleared 201: {', '.join(one['ids'])}, …" in locks("log")
 
 
-def test_clear_rejects_an_unknown_or_ambiguous_holder_id(raw: redis.Redis) -> None:
+def test_clear_command_rejects_an_unknown_or_ambiguous_holder_id(raw: redis.Redis) -> None:
     leases, info = (f"{settings.PREFIX}:{{s}}:{part}" for part in ("leases", "info"))
     for token in ("aaaaaaaa1" + "0" * 23, "aaaaaaaa2" + "0" * 23):
         raw.zadd(leases, {token: "inf"})
@@ -352,7 +364,7 @@ def test_clear_rejects_an_unknown_or_ambiguous_holder_id(raw: redis.Redis) -> No
     assert ["aaaaaaaa1"] == [holder.token[:9] for holder in status_of("s").holders]
 
 
-def test_clear_treats_a_name_as_a_glob_only_with_the_option_pattern() -> None:
+def test_clear_command_treats_the_name_as_a_glob_only_if_pattern_is_passed() -> None:
     leases = [Lock(name).acquire() for name in ("x1", "x2", "x[1]")]
     leases += [Semaphore("api", 2, key=key).acquire() for key in ("1", "2", "3", "4")]
     eventually(lambda: listed("x[1]", "x1", "x2", *(f"api@{n}" for n in "1234")))

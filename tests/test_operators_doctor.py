@@ -50,7 +50,7 @@ def crowd(private: Any, settings: Any) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_doctor_has_no_problem_on_a_recommended_server_and_leaves_no_keys(private: Any) -> None:
+def test_doctor_finds_no_problem_on_a_server_with_recommended_settings(private: Any) -> None:
     url = private(appendonly=True)
     found = examine()
     assert {} == problems()
@@ -85,7 +85,9 @@ def test_doctor_has_no_problem_on_a_recommended_server_and_leaves_no_keys(privat
     ],
     ids=str,
 )
-def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) -> None:
+def test_doctor_derives_errors_and_warnings_from_the_server_information(
+    facts: Any, levels: dict[str, str]
+) -> None:
     sound = {"redis_version": "7.0.15", "role": "master", "aof_enabled": 1, "used_memory": 1}
     state = {"cluster_state": "ok", "cluster_slots_ok": 16384, "cluster_known_nodes": 3}
     info = {key: str(value) for key, value in {**sound, **state, **facts}.items()}
@@ -95,7 +97,7 @@ def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) 
     assert all(bool(one.remedy) == (one.level != "ok") for one in found)
 
 
-def test_doctor_rates_clock_and_latency_and_exits_with_1_only_for_an_error(
+def test_doctor_exits_with_code_1_for_errors_but_not_for_warnings(
     crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.time
@@ -118,7 +120,7 @@ def test_doctor_rates_clock_and_latency_and_exits_with_1_only_for_an_error(
         assert counts in out.getvalue() and out.getvalue().endswith(" ok, 1 in part\n")
 
 
-def test_doctor_hides_secrets_in_errors_and_reports_uwsgi_without_threads(
+def test_doctor_hides_passwords_and_reports_that_uwsgi_runs_without_threads(
     private: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(node: Any) -> Any:
@@ -133,7 +135,7 @@ def test_doctor_hides_secrets_in_errors_and_reports_uwsgi_without_threads(
         assert level == examine()["uwsgi"].level
 
 
-def test_full_memory_is_not_reported_as_an_unreachable_server(private: Any) -> None:
+def test_server_with_full_memory_is_not_reported_as_unreachable(private: Any) -> None:
     with redis.Redis.from_url(private()) as client:
         with Lock("a", using="private"):
             eventually(lambda: listed("a", using="private"))
@@ -158,7 +160,7 @@ def test_full_memory_is_not_reported_as_an_unreachable_server(private: Any) -> N
         ("~other:* &* +@all", "", "~PREFIX:*"),  # no access to the keys of the library
     ],
 )
-def test_doctor_lists_denied_commands_keys_and_channels(
+def test_doctor_lists_the_commands_keys_and_channels_that_the_acl_denies(
     private: Any, settings: Any, rules: str, denied: str, remedy: str
 ) -> None:
     url = private(user=["app", "on", "nopass", *rules.split()], login="app:x@")
@@ -184,7 +186,7 @@ def test_doctor_reports_a_disabled_command_and_a_denied_info_command(private: An
 
 
 @pytest.mark.parametrize("prefix", ["shop", "%{b}:", "a b", r"a*[c]\?"])
-def test_acl_rules_that_doctor_advises_permit_every_operation(
+def test_every_operation_works_with_the_acl_rules_that_doctor_advises(
     private: Any, settings: Any, prefix: str
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": prefix}
@@ -202,7 +204,7 @@ def test_acl_rules_that_doctor_advises_permit_every_operation(
         assert asyncio.run(full.aacquire(blocking_timeout=0.2)) is None
 
 
-def test_status_names_the_cause_when_the_server_rejects_the_client(private: Any) -> None:
+def test_locks_status_prints_the_cause_when_the_server_rejects_the_client(private: Any) -> None:
     for options, cause in (
         ({"login": "app:wrong@"}, "denies access"),
         ({"scheme": "rediss"}, "LOCATION in CACHES must start with redis://"),
@@ -324,7 +326,7 @@ def address(server: RedisServer) -> str:
 
 
 @pytest.mark.deep
-def test_doctor_reports_each_check_of_a_working_cluster_once(
+def test_doctor_reports_each_check_only_once_for_all_nodes_of_a_working_cluster(
     in_settings: Cluster, settings: Any
 ) -> None:
     found = [one for one in doctor.examine(using="cluster") if one.id != "latency"]
@@ -342,7 +344,7 @@ def test_doctor_reports_each_check_of_a_working_cluster_once(
 
 
 @pytest.mark.deep
-def test_index_of_holders_works_on_a_cluster(
+def test_permanent_holder_on_a_cluster_is_found_by_doctor_and_status(
     in_settings: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.names.HOLDERS_INTERVAL", 0.2)
@@ -384,7 +386,9 @@ def test_doctor_prints_the_address_of_a_faulty_node(in_settings: Cluster) -> Non
 
 
 @pytest.mark.deep
-def test_doctor_reports_a_node_that_is_down_and_examines_the_others(in_settings: Cluster) -> None:
+def test_doctor_reports_the_node_that_is_down_and_examines_all_other_nodes(
+    in_settings: Cluster,
+) -> None:
     last = in_settings.primaries[-1]
     doctor.examine(using="cluster")  # find the nodes while all of them answer
     last.pause()

@@ -39,7 +39,7 @@ def write(raw: redis.Redis, rows: dict[int, dict[str, int]]) -> int:
     return first
 
 
-def test_counters_have_a_row_for_each_minute_with_events(raw: redis.Redis) -> None:
+def test_history_has_one_row_for_each_minute_in_which_something_happened(raw: redis.Redis) -> None:
     for _ in range(3):
         with Semaphore("h", 2), Semaphore("h", 2):
             assert Semaphore("h", 2).acquire(blocking=False) is None
@@ -109,14 +109,14 @@ LEFT = {"r": PAIR + 180_000}
     ],
     ids=str,
 )
-def test_peaks_count_permits_that_are_held_since_an_earlier_minute(
+def test_peak_of_a_minute_includes_permits_granted_in_an_earlier_minute(
     raw: redis.Redis, rows: Any, holders: Any, expected: list[int]
 ) -> None:
     assert expected + [0] * (10 - len(expected)) == peaks(raw, rows, *holders)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all released", "some expired"])
-def test_peaks_are_never_too_high_and_are_exact_unless_leases_expired(
+def test_peaks_in_the_history_never_exceed_the_permits_that_were_in_use(
     raw: redis.Redis, lost: float
 ) -> None:
     """`lost`: the fraction of leases that expire. No counter records the end of such a lease."""
@@ -176,7 +176,7 @@ def test_limit_is_suggested_only_when_enough_requests_found_no_free_permit(
     assert (limit, is_estimate) == about
 
 
-def test_suggested_limit_counts_permits_held_since_an_earlier_minute(raw: redis.Redis) -> None:
+def test_suggested_limit_considers_permits_granted_in_an_earlier_minute(raw: redis.Redis) -> None:
     crowd = {"n": 50, "r": PAIR + 6000, "g": 1, "p": 1}
     peaks(raw, {9: crowd}, (-120, 4))
     assert (4, 8) == (recent()["recent"]["peak"], recent()["suggested_limit"])
@@ -245,7 +245,7 @@ def test_history_shows_the_requested_period_and_a_suggested_limit(night: int) ->
     assert "Last 90 min: granted 1" in locks("history", "exports", "--since", "90m")
 
 
-def test_history_of_a_policy_includes_all_keys_and_earlier_hours(raw: redis.Redis) -> None:
+def test_history_of_a_policy_includes_the_events_of_all_its_keys(raw: redis.Redis) -> None:
     minute = int(raw.time()[0]) // 60
     sums = f"{settings.PREFIX}:{{api}}:sums"
     raw.hset(sums, mapping={"tidied": minute - 700, f"{minute - 600}:g": 30})
@@ -255,7 +255,7 @@ def test_history_of_a_policy_includes_all_keys_and_earlier_hours(raw: redis.Redi
         assert "granted 1," in locks("history", "api", "--key", "1")
 
 
-def test_history_shows_its_start_or_that_there_is_no_history(settings: Any) -> None:
+def test_history_command_says_how_far_back_the_history_reaches(settings: Any) -> None:
     with Semaphore("exports", 3):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": 2}
         assert "History reaches back 2 h 0 min." in locks("history", "exports")

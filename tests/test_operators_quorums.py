@@ -55,7 +55,7 @@ def shown(**options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("using", [None, *QUORUM])
 @both
-async def test_status_shows_one_holder_and_its_members(
+async def test_status_of_a_lock_on_a_quorum_shows_one_holder_and_every_server(
     io: Any, ledger: Any, using: str | None
 ) -> None:
     status = await io.do(Lock("ledger", using=QUORUM), "status")
@@ -68,7 +68,7 @@ async def test_status_shows_one_holder_and_its_members(
     assert [[ledger.token[:8]]] * 3 == [member["holders"] for member in found["members"]]
 
 
-def test_status_shows_the_members_while_a_majority_answers(
+def test_status_of_a_quorum_works_while_a_majority_of_the_servers_answers(
     ledger: Any, qs: list[RedisServer]
 ) -> None:
     qs[2].stop()
@@ -82,7 +82,9 @@ def test_status_shows_the_members_while_a_majority_answers(
 
 
 @pytest.mark.parametrize("using", [None, "qa"])
-def test_clear_ends_the_lease_on_every_member(ledger: Any, using: str | None) -> None:
+def test_clear_command_ends_the_lease_on_every_server_of_a_quorum(
+    ledger: Any, using: str | None
+) -> None:
     assert "Cleared 1." in locks("clear", "ledger", "--no-input", using=using)
     assert not ledger.owned()
     assert [[]] * 3 == [member["holders"] for member in shown()["members"]]
@@ -90,7 +92,7 @@ def test_clear_ends_the_lease_on_every_member(ledger: Any, using: str | None) ->
         pass
 
 
-def test_clear_fails_while_a_majority_of_servers_may_have_the_lease(
+def test_clear_command_fails_if_most_servers_of_a_quorum_do_not_answer(
     ledger: Any, qs: list[RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_a_majority() -> str:
@@ -104,7 +106,7 @@ def test_clear_fails_while_a_majority_of_servers_may_have_the_lease(
     assert [] == as_json("log", "ledger")
 
 
-def test_pause_and_resume_apply_to_the_whole_quorum_and_resize_fails(ledger: Any) -> None:
+def test_pause_and_resume_apply_to_all_servers_of_a_quorum(ledger: Any) -> None:
     assert "is a lock on a quorum: its limit is 1" in failed("resize", "ledger", "3")[1]
     with Lock("other"):
         assert () == status_of("other").members, "it is on the default cache"

@@ -108,7 +108,7 @@ def test_locks_command_sends_a_bounded_number_of_redis_commands_on_a_large_site(
     assert cost <= (DOCTOR_COST if words == "doctor" else COST)
 
 
-def test_registry_is_read_completely_in_bounded_chunks(raw: redis.Redis) -> None:
+def test_status_reads_all_names_in_chunks_of_a_limited_size(raw: redis.Redis) -> None:
     before = raw.config_get("slowlog*")
     raw.config_set("slowlog-max-len", 100_000)
     raw.config_set("slowlog-log-slower-than", 0)  # all commands
@@ -134,7 +134,7 @@ def test_registry_is_read_completely_in_bounded_chunks(raw: redis.Redis) -> None
 
 
 @pytest.mark.promise(25)
-def test_status_lists_all_names_in_natural_order_in_spite_of_many_keys() -> None:
+def test_status_sorts_names_in_natural_order_even_if_a_policy_has_many_keys() -> None:
     text = locks("status", "--sort", "name", "--top", "60")
     assert f"60 of {ALL} entries are shown" in text
     assert ["api", *(f"invoice:{n}" for n in range(59))] == [*by_name(text)][:60]
@@ -145,7 +145,7 @@ def test_status_lists_all_names_in_natural_order_in_spite_of_many_keys() -> None
 
 
 @pytest.mark.parametrize("order", ["use", "rejected"])
-def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(order: str) -> None:
+def test_status_finds_the_busiest_and_the_most_rejected_key_among_many_keys(order: str) -> None:
     lines = locks("status", "api", "--sort", order, "--top", "3").splitlines()
     assert f"{KEYS:d} keys, {HELD} in use, 0 waiting, limit 3 for each key" in lines[0]
     assert f"api@{BUSIEST}" == next(line for line in lines if line.startswith("api@")).split()[0]
@@ -157,7 +157,9 @@ def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(order: str) -
 
 
 @pytest.mark.django_db
-def test_list_begins_with_names_that_have_problems(raw: redis.Redis, admin_client: Client) -> None:
+def test_admin_list_begins_with_the_names_that_have_problems(
+    raw: redis.Redis, admin_client: Client
+) -> None:
     def problem_first() -> bool:
         # All other names were used later.
         raw.zadd(REGISTRY, {TROUBLE: (raw.time()[0] - 3600) * 1000})
@@ -168,7 +170,9 @@ def test_list_begins_with_names_that_have_problems(raw: redis.Redis, admin_clien
 
 
 @pytest.mark.django_db
-def test_links_between_pages_keep_the_search_and_the_order(admin_client: Client) -> None:
+def test_page_links_of_the_admin_list_keep_the_search_text_and_the_sort_order(
+    admin_client: Client,
+) -> None:
     page = get(admin_client, "?q=invoice:1&o=-name")
     assert "Page 1 of 45" in page.text and "page-previous" not in page.parts
     assert "?q=invoice%3A1&o=-name&p=2" in page.links and 25 == len(page.cells)
@@ -184,7 +188,9 @@ def test_links_between_pages_keep_the_search_and_the_order(admin_client: Client)
 
 
 @pytest.mark.django_db
-def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> None:
+def test_admin_page_of_a_policy_shows_the_same_keys_each_time_it_is_loaded(
+    admin_client: Client,
+) -> None:
     page, whole = "policy-7/change/", "30 in use, 0 waiting in all keys"
     eventually(lambda: whole in get(admin_client, page).text)
     loads = [[*get(admin_client, page).cells] for _ in range(5)]
@@ -214,7 +220,7 @@ def old_policies(raw: redis.Redis) -> Iterator[None]:
         ("policy-7_407/live/", 60),
     ],
 )
-def test_page_sends_a_bounded_number_of_commands(
+def test_admin_page_sends_a_bounded_number_of_redis_commands(
     admin_client: Client, page: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # don't cache the result of the doctor

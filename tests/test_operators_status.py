@@ -30,7 +30,7 @@ def shown(*words: str) -> list[str]:
     return [one["display"] for one in as_json("status", "--sort", "recent", *words)["names"]]
 
 
-def test_registry_drops_old_names_and_the_oldest_names_when_it_is_too_large(
+def test_registry_of_names_drops_old_names_and_does_not_exceed_its_maximum_size(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "MAX_REGISTERED", 3)
@@ -52,13 +52,13 @@ def test_invalid_names_in_the_registry_are_skipped(raw: redis.Redis) -> None:
     assert ["api@l", "api@k", "d", "a"] == shown()
 
 
-def test_status_counts_permits_in_use_and_holders() -> None:
+def test_status_contains_the_number_of_holders_and_of_permits_in_use() -> None:
     with Semaphore("x", 5).acquire(permits=3), Semaphore("x", 5).acquire(permits=1):
         status = status_of("x")
     assert (4, 2) == (status.in_use, status.holding)
 
 
-def test_list_has_configured_and_overridden_names_before_recent_ones(
+def test_status_lists_configured_and_paused_names_before_recently_used_names(
     raw: redis.Redis, settings: Any
 ) -> None:
     raw.zadd(REGISTRY, ranks := {f"n{n}": n for n in range(4)})
@@ -78,7 +78,7 @@ def test_list_has_configured_and_overridden_names_before_recent_ones(
         assert (5, min(5, top)) == (found["found"], found["policies"][0]["read"])
 
 
-def test_key_that_is_exempt_from_the_pause_of_its_policy_is_a_known_name() -> None:
+def test_status_knows_a_key_that_is_exempt_from_the_pause_of_its_policy() -> None:
     act("pause", "api")
     act("resume", "api", key="7")
     assert locks("status", "api", "--key", "7").startswith("api@7: free")
@@ -86,7 +86,7 @@ def test_key_that_is_exempt_from_the_pause_of_its_policy_is_a_known_name() -> No
     assert "Unknown name: api@7." in failed("status", "api", "--key", "7")[1]
 
 
-def test_index_has_the_oldest_holder_of_each_held_name(
+def test_index_of_holders_contains_the_oldest_holder_of_each_name_in_use(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
@@ -107,7 +107,7 @@ def test_index_has_the_oldest_holder_of_each_held_name(
 
 @pytest.mark.promise(25)
 @pytest.mark.parametrize("key", [None, "7"])
-def test_held_name_is_listed_after_the_registry_dropped_it(
+def test_status_lists_a_held_name_although_the_registry_does_not_contain_it(
     raw: redis.Redis, key: str | None
 ) -> None:
     with Semaphore("old", 2, key=key, timeout=math.inf):
@@ -120,7 +120,9 @@ def test_held_name_is_listed_after_the_registry_dropped_it(
         assert ": 1 of 2 in use\n" in locks("status", *words)
 
 
-def test_oldest_holder_is_listed_first_among_many_names(raw: redis.Redis) -> None:
+def test_status_sorted_by_oldest_begins_with_the_name_of_the_oldest_holder(
+    raw: redis.Redis,
+) -> None:
     now = raw.time()[0] * 1000
     raw.zadd(REGISTRY, {f"recent:{n}": now + 60_000 + n for n in range(150)})
     with Lock("old", timeout=math.inf):
@@ -144,14 +146,16 @@ async def test_status_is_the_same_in_sync_and_async_code(io: Any, raw: redis.Red
 
 
 @both
-async def test_foreign_value_error_names_the_key(io: Any, raw: redis.Redis) -> None:
+async def test_error_message_for_a_foreign_value_contains_the_redis_key(
+    io: Any, raw: redis.Redis
+) -> None:
     for part in ("leases", "never"):
         raw.set(f"{settings.PREFIX}:{{spoiled}}:{part}", "foreign")
     with pytest.raises(ForeignValue, match=r"another program's value.*\{spoiled\}"):
         await io.do(Lock("spoiled"), "status")
 
 
-def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
+def test_status_lists_only_the_20_shares_that_hold_the_most_permits() -> None:
     with ExitStack() as stack:
         for number in range(300):
             stack.enter_context(Semaphore("exports", 999, share=f"tenant {number}"))
@@ -165,7 +169,7 @@ def test_status_lists_the_20_heaviest_shares_and_counts_all() -> None:
     assert "… and 281 more\n" in page
 
 
-def test_shares_are_marked_as_incomplete_with_more_than_10000_holders(raw: redis.Redis) -> None:
+def test_list_of_shares_is_marked_as_incomplete_above_10000_holders(raw: redis.Redis) -> None:
     with Semaphore("exports", 99_999, share="acme"), Semaphore("exports", 99_999, share="bolt"):
         tokens = [f"token-{n}" for n in range(10_000)]
         raw.zadd(f"{settings.PREFIX}:{{exports}}:leases", dict.fromkeys(tokens, "inf"))
@@ -176,7 +180,7 @@ def test_shares_are_marked_as_incomplete_with_more_than_10000_holders(raw: redis
 
 
 @pytest.mark.promise(25)
-def test_shares_are_escaped_and_shown_with_their_permits_and_waiters(threads: Any) -> None:
+def test_status_shows_the_permits_and_the_waiters_of_each_share(threads: Any) -> None:
     def hold(share: Any, limit: int = 3) -> Semaphore:
         return Semaphore("exports", 9, share=share, share_limit=limit, blocking_timeout=60)
 

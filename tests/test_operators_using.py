@@ -59,7 +59,9 @@ def doctored(words: str) -> str:
         return locks(*words.split(), **OTHER).replace("1 error,", "0 errors,")
 
 
-def test_reads_and_actions_work_when_the_default_alias_is_down(held: None, settings: Any) -> None:
+def test_locks_command_works_on_another_alias_while_the_default_server_is_down(
+    held: None, settings: Any
+) -> None:
     dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "default": dead}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"of-the-settings": {"limit": 1}}}
@@ -76,7 +78,7 @@ def test_reads_and_actions_work_when_the_default_alias_is_down(held: None, setti
     assert 9 == len(as_json("log", "exports", **OTHER))
 
 
-def test_actions_take_effect_only_on_their_alias(
+def test_operator_action_takes_effect_only_on_the_given_cache_alias(
     held: None, raw: redis.Redis, settings: Any
 ) -> None:
     assert (7, None) == (status_of("exports", **OTHER).override, status_of("exports").override)
@@ -118,7 +120,7 @@ def cut_connections() -> Iterator[list[bool]]:
         yield cut
 
 
-def test_reads_and_actions_retry_over_a_new_connection(held: None) -> None:
+def test_locks_command_uses_a_new_connection_if_the_old_one_was_cut(held: None) -> None:
     actions = {"pause nightly": "Paused nightly until resume."}
     actions |= {"resume nightly": "Resumed nightly.", "resize exports 4 --key 7": "limit is 4."}
     act("pause", "known", **OTHER)  # load the scripts

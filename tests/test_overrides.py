@@ -59,7 +59,7 @@ def shown(key: str) -> tuple[int | None, int | None]:
 
 
 @both
-async def test_paused_policy_rejects_new_keys_and_leaves_nothing_behind(
+async def test_paused_policy_stores_no_data_for_rejected_callers_with_new_keys(
     io: Any, raw: redis.Redis
 ) -> None:
     operate("pause")
@@ -72,7 +72,7 @@ async def test_paused_policy_rejects_new_keys_and_leaves_nothing_behind(
 
 
 @both
-async def test_override_that_another_process_wrote_applies_only_to_its_policy(
+async def test_pause_stored_by_another_process_applies_only_to_the_paused_policy(
     io: Any, raw: redis.Redis
 ) -> None:
     raw.hset(MARKS, mapping={"p:elsewhere": raw.time()[0] * 1000})
@@ -82,7 +82,7 @@ async def test_override_that_another_process_wrote_applies_only_to_its_policy(
 
 
 @both
-async def test_override_of_a_key_wins_and_exemption_from_a_pause_ends_at_the_next_pause(
+async def test_override_of_a_key_takes_precedence_over_the_override_of_the_policy(
     io: Any, raw: redis.Redis
 ) -> None:
     operate("resize", "5", "--key", "vip")
@@ -116,7 +116,7 @@ async def test_override_of_a_key_wins_and_exemption_from_a_pause_ends_at_the_nex
 
 @pytest.mark.parametrize("using", [None, "second"])
 @pytest.mark.parametrize("action", ["resume", "exemption", "resize"])
-def test_operator_action_admits_waiters_of_the_same_process_at_once(
+def test_resume_or_resize_immediately_admits_waiters_in_the_same_process(
     action: str, using: str | None, raw: redis.Redis, settings: Any
 ) -> None:
     second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
@@ -159,7 +159,7 @@ def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: No
 # Reading
 
 
-def test_process_reads_all_overrides_once_a_second_and_none_while_it_is_idle(
+def test_process_reads_overrides_once_per_second_but_not_while_it_is_idle(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.overrides.IDLE", 1.5)
@@ -179,7 +179,7 @@ def test_process_reads_all_overrides_once_a_second_and_none_while_it_is_idle(
     eventually(lambda: (before := reads()) and not time.sleep(1.2) and before == reads(), 15)
 
 
-def test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged(
+def test_overrides_stay_in_force_while_they_cannot_be_read_from_redis(
     relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     operate("pause", using=relay.alias)
@@ -203,7 +203,7 @@ def test_overrides_stay_in_force_while_reads_fail_and_one_warning_is_logged(
     assert [logging.WARNING] * 2 == levels_after(3)
 
 
-def test_many_new_keys_of_a_paused_policy_delay_no_renewal(
+def test_lease_is_renewed_on_time_while_a_paused_policy_rejects_many_new_keys(
     new_server: Callable[..., RedisServer], settings: Any
 ) -> None:
     server = new_server()

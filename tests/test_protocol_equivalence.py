@@ -107,7 +107,7 @@ def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
 
 @pytest.mark.parametrize("limits", [False, True], ids=["memory free", "memory full at times"])
 @pytest.mark.parametrize("part", range(2))
-def test_replies_and_counts_are_the_same_in_compact_and_expanded_state(
+def test_scripts_reply_and_count_in_the_same_way_in_compact_and_expanded_state(
     part: int, limits: bool
 ) -> None:
     words, compact = walk(range(part * 50, part * 50 + 50), 120, limits=limits)

@@ -19,13 +19,15 @@ prefixes = st.one_of(st.sampled_from(["sync", "a:b", "{a}", "{", "}", "a}{b", "%
 
 
 @given(st.lists(st.tuples(prefixes, children), min_size=2, max_size=2, unique=True))
-def test_two_names_share_no_key(pair: list[tuple[str, tuple[str, str | None]]]) -> None:
+def test_different_names_have_no_redis_key_in_common(
+    pair: list[tuple[str, tuple[str, str | None]]],
+) -> None:
     one, other = (keys_of(prefix, *child) for prefix, child in pair)
     assert set() == {*all_keys(one, "0" * 32)} & {*all_keys(other, "0" * 32)}
 
 
 @given(children, prefixes, st.text("0123456789abcdef", min_size=1, max_size=32))
-def test_keys_of_a_name_are_in_one_slot(
+def test_all_redis_keys_of_a_name_are_in_the_same_cluster_slot(
     child: tuple[str, str | None], prefix: str, token: str
 ) -> None:
     keys = keys_of(prefix, *child)
@@ -36,7 +38,9 @@ def test_keys_of_a_name_are_in_one_slot(
 
 
 @given(children)
-def test_split_returns_the_name_and_key_of_quoted_text(child: tuple[str, str | None]) -> None:
+def test_name_and_key_are_unchanged_after_they_were_quoted_and_split(
+    child: tuple[str, str | None],
+) -> None:
     quoted = keys_of("sync", *child).quoted
     assert child == split(quoted)
     assert child[0] == unquote(quote(child[0]))

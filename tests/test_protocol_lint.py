@@ -24,7 +24,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_lint_accepts_every_file_and_finds_a_name_with_one_wrong_letter(path: Path) -> None:
+def test_lint_finds_a_misspelled_name_in_each_lua_file(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert [] == lua_lint.mistakes(path, text)
     code = re.sub(r"--.*|'[^']*'", lambda found: " " * len(found[0]), text)
@@ -78,7 +78,7 @@ def test_lint_describes_a_mistake_in_a_function_file(name: str, code: str, mista
     assert mistake in found
 
 
-def test_lint_exits_with_0_if_no_file_has_a_mistake() -> None:
+def test_lint_exits_with_code_0_when_all_lua_files_are_correct() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "devtools.lua_lint"], capture_output=True, text=True, check=False
     )

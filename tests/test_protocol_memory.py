@@ -28,7 +28,7 @@ def x() -> Name:
 
 
 @pytest.mark.promise(14)
-def test_full_memory_denies_a_new_name_and_stores_nothing() -> None:
+def test_acquire_of_a_new_name_is_denied_when_the_memory_of_redis_is_full() -> None:
     x = Name(keep=5)
     x.full = True
     assert ["OOM"] * 3 == [x.ask("a", how) for how in ("try", "wait", "shadow")]
@@ -58,7 +58,7 @@ def test_caller_is_rejected_as_usual_when_memory_is_full_and_no_permit_is_free(x
         ("clear", {}, "ok", "|"),
     ],
 )
-def test_full_memory_allows_calls_on_a_compact_name(
+def test_holder_of_a_compact_name_can_renew_and_release_when_memory_is_full(
     verb: str, said: dict[str, Any], reply: str, state: str
 ) -> None:
     x = Name(keep=5)
@@ -71,7 +71,7 @@ def test_full_memory_allows_calls_on_a_compact_name(
 
 @pytest.mark.promise(14)
 @pytest.mark.parametrize("waiters", ["", "b"])
-def test_release_is_counted_when_memory_is_full(waiters: str) -> None:
+def test_release_is_counted_in_the_statistics_even_if_memory_is_full(waiters: str) -> None:
     x = Name(keep=5)
     x.hold("a")
     x.wait(*waiters)
@@ -136,7 +136,7 @@ def test_permits_of_evicted_leases_are_free(x: Name, how: str) -> None:
 
 
 @pytest.mark.promise(3)
-def test_lease_of_a_waiter_with_a_lost_record_expires(x: Name) -> None:
+def test_lease_of_a_waiter_expires_even_if_the_record_of_the_waiter_was_lost(x: Name) -> None:
     x.end("a")
     x.change("info", b=None)
     x.ask("c", "again", limit=2)

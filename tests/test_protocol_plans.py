@@ -150,7 +150,7 @@ def ends_at(time: float, given: Any) -> bool:
     return bool(time - 0.0015 <= given.until <= time)
 
 
-def test_milliseconds_rounds_up_to_whole_ms() -> None:
+def test_durations_are_rounded_up_to_whole_milliseconds() -> None:
     times = (10, 0.5, 0.0001, 0.0011, math.inf)
     assert ["10000", "500", "1", "2", "inf"] == list(map(plans.milliseconds, times))
 
@@ -191,7 +191,7 @@ def test_fast_path_sends_the_same_request_and_returns_the_same_grant_as_the_plan
 
 
 @pytest.mark.promise(8)
-def test_lease_counts_from_the_time_at_which_the_client_sent_the_request(client: Client) -> None:
+def test_lease_duration_begins_when_the_client_sends_the_request(client: Client) -> None:
     run = client.acquire(99.0)
     assert run.asks(verb="acquire", token="t1", lease="10000", how="wait", permits="1", limit="3")
     assert KEYS.declared == run.step.keys
@@ -219,7 +219,9 @@ def test_acquire_is_repeated_with_the_same_token_when_its_reply_is_lost(client: 
 
 
 @pytest.mark.promise(13)
-def test_retries_back_off_and_end_when_the_budget_is_spent(client: Client) -> None:
+def test_acquire_is_retried_with_growing_delays_until_its_time_budget_is_spent(
+    client: Client,
+) -> None:
     run, now, seen = client.acquire(budget=3.0, attempt=1.0), 100.0, []
     with pytest.raises(Failure) as caught:
         while True:
@@ -246,7 +248,7 @@ def test_retries_back_off_and_end_when_the_budget_is_spent(client: Client) -> No
         ("unanswered", "final", [UNDONE]),
     ],
 )
-def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
+def test_failure_after_an_immediate_retry_has_the_reason_of_the_first_try(
     client: Client, first: str, last: str, undone: Any
 ) -> None:
     run = client.acquire().fail(first, 100)
@@ -257,7 +259,7 @@ def test_first_retry_has_no_delay_and_failure_keeps_the_reason_of_the_first_try(
 
 
 @pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
-def test_failure_has_the_cause_of_the_last_try_that_was_not_cut_short(
+def test_failure_has_the_cause_of_the_latest_try_that_had_its_full_time(
     client: Client, since: float, cause: str
 ) -> None:
     """A try times out after 1 s, and all tries together after 3 s. If the last try gets less than
@@ -288,7 +290,7 @@ def test_failure_has_the_cause_of_the_last_try_that_was_not_cut_short(
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
-def test_rejecting_reply_becomes_a_rejection(
+def test_acquire_returns_a_rejection_when_the_server_rejects_the_request(
     client: Client, reply: tuple[Any, ...], rejection: Rejection
 ) -> None:
     run = client.acquire(wait=False)
@@ -298,7 +300,7 @@ def test_rejecting_reply_becomes_a_rejection(
 
 
 @pytest.mark.parametrize("times", [2, 30])
-def test_acquire_is_repeated_until_its_budget_is_spent_if_the_reply_is_more(
+def test_acquire_is_repeated_if_the_server_replies_that_it_has_more_to_do(
     client: Client, times: int
 ) -> None:
     run = client.acquire(wait=False, budget=3.0)
@@ -335,14 +337,16 @@ def test_rejection_has_a_message_for_known_and_unknown_reasons(word: str) -> Non
 # Waiting
 
 
-def test_waiter_blocks_as_long_as_the_reply_and_its_own_deadline_allow(client: Client) -> None:
+def test_waiter_waits_no_longer_than_the_reply_or_the_deadline_allows(client: Client) -> None:
     assert Wait(KEYS, "t1", 1.0) == client.waiting().step
     assert 0.25 == pytest.approx(client.waiting(give_up_at=100.25).step.seconds)
     # BLPOP with 0 would block forever.
     assert steps.SHORTEST_WAIT == client.waiting(delay=1, give_up_at=100.25).step.seconds
 
 
-def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: Client) -> None:
+def test_waiter_with_prepared_arguments_sends_a_heartbeat_after_a_wait_reply(
+    client: Client,
+) -> None:
     run = PlanRun(plans.acquire(plans.worded(client.ask()), 100.0))
     assert run.asks(how="wait")
     assert run.waiting(100).message(None, 101).asks(how="again")
@@ -362,7 +366,7 @@ def test_request_with_prepared_arguments_asks_again_after_a_wait_reply(client: C
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
     ],
 )
-def test_local_expiry_of_a_handoff_counts_from_the_server_time_of_its_grant(
+def test_client_counts_the_duration_of_a_handed_off_lease_from_its_grant(
     client: Client, asked: Any, granted: int, lease: int, at: float, until: float | None
 ) -> None:
     run = client.waiting(sent=100, **asked).message(f"{FENCE} {S1 + granted} {lease}", at)
@@ -375,13 +379,13 @@ def test_local_expiry_of_a_handoff_counts_from_the_server_time_of_its_grant(
 
 
 @pytest.mark.promise(8)
-def test_handoff_time_is_converted_to_client_time_by_the_last_wait_reply(client: Client) -> None:
+def test_server_time_is_converted_to_client_time_with_the_latest_wait_reply(client: Client) -> None:
     run = client.waiting(sent=100, lease=4.0).message(None, 101)
     run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
     assert ends_at(105.3, run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result)
 
 
-def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> None:
+def test_grant_contains_the_seconds_that_the_caller_waited(client: Client) -> None:
     assert 0.0 == client.acquire(100).answer("ok", FENCE, "10000", sent=107).result.waited
     handed = client.waiting(sent=100).message(f"{FENCE} {S1 + 2500} 4000", at=103).result
     assert 2.5 == pytest.approx(handed.waited)
@@ -416,7 +420,7 @@ def test_callback_is_called_when_a_wait_begins_and_when_it_ends(
     ],
     ids=["heartbeat", "giveup"],
 )
-def test_wait_fails_in_a_long_outage_and_leaves_its_undo_for_later(
+def test_wait_that_fails_in_a_long_outage_is_undone_later(
     client: Client, options: Any, why: str, every: float, least: float, most: float
 ) -> None:
     run = client.waiting(**options).message(None, 101)
@@ -429,7 +433,9 @@ def test_wait_fails_in_a_long_outage_and_leaves_its_undo_for_later(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["answered", "reply lost"])
-def test_waiter_that_gives_up_keeps_a_lease_granted_meanwhile(client: Client, lost: bool) -> None:
+def test_waiter_keeps_a_lease_that_is_granted_while_the_waiter_gives_up(
+    client: Client, lost: bool
+) -> None:
     run = client.waiting(give_up_at=101).message(None, 101)
     if lost:
         run.fail("unanswered", 101.5)
@@ -465,7 +471,7 @@ def test_interrupted_acquire_is_undone_with_a_tombstone(
     assert all(step.keys == KEYS.declared for step in client.deferred)
 
 
-def test_plan_that_is_closed_leaves_its_undo_for_later(client: Client) -> None:
+def test_acquire_is_undone_later_if_its_plan_is_closed_during_a_wait(client: Client) -> None:
     """When an event loop ends, it closes its coroutines. This also closes their plans."""
     client.waiting().plan.close()
     assert [UNDONE] == client.undone
@@ -549,7 +555,7 @@ def test_share_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: str)
 
 
 @pytest.mark.promise(8)
-def test_local_expiry_after_a_renewal_counts_from_the_time_of_the_renewal_request() -> None:
+def test_renewed_lease_duration_begins_when_the_client_sends_the_renewal() -> None:
     run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
     assert plans.number_of(run.step) == 7
@@ -572,7 +578,7 @@ def sent(plan: Plan, *answers: list[Any]) -> list[dict[str, Any]]:
     return steps
 
 
-def test_plans_send_arguments_in_the_order_of_the_header(
+def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All values differ, so a value in a wrong place fails the test."""
@@ -630,7 +636,9 @@ def test_plans_send_arguments_in_the_order_of_the_header(
     ],
     ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
 )
-def test_busy_server_is_retried_only_until_the_budget_ends(plan: Any, ends: float) -> None:
+def test_calls_to_a_busy_server_are_retried_until_the_time_budget_ends(
+    plan: Any, ends: float
+) -> None:
     run = PlanRun(plan())
     at = run.fail_until("busy", 100.0, ends - 1.5, every=0.5)
     if isinstance(run.step, Sleep):

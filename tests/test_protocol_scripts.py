@@ -181,7 +181,7 @@ def test_acquire_stores_both_limits_if_two_callers_use_different_limits(x: Name)
 
 
 @pytest.mark.promise(22)
-def test_shadow_mode_grants_and_returns_the_reason_of_the_rejection(x: Name) -> None:
+def test_grant_in_shadow_mode_contains_the_reason_for_a_rejection(x: Name) -> None:
     fence = x.micros
     assert f"ok {fence} 1000" == x.ask("a", "shadow")
     assert f"ok {fence + 1} 1000 2 full" == x.ask("b", "shadow")
@@ -305,7 +305,7 @@ def test_waiter_asks_again_when_the_event_loop_of_earlier_waiters_counts_as_dead
 
 
 @pytest.mark.promise(5)
-def test_tombstone_blocks_its_token_for_its_ttl_and_leaves_no_data(x: Name) -> None:
+def test_token_is_rejected_until_its_tombstone_expires(x: Name) -> None:
     x.hold("a")
     assert ("ok", "gone") == (x.end("a", "undo", tombstone=1), x.end("new", "undo", tombstone=1))
     x.end("a", "release")
@@ -335,7 +335,7 @@ def test_former_holder_cannot_release_permits_that_min_hold_retains(x: Name) -> 
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("how", ["undo", "expiry", "release", "unclaimed", "giveup"])
-def test_end_of_a_token_deletes_all_its_data(x: Name, how: str) -> None:
+def test_all_data_of_a_token_is_deleted_when_its_lease_or_wait_ends(x: Name, how: str) -> None:
     x.hand_off("b", "c", lease=2000)
     assert {"info", "leases", "waiters", "wake"} == x.traces("b")
     if how in ("expiry", "unclaimed"):
@@ -392,7 +392,9 @@ def test_limit_of_a_key_wins_over_the_limit_of_its_policy(x: Name, frees: str) -
 
 @pytest.mark.promise(26)
 @pytest.mark.parametrize("frees", ["release", "undo", "clear", "resume", "again"])
-def test_scripts_that_free_permits_apply_the_pause_of_the_policy(x: Name, frees: str) -> None:
+def test_freed_permit_is_granted_to_no_waiter_while_the_policy_is_paused(
+    x: Name, frees: str
+) -> None:
     x.hold("a")
     x.wait("b", "c")
     if frees in ("resume", "again"):
@@ -434,7 +436,9 @@ def went_back(x: Name, hour: int = 3_600_000) -> None:
 
 @pytest.mark.promise(3, 4)
 @pytest.mark.parametrize("retained", [0, 4000], ids=["held", "retained by min_hold"])
-def test_leases_and_deadlines_shorten_when_the_clock_went_back(x: Name, retained: int) -> None:
+def test_leases_and_deadlines_are_shortened_when_the_server_clock_went_back(
+    x: Name, retained: int
+) -> None:
     x.hold("a", lease=4000, limit=2)
     x.hold("ever", limit=2)
     x.renew("ever", ms="inf")
@@ -465,7 +469,7 @@ def test_lease_end_is_not_changed_if_it_is_at_most_the_lease_duration_away(x: Na
 
 
 @pytest.mark.promise(25)
-def test_inspect_returns_the_state_and_changes_nothing(x: Name) -> None:
+def test_inspect_script_returns_the_state_of_a_name_without_changing_it(x: Name) -> None:
     x.hold("a", limit=3, permits=2, label="me & you", lease=9000)
     x.hold("over", limit=3)
     x.wait("b", "c", limit=3, permits=2, lease=500)
@@ -546,7 +550,7 @@ def listed(verb: str) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", sorted({*scripts.NAME_SCRIPTS, "statistics"} - {"inspect"}))
-def test_header_lists_every_reply_of_its_script(verb: str) -> None:
+def test_script_header_documents_every_reply_of_the_script(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
     returned = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
     found = set(re.findall(rf"{returned}(?:[^'\n]* and )?'(\w+)[ ']", code, re.M))
@@ -555,7 +559,7 @@ def test_header_lists_every_reply_of_its_script(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [*scripts.NAME_SCRIPTS, "statistics"])
-def test_header_lists_every_argument_of_its_script(verb: str) -> None:
+def test_script_header_documents_every_argument_of_the_script(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
     taken = first.removeprefix("local ").removesuffix(" = unpack(ARGV)").split(", ")
@@ -617,6 +621,6 @@ def test_function_is_inserted_before_the_statement_that_calls_it(text: str, orde
     assert composed.endswith(text.rstrip().splitlines()[-1] + "\n")
 
 
-def test_lua_code_that_names_an_unknown_field_raises_key_error() -> None:
+def test_lua_code_with_an_unknown_field_raises_key_error() -> None:
     with pytest.raises(KeyError, match="crad"):
         scripts.with_numbers("acquire", "name.crad", {})

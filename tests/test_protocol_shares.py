@@ -50,7 +50,7 @@ def x() -> Shared:
 
 
 @pytest.mark.promise(22, 32)
-def test_rejection_names_the_limit_that_was_reached() -> None:
+def test_rejection_reason_depends_on_which_limit_was_reached() -> None:
     x = Shared(2)
     assert "ok" == x.request("a", 1)[:2]
     assert "no share 0  1" == x.request("a", 1, "try")
@@ -67,13 +67,13 @@ def test_rejection_names_the_limit_that_was_reached() -> None:
 
 
 @pytest.mark.promise(1, 32)
-def test_max_waiters_counts_queued_and_parked_waiters(x: Shared) -> None:
+def test_parked_waiters_count_toward_max_waiters_like_queued_waiters(x: Shared) -> None:
     assert "no full 4" == x.request("c", 1, max_waiters=4)[:9]
     assert "wait" == x.request("c", 1, max_waiters=5)[:4]
 
 
 @pytest.mark.promise(32)
-def test_request_without_a_share_waits_in_the_common_share() -> None:
+def test_requests_without_a_share_are_queued_in_one_common_share() -> None:
     x = Shared(2)
     assert "ok" == x.request("a", 1)[:2]
     x.request("a", 1)
@@ -101,7 +101,9 @@ def test_wait_of_a_parked_waiter_is_counted_from_its_arrival() -> None:
 
 @pytest.mark.promise(4, 32)
 @pytest.mark.parametrize("part", ["queue", "parked", "leases", "info"])
-def test_lost_key_is_repaired_when_waiters_ask_again(x: Shared, part: str) -> None:
+def test_lost_redis_key_is_repaired_by_the_next_requests_of_the_waiters(
+    x: Shared, part: str
+) -> None:
     x.lose(part)
     waiting, granted = {f"t{n}": x.shares[n - 1] for n in range(3, 7)}, set[str]()
     for turn in range(150):
@@ -125,7 +127,7 @@ def test_lost_key_is_repaired_when_waiters_ask_again(x: Shared, part: str) -> No
 
 
 @pytest.mark.promise(14)
-def test_heartbeat_after_a_lost_queue_is_answered_when_memory_is_full(x: Shared) -> None:
+def test_heartbeat_is_answered_if_the_queue_was_lost_and_the_memory_is_full(x: Shared) -> None:
     assert ("ok", "ok") == (x.end("t1"), x.end("t2"))
     assert "t3 t5 | t6 / t4" == x.state.partition("|")[0] + "| " + x.places
     x.lose("queue")
@@ -173,7 +175,9 @@ def command_count(x: Shared, verb: str, token: str, **said: Any) -> int:
 
 @pytest.mark.promise(31)
 @pytest.mark.parametrize(("waiters", "shares"), [(100, 10), (10_000, 1000)])
-def test_command_count_does_not_grow_with_waiters_and_shares(waiters: int, shares: int) -> None:
+def test_number_of_redis_commands_does_not_grow_with_waiters_or_shares(
+    waiters: int, shares: int
+) -> None:
     x = crowded(waiters, shares)
     asking = {**LEASE, "limit": shares, "share_limit": 1}
     work = [

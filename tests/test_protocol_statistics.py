@@ -68,7 +68,7 @@ def test_counter_is_added_to_the_totals_when_its_minute_is_too_old(
     assert expected == (x.stats.get(f"total:{what}"), x.stats.get(f"total:{what}:ms"))
 
 
-def test_old_minutes_become_quarters_of_an_hour_and_then_totals() -> None:
+def test_statistics_of_old_minutes_are_merged_into_quarters_of_an_hour() -> None:
     fine, quarter, keep = C["FINE"], C["QUARTER"], C["FINE"] + 60
     x = Counted(keep=keep)
     # Set the clock to one minute before a quarter of an hour begins, for example to 11:59.
@@ -88,7 +88,7 @@ def test_old_minutes_become_quarters_of_an_hour_and_then_totals() -> None:
     assert [] == [field for field in x.stats if field.startswith(f"{first}q")]
 
 
-def test_first_script_after_weeks_reads_few_fields(x: Counted) -> None:
+def test_script_reads_few_statistics_when_a_name_was_unused_for_weeks(x: Counted) -> None:
     x.count_before("g", 1, 0, tidied=30_000)
     reads: list[Any] = []
 
@@ -130,7 +130,7 @@ ENDS: dict[str, Any] = {"retain": {"hold": 500}}
         "retained permits": ("hold a; retain a; expire; hold b", "g g r"),
     }.values(),
 )
-def test_event_is_counted_once(x: Counted, acts: str, expected: str) -> None:
+def test_each_event_is_counted_exactly_once(x: Counted, acts: str, expected: str) -> None:
     for act in acts.split("; "):
         what, *tokens = act.split(" ")
         if what in TIMES:
@@ -145,7 +145,7 @@ def test_event_is_counted_once(x: Counted, acts: str, expected: str) -> None:
     assert {what: expected.split(" ").count(what) for what in expected.split(" ")} == counted
 
 
-def test_milliseconds_of_waits_and_holds_are_counted(x: Counted) -> None:
+def test_statistics_contain_how_long_callers_waited_and_held_their_permits(x: Counted) -> None:
     x.hold("a", lease=9000)
     x.pass_time(400)
     x.wait("b")
@@ -179,7 +179,7 @@ def test_rejection_contains_the_mean_hold_of_the_last_two_minutes(
 
 
 @pytest.mark.parametrize("compact", [1, 0], ids=["compact", "expanded"])
-def test_peak_is_the_highest_use_of_the_minute(compact: int) -> None:
+def test_peak_is_the_largest_number_of_permits_in_use_during_the_minute(compact: int) -> None:
     x = Counted(keep=KEEP, compact=compact)
     for permits, peak in ((1, "1"), (2, "2"), (3, "3"), (2, "3"), (1, "3")):
         x.hold("a", permits=permits, limit=9)

@@ -46,7 +46,7 @@ def x() -> Visited:
     return Visited(keep=5)
 
 
-def test_release_after_a_visit_leaves_no_data_of_the_job(x: Visited) -> None:
+def test_data_of_a_job_is_deleted_when_the_job_releases_its_permit(x: Visited) -> None:
     assert f"ok {x.micros} 5000" == x.visit("a", token="t")
     assert "t |" == x.state
     assert "ok" == x.end("t", id="a")
@@ -76,7 +76,7 @@ def test_repeated_visit_returns_the_same_reply(x: Visited) -> None:
     assert "dead" == x.visit("a", 1, token="u"), "a late copy is granted"
 
 
-def test_copy_of_a_job_is_postponed_while_the_job_runs_and_then_dropped(x: Visited) -> None:
+def test_copy_of_a_running_job_is_dropped_after_the_job_has_ended(x: Visited) -> None:
     x.visit("a", token="t", lease=60_000)
     ticket = x.micros
     assert f"later 1000 0 {ticket} -1" == x.visit("a")
@@ -99,7 +99,9 @@ def test_copy_of_a_job_gets_a_permit_when_the_lease_of_the_job_has_expired(x: Vi
     assert "later" == x.visit("a")[:5]
 
 
-def test_copy_of_a_delivery_is_dropped_only_after_the_next_delivery_arrived(x: Visited) -> None:
+def test_copy_of_a_job_is_dropped_only_after_the_next_delivery_of_the_job_arrived(
+    x: Visited,
+) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     assert f"later {delay + C['TURN']} 0 {x.micros} -1" == x.visit("a"), (
@@ -113,7 +115,7 @@ def test_copy_of_a_delivery_is_dropped_only_after_the_next_delivery_arrived(x: V
     assert "drop copy" == x.visit("a", 2), "the job had a copy, but its record is gone"
 
 
-def test_copy_of_a_delivery_replaces_the_next_delivery_when_that_is_overdue(x: Visited) -> None:
+def test_copy_of_a_job_replaces_an_overdue_delivery_of_the_job(x: Visited) -> None:
     x.hold("h", lease=60_000)
     delay = int(x.visit("a").split(" ")[1])
     x.pass_time(delay + C["TURN"] - 1)
@@ -123,7 +125,7 @@ def test_copy_of_a_delivery_replaces_the_next_delivery_when_that_is_overdue(x: V
 
 
 @pytest.mark.promise(2)
-def test_waiters_are_served_before_jobs_that_are_away(x: Visited) -> None:
+def test_waiter_gets_a_permit_before_a_job_that_is_between_two_visits(x: Visited) -> None:
     x.hold("h")
     x.away("a")
     x.wait("w")
@@ -148,7 +150,7 @@ def starve(x: Visited, job: str) -> int:
     return C["STARVED"]
 
 
-def test_permit_is_reserved_for_a_job_after_several_visits_without_a_permit(x: Visited) -> None:
+def test_permit_is_reserved_for_a_job_that_got_none_at_several_visits(x: Visited) -> None:
     x.hold("h")
     nth = starve(x, "a")
     x.end("h")
@@ -159,7 +161,7 @@ def test_permit_is_reserved_for_a_job_after_several_visits_without_a_permit(x: V
     assert "ok" == x.visit("a", nth)[:2]
 
 
-def test_permit_is_reserved_for_an_absent_job_only_for_a_short_time(x: Visited) -> None:
+def test_reservation_of_a_permit_for_an_absent_job_ends_after_a_short_time(x: Visited) -> None:
     x.hold("h")
     starve(x, "a")
     x.away("b", "c")
@@ -206,7 +208,7 @@ def test_jobs_keep_their_order_when_all_data_was_lost(x: Visited) -> None:
     assert "a b c d e" == x.members("places")
 
 
-def test_job_is_rejected_when_max_waiters_are_waiting(x: Visited) -> None:
+def test_job_is_rejected_if_the_number_of_waiters_has_reached_max_waiters(x: Visited) -> None:
     x.hold("h")
     x.away("a")
     assert "no full 1  1" == x.visit("b", max_waiters=1)
@@ -222,7 +224,7 @@ def test_jobs_are_postponed_while_the_name_is_paused(x: Visited) -> None:
     assert "ok" == x.visit("a", 5)[:2]
 
 
-def test_job_comes_back_when_the_duration_of_a_pause_has_passed(x: Visited) -> None:
+def test_job_is_postponed_until_the_end_of_a_pause_with_a_duration(x: Visited) -> None:
     x.operate("pause", f"{x.now} {x.now + 20_000}")
     x.change("info", _hold="50000")
     assert f"later 20001 1 {x.micros} 0" == x.visit("a")
@@ -239,7 +241,7 @@ def test_delay_of_a_job_grows_with_its_rank_and_the_mean_hold(x: Visited) -> Non
     assert str(C["LATEST"]) == x.visit("b", 1).split(" ")[1]
 
 
-def test_name_with_jobs_that_are_away_is_not_compact(x: Visited) -> None:
+def test_name_stays_in_expanded_state_while_a_job_is_between_two_visits(x: Visited) -> None:
     x.visit("a", token="t")
     x.away("b")
     x.end("t", id="a")
@@ -253,7 +255,7 @@ def test_name_with_jobs_that_are_away_is_not_compact(x: Visited) -> None:
 
 
 @pytest.mark.promise(12)
-def test_keys_expire_after_the_last_job_has_lost_its_position(x: Visited) -> None:
+def test_redis_keys_expire_after_all_jobs_have_lost_their_places(x: Visited) -> None:
     def ends() -> set[Any]:
         own = [row for row in x.names["t:{x}:"] if row[0] in map(x.key, ("places", "due", "info"))]
         return {expiry and expiry - x.now for *_, expiry in own}
@@ -269,7 +271,7 @@ def test_keys_expire_after_the_last_job_has_lost_its_position(x: Visited) -> Non
     assert C["PLACE_LIFE"] < end < 2 * C["PLACE_LIFE"]
 
 
-def test_permit_is_granted_only_to_jobs_near_the_front(x: Visited) -> None:
+def test_permit_is_granted_only_to_jobs_near_the_front_of_the_queue(x: Visited) -> None:
     x.hold("h", limit=1)
     names = [f"p{n:02}" for n in range(12)]
     x.away(*names)
@@ -282,7 +284,7 @@ def test_permit_is_granted_only_to_jobs_near_the_front(x: Visited) -> None:
 # Shares
 
 
-def test_max_waiters_counts_the_waiters_of_all_shares(x: Visited) -> None:
+def test_waiters_of_all_shares_count_toward_max_waiters(x: Visited) -> None:
     both = {"limit": 2, "share_limit": 1, "share": "a"}
     x.hold("h", **both)
     x.wait("w", **both)

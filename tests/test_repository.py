@@ -53,7 +53,7 @@ def test_nox_and_ci_use_the_python_and_django_versions_of_setup_cfg() -> None:
     assert {oldest, newest} <= set(named(r"^ +(3\.\d+)$", workflow))
 
 
-def test_ci_runs_every_file_with_deep_tests() -> None:
+def test_ci_runs_every_test_file_that_contains_deep_tests() -> None:
     deep = {
         path.relative_to(ROOT / "tests").parts[0]
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -77,7 +77,7 @@ def test_pre_commit_hooks_run_only_tools_of_the_virtualenv() -> None:
     assert {"ruff", "devtools.settings_page"} == set(modules)
 
 
-def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
+def test_each_promise_in_the_docs_has_a_test_that_is_marked_with_its_number() -> None:
     """Tests name promises of docs/promises.md by number, with the mark `promise`."""
     marks = r"pytest\.mark\.promise\(([\d, ]+)\)"
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
@@ -87,7 +87,7 @@ def test_each_promise_of_the_docs_has_tests_that_name_it() -> None:
 
 @pytest.mark.tools
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_fits_the_package_and_its_test_file_exists(mutant: Mutant) -> None:
+def test_each_mutant_can_be_applied_and_has_a_test_file(mutant: Mutant) -> None:
     mutant.path()
     assert mutant.text != mutant.instead
     assert mutant.test.split("/")[0] not in DEEP, "make test has to find it"

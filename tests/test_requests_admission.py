@@ -105,7 +105,7 @@ def test_views_with_limits_in_opposite_order_do_not_deadlock(declare, project):
 
 @pytest.mark.promise(21)
 @pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
-def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy, project):
+def test_decorator_between_two_limits_runs_before_the_inner_limit_is_applied(copy, project):
     """In the run "wraps", functools.wraps copies the attributes that declare the limit "a" to
     `checks`. Even then, `checks` must run before the request takes a permit of "a"."""
     seen, inner = [], semaphore_required("a", 1)(body)
@@ -121,7 +121,7 @@ def test_decorator_between_two_limits_runs_before_the_inner_limit_is_taken(copy,
 
 
 @pytest.mark.promise(21)
-def test_limits_of_a_view_together_wait_at_most_the_longest_timeout(project):
+def test_total_wait_for_all_limits_of_a_view_is_at_most_the_longest_timeout(project):
     def apart(first, second, **options):
         inner = semaphore_required(second, **options)(body)
         return semaphore_required(first, **options)(lambda request: inner(request))
@@ -182,7 +182,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
     assert waiters == [visit.end() for visit in visits].count(200)
 
 
-def test_wait_ends_at_once_when_another_request_took_the_last_slot(
+def test_request_does_not_wait_if_another_request_took_the_last_free_wait_slot(
     project, rejections, monkeypatch
 ):
     """At first, `full()` reports a free wait slot. Then another request takes the last slot."""
@@ -196,7 +196,7 @@ def test_wait_ends_at_once_when_another_request_took_the_last_slot(
 
 
 @BOTH
-def test_request_is_rejected_when_max_waiters_wait(project, rejections):
+def test_request_is_rejected_if_the_number_of_waiters_has_reached_max_waiters(project, rejections):
     project.limit(blocking_timeout=30, max_waiters=1)
     visits = [project.visit().entered(), project.visit()]
     eventually(lambda: waiting() == 1)
@@ -210,7 +210,7 @@ def test_request_is_rejected_when_max_waiters_wait(project, rejections):
 
 @pytest.mark.promise(22)
 @EVERYWHERE
-def test_each_request_is_counted_with_one_outcome(project, rejections):
+def test_each_request_is_counted_under_exactly_one_outcome(project, rejections):
     project.configure(REQUESTS={"max_waiting_threads": 1, "max_waiting_tasks": 1})
     project.limit("hasty", blocking_timeout=0.2)
     project.limit("patient", blocking_timeout=30)
@@ -233,7 +233,7 @@ def test_each_request_is_counted_with_one_outcome(project, rejections):
 
 @pytest.mark.promise(22)
 @EVERYWHERE
-def test_shadow_mode_admits_all_and_counts_each_request_once(project, rejections, caplog):
+def test_shadow_mode_admits_all_requests_and_counts_each_request_once(project, rejections, caplog):
     project.limit(enforce=False, blocking_timeout=30)
     with caplog.at_level(logging.INFO, "django_redis_sync"):
         visits = [project.visit().entered() for _ in range(3)]
@@ -249,7 +249,7 @@ def test_shadow_mode_admits_all_and_counts_each_request_once(project, rejections
 @pytest.mark.parametrize("slots", [0, 9])
 @pytest.mark.parametrize("options", [{}, {"blocking_timeout": 0.3}], ids=str)
 @BOTH
-def test_paused_limit_answers_with_reason_paused(project, options, slots, rejections):
+def test_rejection_by_a_paused_limit_has_the_reason_paused(project, options, slots, rejections):
     project.configure(REQUESTS={"max_waiting_threads": slots, "max_waiting_tasks": slots})
     project.limit(key=lambda request: "7", **options)
     locks("pause", "one", "--create")
@@ -264,7 +264,7 @@ def test_paused_limit_answers_with_reason_paused(project, options, slots, reject
 
 
 @BOTH
-def test_callables_of_a_policy_can_be_async_and_get_the_request_of_the_view(project):
+def test_async_callables_of_a_policy_get_the_request_of_the_view(project):
     requests = []
 
     class Returns:
@@ -288,13 +288,13 @@ def test_callables_of_a_policy_can_be_async_and_get_the_request_of_the_view(proj
 
 @pytest.mark.promise(29)
 @EVERYWHERE
-def test_key_user_without_authentication_middleware_raises_improperly_configured(project):
+def test_key_user_raises_improperly_configured_without_authentication_middleware(project):
     project.limit(key="user")
     with pytest.raises(ImproperlyConfigured, match="AuthenticationMiddleware"):
         project.get()
 
 
-def test_label_contains_view_user_and_request_id(project):
+def test_label_of_a_holder_contains_the_view_the_user_and_the_request_id(project):
     project.settings.MIDDLEWARE = [OBEYING]
     labels = []
 
@@ -310,7 +310,7 @@ def test_label_contains_view_user_and_request_id(project):
 
 
 @BOTH
-def test_receivers_get_the_rejection_and_cannot_prevent_it(project, rejections):
+def test_signal_receiver_that_fails_does_not_prevent_the_rejection(project, rejections):
     def fails(**arguments):
         raise KeyError("the receiver's own")
 

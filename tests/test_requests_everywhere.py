@@ -21,7 +21,7 @@ from tests.test_requests_servers import (  # noqa: F401 - run with the fixture `
     test_permit_is_held_until_the_view_ends_even_if_the_client_has_left,
     test_permit_is_released_when_the_client_of_a_stream_disconnects,
     test_permit_is_released_when_the_response_ends_or_is_dropped,
-    test_requests_keep_the_limit_and_all_are_admitted,
+    test_server_admits_all_requests_but_never_more_in_parallel_than_the_limit,
     test_stream_holds_its_permit_until_its_last_byte_is_sent,
 )
 
@@ -56,7 +56,7 @@ def test_permit_is_renewed_while_the_view_runs(site):
     eventually(lambda: in_use() == 0)
 
 
-def test_stream_to_a_slow_client_ends_with_its_lease(site):
+def test_stream_to_a_slow_client_is_cut_off_when_the_lease_ends(site):
     path = suited(site, "/flood/")
     ended_before = site.log.read_text().count("was ended")
     with site.connection(f"{path}?client=slow", 4096) as slow:
@@ -70,7 +70,7 @@ def test_stream_to_a_slow_client_ends_with_its_lease(site):
     assert ended_before + 1 == site.log.read_text().count("was ended")
 
 
-def test_server_logs_no_error_from_start_to_end(site, tmp_path):
+def test_log_of_a_server_contains_no_error_after_start_and_shutdown(site, tmp_path):
     with started(site.kind, tmp_path) as other:
         assert 200 == other.get(suited(other, "/limited/")).status_code
     log = other.log.read_text()
@@ -93,7 +93,7 @@ READY = "apps.get_app_config('django_redis_sync').ready()"
         ([PATCH, SETUP, ACQUIRE], 0),
     ],
 )
-def test_patching_by_gevent_after_django_setup_is_logged(steps, times):
+def test_message_is_logged_if_gevent_patches_the_process_after_django_setup(steps, times):
     if not installed("gevent"):
         pytest.skip("gevent is not installed")
     words = [sys.executable, "-W", "ignore", "-c", "\n".join(steps)]

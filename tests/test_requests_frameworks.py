@@ -48,7 +48,7 @@ def test_key_user_is_the_user_that_drf_authenticated(method, path, user):
 @drf
 @pytest.mark.django_db
 @pytest.mark.parametrize(("path", "start"), [("/token/", "7"), ("/by-address/", "ip-")])
-def test_middleware_uses_the_user_of_drf_with_atomic_requests(
+def test_middleware_finds_the_key_of_a_drf_request_when_ATOMIC_REQUESTS_is_true(
     limited_endpoints, monkeypatch, path, start
 ):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
@@ -56,7 +56,7 @@ def test_middleware_uses_the_user_of_drf_with_atomic_requests(
     assert key_in("mine").startswith(start)
 
 
-def test_key_user_of_an_async_handler_is_the_user_of_drf():
+def test_key_user_is_the_user_that_drf_authenticated_in_an_async_handler():
     @semaphore_required("mine", limit=1, key="user")
     async def handler(request):
         return Response({"user": request.user.pk})

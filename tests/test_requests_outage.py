@@ -101,7 +101,9 @@ def begin_outage(project, link):
     ],
 )
 @EVERYWHERE
-def test_on_outage_decides_which_requests_are_admitted(project, rejections, options, statuses):
+def test_option_on_outage_decides_which_requests_are_admitted(
+    project, rejections, options, statuses
+):
     project.lose_redis()
     project.limit(limit=2, **options)
     visits = []
@@ -115,7 +117,7 @@ def test_on_outage_decides_which_requests_are_admitted(project, rejections, opti
 
 
 @BOTH
-def test_local_queue_is_served_in_order_and_bounded(project, rejections):
+def test_requests_that_wait_during_an_outage_are_admitted_in_order(project, rejections):
     option = "max_waiting_tasks" if project.asgi else "max_waiting_threads"
     project.configure(REQUESTS={option: 2})
     project.lose_redis()
@@ -150,7 +152,7 @@ def interrupt(*_):
 
 @pytest.mark.promise(6)
 @BOTH
-def test_interrupted_wait_leaves_the_local_queue_although_its_error_still_exists(project):
+def test_interrupted_waiter_is_removed_from_the_queue_while_its_error_exists(project):
     """An error reporter may keep the error, and the error keeps the frames of the wait."""
     project.lose_redis()
     project.limit()
@@ -177,7 +179,7 @@ def test_interrupted_wait_leaves_the_local_queue_although_its_error_still_exists
 
 @pytest.mark.promise(6)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_interrupted_requests_without_redis_leave_no_permit(project):
+def test_request_that_is_interrupted_during_an_outage_keeps_no_permit(project):
     """A signal handler can raise its exception wherever CPython checks for signals."""
     project.lose_redis()
     view = semaphore_required("one", limit=1)(respond_ok)
@@ -272,7 +274,7 @@ def test_request_does_not_call_release_if_an_outage_began_after_its_admission(
 
 
 @BOTH
-def test_requests_that_began_before_and_during_an_outage_share_the_limit(
+def test_limit_holds_for_requests_from_before_and_during_an_outage_together(
     project, link, changes, fast_probes
 ):
     project.limit(limit=2)
@@ -300,7 +302,7 @@ def test_requests_that_began_before_and_during_an_outage_share_the_limit(
     assert [200, 200] == [visit.end() for visit in visits]
 
 
-def test_local_permit_is_released_when_redis_fails_again(
+def test_local_permit_is_released_if_redis_fails_again_after_an_outage(
     project, link, changes, fast_probes, begin_outage
 ):
     """The outage ends while a locally admitted request runs. Until that request ends, each other
@@ -370,7 +372,7 @@ def test_outage_ends_when_settings_are_changed(project, begin_outage, setting):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_forked_child_has_no_outage_and_no_request_of_its_parent(project, begin_outage):
+def test_forked_child_inherits_no_outage_and_no_request_from_its_parent(project, begin_outage):
     project.limit()
     begin_outage()
     visit = project.visit().entered()
@@ -385,7 +387,7 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(project, begin_
     assert 200 == visit.end()
 
 
-def test_under_load_the_limit_holds_and_requests_are_fast_while_redis_hangs(
+def test_requests_are_fast_and_stay_within_the_limit_while_redis_hangs(
     new_server, tmp_path, clean_redis
 ):
     server = new_server()
@@ -478,7 +480,7 @@ def errors(caplog):
 @pytest.mark.promise(27, 28)
 @pytest.mark.parametrize(("url", "cause"), WAYS.values(), ids=WAYS)
 @BOTH
-def test_outage_begins_and_its_cause_is_reported_when_redis_rejects_the_client(
+def test_cause_of_an_outage_is_logged_when_redis_rejects_the_client(
     address, project, errors, url, cause
 ):
     project.use_redis(url.format(address(url)))

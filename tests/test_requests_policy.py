@@ -19,7 +19,7 @@ REQUESTS = RequestFactory()
 # Precedence
 
 
-def test_options_are_searched_in_decorator_endpoints_semaphores_requests(project, rejections):
+def test_options_of_the_decorator_take_precedence_over_those_in_the_settings(project, rejections):
     exports = {"limit": 2, "max_hold": 2, "max_waiters": 2, "on_outage": "closed"}
     of_exports = {"name": "exports", "max_hold": 3, "max_waiters": 3}
     named = {"name": "named", "limit": 3, "max_waiters": 3}
@@ -51,7 +51,7 @@ def test_options_are_searched_in_decorator_endpoints_semaphores_requests(project
 
 
 @pytest.mark.promise(30)
-def test_changed_endpoints_take_effect_at_once(project):
+def test_changed_ENDPOINTS_setting_applies_to_the_next_request(project):
     project.serve(home=stay)
     project.with_middleware()
     with Semaphore("one", 1):
@@ -70,7 +70,7 @@ def test_changed_endpoints_take_effect_at_once(project):
     ],
 )
 @BOTH
-def test_middleware_raises_for_an_invalid_entry_except_in_the_admin(project, entry):
+def test_middleware_raises_for_an_invalid_entry_of_ENDPOINTS_except_in_the_admin(project, entry):
     project.settings.MIDDLEWARE = [
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -150,7 +150,7 @@ def key_of(key="ip", user=None, **meta):
         (["64:ff9b:2::1.2.3.4"], ["64:ff9b:2::1.2.3.5"], {}, True),
     ],
 )
-def test_requests_of_one_client_share_a_limit_by_address(
+def test_key_ip_identifies_the_client_of_a_request_by_its_address(
     clean_redis, settings, one, other, options, same
 ):
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": options}
@@ -168,7 +168,7 @@ def test_requests_of_one_client_share_a_limit_by_address(
 
 
 @pytest.mark.promise(28)
-def test_digest_is_the_same_in_all_versions_and_with_a_fallback_secret_key(clean_redis, settings):
+def test_digest_of_a_key_is_the_same_in_all_versions_of_the_library(clean_redis, settings):
     """If versions made different digests of a client, each version would count the client
     separately, and an override of the client's key would apply in one version only."""
     expected = ("ip-6425c03138cd1d519405f734c4c29768", "key-162bbc9c4afc2c6ff091660a41d75bd8")
@@ -185,9 +185,7 @@ def test_digest_is_the_same_in_all_versions_and_with_a_fallback_secret_key(clean
 
 
 @pytest.mark.parametrize("key", ["ip", lambda request: "10.0.0.1"], ids=["ip", "callable"])
-def test_status_finds_a_key_by_its_text_also_after_a_change_of_the_secret_key(
-    clean_redis, settings, key
-):
+def test_status_finds_a_key_by_its_text_even_if_SECRET_KEY_has_changed(clean_redis, settings, key):
     settings.SECRET_KEY = "old"
     view = semaphore_required("x", limit=1, key=key)(stay)
     assert 200 == view(REQUESTS.get("/", REMOTE_ADDR="10.0.0.1")).status_code
@@ -205,7 +203,7 @@ def test_status_finds_a_key_by_its_text_also_after_a_change_of_the_secret_key(
         (None, "ip-"),  # anonymous users are counted by address
     ],
 )
-def test_key_user_is_the_primary_key_or_a_digest(clean_redis, pk, key):
+def test_key_user_is_the_primary_key_of_the_user_or_a_digest(clean_redis, pk, key):
     found = key_of("user", user=SimpleNamespace(pk=pk))
     assert (key == found) if not key.endswith("-") else found.startswith(key), found
 
@@ -226,5 +224,5 @@ def test_result_of_a_key_callable_is_digested(clean_redis):
             key_of(lambda request, value=value: value)
 
 
-def test_requests_without_an_address_are_one_client(clean_redis):
+def test_requests_without_an_address_count_as_one_client(clean_redis):
     assert key_of(REMOTE_ADDR="") == key_of(REMOTE_ADDR=None) != key_of()

@@ -94,7 +94,7 @@ def test_retry_after_grows_with_the_recent_mean_hold_time(project):
     ],
 )
 @BOTH
-def test_status_and_message_differ_for_a_full_limit_a_pause_and_an_outage(
+def test_status_code_and_message_distinguish_a_full_limit_from_a_pause(
     project, cause, options, status, crowded
 ):
     project.limit(**options)
@@ -142,7 +142,7 @@ def test_rejection_has_the_preferred_content_type_and_no_secrets(project, accept
 
 
 @EVERYWHERE
-def test_template_of_the_project_gets_the_user(project, tmp_path):
+def test_rejection_template_of_the_project_can_show_the_user(project, tmp_path):
     folder = tmp_path / "django_redis_sync"
     folder.mkdir()
     template = "busy, {{ request.user.pk }}: {{ status }}, {{ retry_after }}"
@@ -158,7 +158,7 @@ def test_template_of_the_project_gets_the_user(project, tmp_path):
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_page_declares_its_language_and_is_plain_text_without_templates(project, language):
+def test_rejection_page_is_in_the_active_language(project, language):
     project.limit()
     locks("pause", "one", "--create")
     with translation.override(language):
@@ -212,7 +212,7 @@ def return_text(request, rejection):
     ],
 )
 @EVERYWHERE
-def test_response_function_makes_the_response_but_never_admits(
+def test_response_function_can_replace_the_rejection_but_cannot_admit_the_request(
     project, response, in_sync, in_async, caplog
 ):
     project.limit(response=response)
@@ -234,7 +234,7 @@ def test_response_function_makes_the_response_but_never_admits(
 
 
 @EVERYWHERE
-def test_on_full_raise_raises_not_acquired(project):
+def test_full_limit_raises_not_acquired_if_on_full_is_raise(project):
     project.limit(on_full="raise")
     with full(), pytest.raises(NotAcquired, match="'one': all permits are in use") as raised:
         project.get()

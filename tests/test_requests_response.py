@@ -46,7 +46,7 @@ def test_template_response_holds_its_permit_until_it_is_rendered(project):
     assert (b"1 in use", 0) == (project.get().content, in_use())
 
 
-def test_closing_the_request_of_a_stream_releases_the_permit():
+def test_permit_of_a_stream_is_released_when_the_request_is_closed():
     request = RequestFactory().post("/x/", {"file": io.BytesIO(b"text")})
     response = semaphore_required("one", limit=1)(stream)(request)
     assert (1, False) == (in_use(), request.FILES["file"].closed)
@@ -143,7 +143,7 @@ def ended(caplog):
     return any("the stream of /x/ was ended" in message for message in caplog.messages)
 
 
-def test_stream_in_a_thread_ends_at_its_next_part(caplog):
+def test_stream_raises_at_the_next_part_after_the_end_of_its_lease(caplog):
     """The test asks for the next part itself. A server does not ask for a part while its client
     reads slowly: see test_requests_servers."""
     endless = lambda request: StreamingHttpResponse(itertools.repeat(b"part"))  # noqa: E731
@@ -156,7 +156,7 @@ def test_stream_in_a_thread_ends_at_its_next_part(caplog):
 
 
 @pytest.mark.parametrize("body", [file, stream])
-def test_end_of_the_lease_does_not_end_a_file_or_a_closed_stream(body, caplog):
+def test_file_or_closed_stream_is_not_cut_off_when_the_lease_ends(body, caplog):
     response = short(body)(RequestFactory().get("/x/"))
     assert 1 == in_use()
     if body is stream:

@@ -118,7 +118,7 @@ def test_permit_is_held_until_the_view_ends_even_if_the_client_has_left(site, pa
 
 @pytest.mark.promise(20)
 @pytest.mark.parametrize("middleware", [[], [MIDDLEWARE]], ids=["decorator", "middleware"])
-def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_path, middleware):
+def test_permit_is_released_if_the_client_leaves_before_the_stream_begins(tmp_path, middleware):
     """The first client disconnects during the first limited view of the process. Other clients
     disconnect after their views have returned, while a middleware sleeps."""
     sleeping = "tests.request_site.middleware.sleeping"
@@ -137,7 +137,7 @@ def test_permit_is_released_when_the_client_leaves_between_view_and_stream(tmp_p
 
 
 @pytest.mark.promise(20)
-def test_stream_to_a_slow_client_ends_with_its_lease(site):
+def test_stream_to_a_slow_client_is_cut_off_when_the_lease_ends(site):
     path = suited(site, "/flood/")
     logged_before = len(site.log.read_text())
 
@@ -168,7 +168,7 @@ def test_stream_to_a_slow_client_ends_with_its_lease(site):
 
 
 @pytest.mark.promise(18)
-def test_requests_keep_the_limit_and_all_are_admitted(site):
+def test_server_admits_all_requests_but_never_more_in_parallel_than_the_limit(site):
     with ThreadPoolExecutor(8) as threads:
         statuses = [*threads.map(lambda _: site.get("/quick/").status_code, range(80))]
     assert {200} == {*statuses}

@@ -41,7 +41,7 @@ def waiting(rejections):
 
 
 @EVERYWHERE
-def test_limit_and_share_limit_apply_and_a_rejection_says_which_was_reached(anywhere, rejections):
+def test_rejection_shows_whether_the_limit_or_the_share_limit_was_reached(anywhere, rejections):
     anywhere.limit(limit=3, share=tenant_of, share_limit=2)
     flood = [anywhere.visit(tenant="a").entered() for _ in range(2)]
     rejected = anywhere.get(tenant="a")
@@ -56,7 +56,7 @@ def test_limit_and_share_limit_apply_and_a_rejection_says_which_was_reached(anyw
 
 
 @BOTH
-def test_timeout_names_the_limit_that_blocked_the_request(anywhere, rejections):
+def test_rejection_after_a_timeout_shows_which_limit_blocked_the_request(anywhere, rejections):
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=0.3)
     inside = [anywhere.visit(tenant="a").entered()]
     assert 429 == anywhere.status(tenant="a")
@@ -67,7 +67,7 @@ def test_timeout_names_the_limit_that_blocked_the_request(anywhere, rejections):
 
 
 @BOTH
-def test_shares_take_turns_and_each_admits_its_first_waiter(anywhere, waiting):
+def test_shares_take_turns_when_waiting_requests_are_admitted(anywhere, waiting):
     anywhere.limit(limit=1, share=tenant_of, blocking_timeout=50)
     inside, queue = anywhere.visit(tenant="a").entered(), []
     for tenant in "aabcb":
@@ -82,7 +82,7 @@ def test_shares_take_turns_and_each_admits_its_first_waiter(anywhere, waiting):
     assert 200 == inside.end()
 
 
-def test_waiter_that_gives_up_leaves_its_turn_to_the_next_waiter_of_its_share(project, waiting):
+def test_next_waiter_of_a_share_gets_the_turn_of_a_waiter_that_gives_up(project, waiting):
     project.lose_redis()
     project.configure(REQUESTS={"max_waiting_threads": 99})
     project.limit(share=tenant_of, blocking_timeout=50)
@@ -139,7 +139,9 @@ def tier_of(request):
     ],
 )
 @BOTH
-def test_options_decide_which_requests_share_a_limit(anywhere, options, admitted, rejected, status):
+def test_options_decide_which_requests_count_toward_the_same_limit(
+    anywhere, options, admitted, rejected, status
+):
     anywhere.settings.MIDDLEWARE = [OBEYING]
     anywhere.limit(**{"limit": 2, "share": tenant_of, "share_limit": 1, **options})
     visits = [anywhere.visit(**query).entered() for query in admitted]
@@ -148,7 +150,7 @@ def test_options_decide_which_requests_share_a_limit(anywhere, options, admitted
 
 
 @BOTH
-def test_shadow_mode_names_the_limit_that_would_have_rejected(project, rejections):
+def test_shadow_mode_reports_which_limit_would_have_rejected_the_request(project, rejections):
     project.limit(limit=2, share=tenant_of, share_limit=1, enforce=False)
     visits = [project.visit(tenant=tenant).entered() for tenant in "aabc"]
     assert [200] * 4 == [visit.end() for visit in visits]
@@ -172,7 +174,7 @@ def test_shadow_mode_names_the_limit_that_would_have_rejected(project, rejection
     ],
 )
 @BOTH
-def test_request_is_not_admitted_when_a_callable_fails(option, value, error, project):
+def test_request_is_not_admitted_if_the_callable_of_an_option_fails(option, value, error, project):
     def fails(request):
         if isinstance(value, Exception):
             raise value

@@ -95,7 +95,9 @@ EACH_WAY = pytest.mark.parametrize("use_stock", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @EACH_WAY
 @in_transactions
-def test_release_on_commit_releases_at_the_end_of_the_transaction(held_at_end, use_stock, end):
+def test_lock_with_release_on_commit_is_released_when_the_transaction_has_ended(
+    held_at_end, use_stock, end
+):
     with contextlib.suppress(Failed), transaction.atomic():
         use_stock(release_on_commit=True)
         assert is_held()
@@ -159,7 +161,7 @@ def test_lease_is_renewed_until_the_commit(raw):
 
 
 @both_databases
-def test_release_on_commit_waits_for_all_databases_or_for_one():
+def test_release_on_commit_waits_for_one_database_if_its_alias_is_given():
     with transaction.atomic(), lock():
         with transaction.atomic("other"):
             use(Lock("both", release_on_commit=True))
@@ -175,7 +177,7 @@ def test_release_on_commit_waits_for_all_databases_or_for_one():
 
 
 @in_transactions
-def test_lease_is_released_with_the_rollback_of_its_savepoint():
+def test_lease_is_released_when_the_savepoint_in_which_it_began_is_rolled_back():
     with transaction.atomic():
         with contextlib.suppress(Failed), transaction.atomic():
             use(lock())
@@ -190,7 +192,7 @@ def test_lease_is_released_with_the_rollback_of_its_savepoint():
 
 
 @in_transactions
-def test_acquire_all_that_fails_in_a_transaction_releases_its_locks_at_once():
+def test_failed_acquire_all_releases_its_locks_before_the_transaction_ends():
     several = acquire_all([lock(), Semaphore("taken", 1)], blocking=False)
     with Semaphore("taken", 1), transaction.atomic():
         assert several.acquire() is None
@@ -202,7 +204,7 @@ def test_acquire_all_that_fails_in_a_transaction_releases_its_locks_at_once():
 
 @pytest.mark.parametrize("error", [None, Failed, LeaseLost])
 @in_transactions
-def test_atomic_releases_after_the_end_of_its_transaction(held_at_end, raw, error):
+def test_lock_atomic_releases_the_lock_after_its_transaction_has_ended(held_at_end, raw, error):
     raised = None
     try:
         with Lock("stock").atomic() as lease:
@@ -220,13 +222,13 @@ def test_atomic_releases_after_the_end_of_its_transaction(held_at_end, raw, erro
 
 
 @in_transactions
-def test_lost_lease_raises_at_the_end_of_its_block_inside_a_transaction(raw):
+def test_with_statement_in_a_transaction_raises_lease_lost_when_its_block_ends(raw):
     with transaction.atomic(), pytest.raises(LeaseLost), lock() as lease:
         lose(lease, raw)
 
 
 @in_transactions
-def test_atomic_inside_a_transaction_raises_before_redis_is_asked():
+def test_lock_atomic_inside_a_transaction_raises_without_asking_redis():
     raises = pytest.raises(
         RuntimeError, match=r"durable.*non_atomic_requests.*release_on_commit=True"
     )
@@ -238,14 +240,14 @@ def test_atomic_inside_a_transaction_raises_before_redis_is_asked():
 class InATestCase(TestCase):
     """The transaction that TestCase begins around each test does not delay a release."""
 
-    def test_lease_is_released_at_once_if_the_code_began_no_transaction(self):
+    def test_lease_is_released_immediately_if_the_tested_code_began_no_transaction(self):
         for _ in range(2):
             use(lock(blocking_timeout=5))
         with Lock("stock").atomic():
             assert connection.in_atomic_block
         assert not is_held()
 
-    def test_release_waits_until_on_commit_callbacks_run_or_the_test_ends(self):
+    def test_release_happens_when_a_test_case_runs_on_commit_callbacks_or_ends(self):
         with self.captureOnCommitCallbacks(execute=True):
             with transaction.atomic(), lock() as lease:
                 pass
@@ -256,7 +258,7 @@ class InATestCase(TestCase):
         assert lease.held
         self.addClassCleanup(lambda: self.assertTrue(lease.ended))
 
-    def test_release_in_a_test_case_does_not_warn(self):
+    def test_release_causes_no_warning_inside_a_django_test_case(self):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             respond()
@@ -283,7 +285,7 @@ def test_release_before_commit_warns_only_if_DEBUG_is_true(settings):
 
 @EACH_WAY
 @in_transactions
-def test_warning_names_the_line_of_the_project_that_releases(settings, use_stock):
+def test_warning_points_to_the_file_of_the_code_that_releases_the_lock(settings, use_stock):
     settings.DEBUG = True
     with transaction.atomic(), pytest.warns(TransactionRace) as warned:
         use_stock()
@@ -291,7 +293,7 @@ def test_warning_names_the_line_of_the_project_that_releases(settings, use_stock
 
 
 @in_transactions
-def test_without_DEBUG_release_before_commit_is_logged_once_per_name(caplog, monkeypatch):
+def test_release_before_commit_is_logged_once_per_name_if_DEBUG_is_false(caplog, monkeypatch):
     monkeypatch.setattr("django_redis_sync.locks.transactions._logged", set())
     use(Lock("stock"))
     with transaction.atomic():
@@ -312,7 +314,7 @@ def test_without_DEBUG_release_before_commit_is_logged_once_per_name(caplog, mon
 
 @SYNC
 @in_transactions
-def test_middleware_releases_after_the_transaction_of_the_request(
+def test_middleware_releases_the_permit_after_the_transaction_of_the_request(
     project, held_at_end, monkeypatch
 ):
     project.settings.DEBUG = True  # a release before the COMMIT would raise a warning

@@ -176,7 +176,7 @@ class Tenant(SemaphoreRequiredMixin, View):
     post = get
 
 
-def test_mixin_takes_options_from_attributes_methods_and_as_view():
+def test_mixin_reads_its_options_from_attributes_from_methods_and_from_as_view():
     view, limit_2 = Tenant.as_view(), Tenant.as_view(semaphore_limit=2, semaphore_status=500)
     with Semaphore("tenant-1", 3):
         assert 503 == status_of(view, tenant=1)
@@ -377,7 +377,9 @@ def test_middleware_takes_the_permits_of_a_view_before_its_transaction_begins(
     assert [taken] == before
 
 
-def test_middleware_releases_its_permits_when_a_later_limit_rejects(project, maybe_atomic):
+def test_middleware_releases_its_permits_when_a_later_limit_rejects_the_request(
+    project, maybe_atomic
+):
     project.with_middleware(ENDPOINTS={"home": {"name": "another", "limit": 1}})
     project.serve(home=LIMIT(respond_ok))
     gc.disable()
@@ -402,7 +404,7 @@ def test_mixin_methods_can_read_the_database_and_the_url_arguments(project, atom
 
 
 @CLIENTS
-def test_when_and_key_are_called_once_for_a_request(project, maybe_atomic, asgi):
+def test_callables_when_and_key_are_called_once_per_request(project, maybe_atomic, asgi):
     calls = []
 
     def when(request):
@@ -438,7 +440,7 @@ def test_unlimited_request_sends_0_commands_and_a_limited_request_sends_2(projec
 # Options that a policy passes to its semaphore
 
 
-def test_server_applies_timeout_max_hold_and_min_hold_of_a_policy(project):
+def test_options_timeout_max_hold_and_min_hold_of_a_policy_take_effect(project):
     project.limit("short", timeout=7)
     visit = project.visit("short").entered()
     (holder,) = Semaphore("one", 1).status().holders
@@ -505,7 +507,7 @@ def test_middleware_answers_503_when_a_lock_inside_the_view_fails(project, view,
         (Unavailable("down"), {"ERROR_RESPONSES": False}),
     ],
 )
-def test_middleware_does_not_handle_other_errors_of_a_view(project, error, sync):
+def test_middleware_does_not_catch_an_error_for_which_it_has_no_response(project, error, sync):
     def view(request):
         raise error
 

@@ -82,7 +82,7 @@ async def test_statistics_of_a_policy_are_the_sums_over_its_keys(io: Any) -> Non
     assert 0 < found.held.p50 <= found.held.p95 < 60
 
 
-def test_wait_is_counted_while_it_lasts_and_its_duration_when_it_ends() -> None:
+def test_statistics_contain_current_waiters_and_the_durations_of_ended_waits() -> None:
     with ThreadPoolExecutor(2) as threads:
         lease = Semaphore("api", 1, key="k").acquire()
         assert Semaphore("api", 1, key="k").acquire(blocking_timeout=0.05) is None
@@ -104,7 +104,7 @@ def test_wait_is_counted_while_it_lasts_and_its_duration_when_it_ends() -> None:
     assert (1, [("k", 1)]) == (total.timed_out, [(b.key, b.rejected) for b in found.rejected])
 
 
-def test_statistics_add_up_all_names_of_one_template_and_all_names_of_the_site() -> None:
+def test_names_of_one_template_are_added_up_in_the_statistics() -> None:
     @synchronized("invoice:{pk}")
     def pay(pk: int) -> None:
         pass
@@ -129,7 +129,7 @@ def test_detached_lease_counts_as_in_use_after_its_adoption() -> None:
     eventually(lambda: figures().in_use == 0)
 
 
-def test_peak_counts_the_permits_of_other_processes(raw: redis.Redis, settings: Any) -> None:
+def test_peak_includes_the_permits_of_other_processes(raw: redis.Redis, settings: Any) -> None:
     settings.CACHES = {**settings.CACHES, "second": settings.CACHES["default"]}
     held = [Semaphore("api", 3, key="k", using="second").acquire() for _ in range(2)]
     Semaphore("api", 3, key="k").acquire().release()
@@ -140,7 +140,9 @@ def test_peak_counts_the_permits_of_other_processes(raw: redis.Redis, settings: 
 # Gauges
 
 
-def test_gauge_of_a_killed_process_counts_until_it_expires(raw: redis.Redis) -> None:
+def test_permits_of_a_killed_process_are_in_the_statistics_until_they_expire(
+    raw: redis.Redis,
+) -> None:
     with Child("keyed", "api", "k") as child:
         assert ["waits"] == child.line()
         eventually(lambda: (figures().in_use, figures().waiting) == (1, 1), 15)
@@ -154,7 +156,7 @@ def test_gauge_of_a_killed_process_counts_until_it_expires(raw: redis.Redis) -> 
         assert process not in raw.hkeys(SHARES)
 
 
-def test_gauge_of_a_long_hold_is_written_again_before_it_expires(
+def test_permit_that_is_held_for_long_stays_in_the_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(statistics, "LIFE", 4.0)
@@ -164,7 +166,7 @@ def test_gauge_of_a_long_hold_is_written_again_before_it_expires(
         assert figures().in_use == 1
 
 
-def test_gauge_names_only_the_busiest_keys(
+def test_statistics_show_only_the_busiest_keys_of_a_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(statistics, "NAMED", 1)
@@ -239,7 +241,7 @@ def test_statistics_are_read_in_batches_with_resp2_and_resp3(
 # The most rejected keys
 
 
-def test_counts_of_the_top_keys_are_within_the_stated_error(raw: redis.Redis) -> None:
+def test_rejections_of_the_top_keys_are_counted_within_the_stated_error(raw: redis.Redis) -> None:
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         raw.delete(SKETCH)
@@ -266,7 +268,7 @@ def test_counts_of_the_top_keys_are_within_the_stated_error(raw: redis.Redis) ->
     check()
 
 
-def test_keys_of_old_hours_are_deleted(raw: redis.Redis) -> None:
+def test_rejection_statistics_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     hour = raw.time()[0] // 3600
     raw.hset(SKETCH, mapping={f"{hour - 2}:k:old-{n}": 9 for n in range(5)})
     raw.hset(SKETCH, mapping={f"{hour - 1}:k:late": 5})
@@ -298,7 +300,9 @@ def test_invalid_values_in_statistics_do_not_hide_valid_values(raw: redis.Redis)
     assert 0 == figures().in_use
 
 
-def test_error_names_the_key_of_a_foreign_value_in_statistics(raw: redis.Redis) -> None:
+def test_error_message_contains_the_redis_key_of_a_foreign_value_in_statistics(
+    raw: redis.Redis,
+) -> None:
     reads: dict[str, Any] = {f"{PREFIX}:{{api}}:stats": lambda: histories([("api", None)])}
     reads |= dict.fromkeys(GROUP, figures)
     for key, read in reads.items():

@@ -61,7 +61,9 @@ def status(path="/shop/", **options):
 # filled
 
 
-def test_filled_takes_the_highest_limit_of_settings_and_views(project, shop, no_redis):
+def test_filled_takes_as_many_permits_as_the_highest_limit_in_settings_and_views(
+    project, shop, no_redis
+):
     shop()
     project.with_middleware(
         SEMAPHORES={"exports": {"limit": 3}, "shop": {"limit": 1}},
@@ -166,7 +168,7 @@ def test_filled_fails_when_the_view_would_use_another_semaphore(
 # limits_disabled
 
 
-def test_limits_disabled_admits_all_requests_and_keeps_other_settings(project, shop, raw):
+def test_helper_limits_disabled_admits_all_requests(project, shop, raw):
     project.configure(KEY_PREFIX="mine")
     shop()
     with filled("shop"):
@@ -182,7 +184,7 @@ def test_limits_disabled_admits_all_requests_and_keeps_other_settings(project, s
 # The helpers as decorators
 
 
-def test_decorated_function_runs_inside_the_helper_and_returns_its_result(no_redis):
+def test_helper_as_a_decorator_is_in_force_while_the_function_runs(no_redis):
     @filled("x", 1)
     def held():
         return Lock("x").locked()
@@ -197,7 +199,7 @@ def test_decorated_function_runs_inside_the_helper_and_returns_its_result(no_red
     assert not Lock("x").locked()
 
 
-def test_decorated_test_case_enters_the_helper_for_each_of_its_tests(no_redis):
+def test_helper_as_decorator_of_a_test_case_is_in_force_in_each_of_its_tests(no_redis):
     found = []
 
     @filled("x", 1)
@@ -239,7 +241,7 @@ def in_thread(call):
         return threads.submit(call).result()
 
 
-def test_threads_and_tasks_share_permits_without_redis(no_redis):
+def test_limit_applies_to_threads_and_tasks_together_without_redis(no_redis):
     semaphore, inside, peaks = partial(Semaphore, "x", 2, blocking_timeout=30), [], []
 
     async def work(io):
@@ -255,7 +257,7 @@ def test_threads_and_tasks_share_permits_without_redis(no_redis):
     assert (40, 2) == (len(peaks), max(peaks))
 
 
-def test_primitives_work_without_redis(no_redis):
+def test_locks_and_semaphores_work_without_redis(no_redis):
     lock, both = RLock("r"), ReadWriteLock("rw", blocking=False)
     with lock as first, lock:
         assert lock.locked()

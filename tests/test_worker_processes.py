@@ -12,7 +12,7 @@ from tests.support import worker_processes
 pytestmark = pytest.mark.tools
 
 
-def test_process_gets_arguments_a_folder_and_an_environment_but_no_settings(tmp_path: Path) -> None:
+def test_worker_process_gets_arguments_and_an_environment_but_no_settings(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import sys; print(*sys.argv[1:], __name__)")
     code = "import os, sys; from django.conf import settings; "
     code += "print(*sys.argv, os.environ['ONE'], os.getcwd(), settings.configured)"
@@ -21,7 +21,7 @@ def test_process_gets_arguments_a_folder_and_an_environment_but_no_settings(tmp_
     assert "x y __main__\n" == worker_processes.run("-m", "beside", "x", "y", cwd=tmp_path).stdout
 
 
-def test_process_reports_its_exit_code_and_output() -> None:
+def test_worker_process_reports_its_exit_code_and_its_output() -> None:
     code = "import atexit, sys; atexit.register(print, 'bye'); sys.exit(7)"
     done = worker_processes.run("-c", code)
     assert (7, "bye\n") == (done.returncode, done.stdout)
