@@ -118,7 +118,9 @@ def test_action_form_keeps_its_input_when_the_user_logs_in_again(
 # Release
 
 
-def test_release_ends_only_the_lease_that_its_form_names(manager: Client, lease: Lease) -> None:
+def test_release_action_ends_only_the_lease_that_the_form_shows(
+    manager: Client, lease: Lease
+) -> None:
     with Semaphore("exports", 2, label="weekly_report") as other:
         assert "/act/" not in get(client_of("view_locks"), "exports/change/").html
         links = get(manager, "exports/change/").links
@@ -183,7 +185,7 @@ def test_action_form_explains_invalid_input_and_changes_nothing(
     assert unchanged(lease)
 
 
-def test_policy_is_paused_with_all_its_keys(manager: Client) -> None:
+def test_pause_action_on_a_policy_pauses_all_keys_of_the_policy(manager: Client) -> None:
     for key in ("7", "8"):
         assert has_free_permit("exports", 2, key=key)
     both, address = b"The action includes its 2 keys, and new keys.", f"{LIST}exports/act/pause/"
@@ -243,7 +245,7 @@ def test_admin_log_truncates_names_to_200_characters(manager: Client) -> None:
 
 
 @pytest.mark.promise(28)
-def test_error_is_shown_and_logged_without_a_password(
+def test_password_in_a_redis_error_is_masked_on_admin_pages_and_in_the_admin_log(
     manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -310,7 +312,7 @@ def cache(location: str, **options: object) -> dict[str, Any]:
         {"REDIS_SYNC": {"TYPO": 1}},
     ],
 )
-def test_pages_explain_wrong_settings_without_the_redis_password(
+def test_admin_pages_explain_wrong_settings_but_hide_the_redis_password(
     manager: Client, changed: dict[str, object]
 ) -> None:
     with override_settings(**changed):

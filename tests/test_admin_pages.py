@@ -130,7 +130,7 @@ def test_page_needs_the_view_permission_and_rejects_post(address: str) -> None:
     )
 
 
-def test_admin_index_has_only_a_view_link_and_only_for_permitted_users(
+def test_admin_index_shows_a_view_link_only_to_users_with_the_view_permission(
     viewer: Client,
 ) -> None:
     index = viewer.get("/admin/").content.decode()
@@ -211,9 +211,7 @@ def test_search_finds_the_keys_of_a_user_or_address_in_all_policies(
     assert "keys" not in get(viewer, "found-c/change/?q=4711").parts
 
 
-def test_policy_page_lists_the_keys_and_each_key_page_links_to_the_policy(
-    viewer: Client, held: Held
-) -> None:
+def test_policy_page_has_one_row_for_each_key_of_the_policy(viewer: Client, held: Held) -> None:
     for key in "12":
         held("tenants", 3, key=key)
     get_list(viewer, "row-tenants")
@@ -373,7 +371,7 @@ def test_numbers_in_charts_links_and_forms_are_not_localized(held: Held) -> None
         ("calm 100", {"limit": None, "in_use": 1}),
     ],
 )
-def test_usage_bar_shows_the_percentage_and_looks_full_only_if_callers_wait(
+def test_usage_bar_is_marked_as_full_only_if_callers_wait(
     shown: Shown, bar: str, state: dict[str, Any]
 ) -> None:
     found = re.findall(r'sync-bar sync-(\w+)".*sync-fill" width="([\d.]+)"', shown(**state).html)
@@ -399,7 +397,7 @@ def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
     return write
 
 
-def test_chart_shows_use_waits_and_rejections_of_each_minute(
+def test_chart_shows_permits_in_use_and_waits_and_rejections_of_each_minute(
     viewer: Client, used: Callable[..., None]
 ) -> None:
     waits, holds = 3 * PAIR + 6000, 2 * PAIR + 3000
@@ -437,7 +435,7 @@ def test_chart_of_a_day_has_at_most_60_intervals(viewer: Client, used: Callable[
 @pytest.mark.parametrize(
     ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
 )
-def test_name_page_links_to_the_whole_history_if_it_covers_over_an_hour(
+def test_name_page_links_to_the_whole_history_if_the_history_exceeds_an_hour(
     viewer: Client, settings: Any, hours: int, key: str | None, link: bool
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
@@ -449,7 +447,9 @@ def test_name_page_links_to_the_whole_history_if_it_covers_over_an_hour(
     assert ("The last 6 hours" if link else "The last hour") == whole.parts["past-title"]
 
 
-def test_json_data_has_the_figures_of_the_pages(viewer: Client, held: Held) -> None:
+def test_json_view_returns_the_numbers_that_the_admin_pages_show(
+    viewer: Client, held: Held
+) -> None:
     for key in ("2", "10"):
         held("data-api", 3, key=key)
     held("data-solo", 2)
@@ -482,9 +482,7 @@ SITE = """{% extends "admin/base.html" %}
 {% block footer %}<p id="host-footer"></p>{% endblock %}"""
 
 
-def test_pages_extend_the_project_templates_and_have_no_dead_links(
-    held: Held, settings: Any
-) -> None:
+def test_admin_pages_extend_the_admin_templates_of_the_project(held: Held, settings: Any) -> None:
     (engine,) = settings.TEMPLATES
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/base_site.html": SITE}),

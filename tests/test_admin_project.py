@@ -23,7 +23,7 @@ DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {data
 BARE = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = "bare"'
 
 
-def test_project_with_or_without_the_admin_needs_no_migrations(tmp_path: Path) -> None:
+def test_library_needs_no_migrations_even_if_the_admin_is_installed(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text("urlpatterns = []")
     paths = f"{tmp_path}{os.pathsep}{PACKAGE.parent}"
     environment = {**os.environ, "PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "host"}
@@ -59,7 +59,7 @@ def test_admin_model_sends_no_queries_and_has_two_permissions(
 
 
 @pytest.mark.promise(25)
-def test_make_messages_leaves_a_current_catalog_unchanged_and_reports_new_texts(
+def test_make_messages_command_reports_only_texts_without_a_translation(
     tmp_path: Path,
 ) -> None:
     """`make messages` runs in a copy of the package, before and after a text is added."""

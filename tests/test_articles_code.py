@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 KEY = f"{settings.PREFIX}:article"
 
 
-def test_each_row_of_the_table_in_the_docs_names_a_test_of_this_file() -> None:
+def test_table_in_docs_articles_refers_only_to_tests_of_this_file() -> None:
     page = (Path(__file__).parents[1] / "docs" / "articles.md").read_text(encoding="utf-8")
     section = page.partition("## The articles' own code")[2].partition("\n## ")[0]
     named = re.findall(r"`(test_\w+)`", section)
@@ -65,7 +65,7 @@ def test_release_without_a_check_of_the_owner_frees_another_clients_lock(raw) ->
             pipe.execute()
 
 
-def test_failed_attempts_and_early_returns_leave_the_lock_taken(raw) -> None:
+def test_lock_stays_taken_after_a_failed_attempt_or_a_return_before_the_release(raw) -> None:
     # A client owns the lock if its INCR returns 1. Failed attempts also increment the counter.
     # After three INCR and one DECR, the counter is 2, so no later INCR returns 1.
     assert [True, False, False] == [raw.incr(KEY) == 1 for _ in range(3)]
@@ -120,7 +120,7 @@ def test_sorted_set_exceeds_its_limit_when_clocks_or_timeouts_differ(raw) -> Non
     assert 2 == raw.zcard(f"{KEY}:end")
 
 
-def test_zadd_restores_a_removed_holder_and_zadd_xx_does_not_report_the_removal(raw) -> None:
+def test_renewal_with_zadd_xx_does_not_report_that_the_holder_was_removed(raw) -> None:
     """An article renews with ZADD. If the holder was removed, ZADD adds the holder again, and
     returns 1. The client must then remove the holder, but it may crash before that."""
     holder, other = (zset_acquire(raw, KEY, 1, 10, now) for now in (1000.0, 1011.0))
@@ -153,7 +153,7 @@ def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(raw) -> None:
         raw.incr(KEY)
 
 
-def test_counter_miscounts_holders_and_one_key_per_permit_takes_many_tries(raw) -> None:
+def test_counter_of_permits_is_wrong_after_a_double_release_or_an_expiry(raw) -> None:
     """A counter without an expiry keeps the permit of a crashed holder. If the counter expires, all
     permits become free at once. With a key per permit, a caller may have to try all keys."""
     assert [1, 0, -1] == [raw.incr(KEY), raw.decr(KEY), raw.decr(KEY)]  # the holder releases twice

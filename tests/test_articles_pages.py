@@ -28,7 +28,7 @@ pytestmark = pytest.mark.tools
 
 @pytest.mark.parametrize("prefix", ["/", "/async/"], ids=["sync", "async"])
 @pytest.mark.parametrize("role", ["look", "stand_in_line", "read_prices", "stream"])
-def test_pages_work_for_one_visitor_and_for_many(
+def test_demo_page_works_for_one_visitor_and_for_concurrent_visitors(
     redis_url: str, tmp_path: Path, prefix: str, role: str
 ) -> None:
     visit(redis_url, tmp_path, prefix, role)

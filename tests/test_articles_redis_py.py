@@ -38,7 +38,7 @@ def with_both_libraries(test: Any) -> Any:
 
 
 @with_both_libraries
-async def test_lock_excludes_others_until_it_is_released(io, make) -> None:
+async def test_lock_excludes_other_callers_until_its_release(io, make) -> None:
     lock, other = make("name", timeout=10), make("name", timeout=10, blocking=False)
     assert not await io.do(lock, "locked") and not await io.do(lock, "owned")
     assert await io.do(lock, "acquire")

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
-def test_only_option_selects_one_benchmark_and_its_goals(tmp_path: Path) -> None:
+def test_benchmark_report_has_only_the_goals_of_the_selected_benchmark(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
     words = ("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found)
     own = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
@@ -48,7 +48,7 @@ def test_instruction_benchmark_passes_all_required_arguments_of_a_script(verb: s
     assert len(names) == len(instructions.arguments(verb, **given))
 
 
-def test_bench_extra_lists_every_library_that_is_measured() -> None:
+def test_bench_extra_of_setup_cfg_includes_every_measured_library() -> None:
     found = configparser.ConfigParser()
     found.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = found["options.extras_require"]["bench"].splitlines()
@@ -87,7 +87,7 @@ def test_bytecodes_are_counted_in_total_and_for_script_calls() -> None:
     assert 0 == client.bytecodes(lambda: None)[1]
 
 
-def test_report_takes_the_median_of_ratios() -> None:
+def test_benchmark_report_calculates_the_median_of_the_ratios() -> None:
     found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
     assert {"ours": 1.0, "base": 1.0} == found
 
@@ -97,13 +97,13 @@ def test_crowd_benchmark_counts_simultaneous_holders() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_benchmark_lists_this_library_first_and_plain_locks_only_for_limit_1(limit: int) -> None:
+def test_plain_locks_are_measured_only_at_a_limit_of_1(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert contenders.OURS == names[0]
     assert (limit == 1) == (contenders.REDIS_PY in names)
 
 
-def test_crowd_benchmark_counts_connections_without_closing_any(redis_url: str) -> None:
+def test_crowd_benchmark_closes_no_connection_when_it_counts_connections(redis_url: str) -> None:
     shared: Any = contenders.client(redis_url).connection_pool.get_connection()
 
     def number() -> int:

@@ -137,7 +137,7 @@ def wrong_lines() -> list[int]:
     return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
 
 
-def test_mypy_strict_accepts_right_uses_and_rejects_wrong_options(
+def test_mypy_strict_reports_exactly_the_lines_with_wrong_options(
     typed_project: tuple[Path, Path],
 ) -> None:
     """In the folder typed_use, mypy reports the marked lines of refused.py, and no other line."""

@@ -302,7 +302,7 @@ def ids(found: list) -> list[str]:
 
 
 @pytest.mark.parametrize("case", [*MISTAKES, *CORRECT], ids=lambda case: case.says or "correct")
-def test_check_reports_each_mistake_and_nothing_else(case: Case, messages) -> None:
+def test_system_check_reports_exactly_the_mistakes_of_a_project(case: Case, messages) -> None:
     expected, *texts = case.says.split("|")
     found = messages(case)
     assert sorted(expected.split()) == sorted(ids(found))
@@ -315,7 +315,7 @@ def test_check_reports_each_mistake_and_nothing_else(case: Case, messages) -> No
     assert set() == {*ids(messages(case, deploy=False))} & DEPLOYMENTS
 
 
-def test_endpoints_setting_names_a_view_by_namespaces_or_import_path(messages) -> None:
+def test_endpoints_setting_accepts_namespaced_view_names_and_import_paths(messages) -> None:
     inner = path("c/", view, name="view")
     for space in ("inner", "outer"):
         inner = path(f"{space}/", include(([inner], space)))
@@ -327,7 +327,9 @@ def test_endpoints_setting_names_a_view_by_namespaces_or_import_path(messages) -
 
 
 @pytest.mark.parametrize("urlconf", [None, "no.such.module", "without_patterns"])
-def test_checks_accept_a_project_without_urls(urlconf: str | None, settings, monkeypatch) -> None:
+def test_system_checks_find_no_mistake_in_a_project_without_urls(
+    urlconf: str | None, settings, monkeypatch
+) -> None:
     monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
     settings.ROOT_URLCONF = urlconf
     assert [] == run_checks(tags=["redis_sync"])
@@ -348,7 +350,7 @@ def test_django_setup_does_not_import_the_check_modules() -> None:
     assert "[]" == done.stdout.strip()
 
 
-def test_process_logs_one_warning_if_the_app_is_not_installed(settings, caplog) -> None:
+def test_one_warning_per_process_is_logged_if_the_app_is_not_installed(settings, caplog) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC}  # make the library read the settings again
     assert not Lock("installed").locked() and not caplog.records
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]

@@ -69,7 +69,7 @@ def pids(folder: Path, *names: str) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-def test_run_passes_on_the_output_and_exit_code_of_the_command(run: Run) -> None:
+def test_locks_run_action_forwards_the_output_and_exit_code_of_the_command(run: Run) -> None:
     script = 'echo "$INHERITED $REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
     words = ("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3")
     code, out, err = ended(run(*words, INHERITED="kept"))
@@ -100,7 +100,7 @@ PAUSED = "an operator paused the name"
         ("paused", "--wait 0", 75, PAUSED),
     ],
 )
-def test_run_starts_the_command_only_with_a_permit(
+def test_locks_run_action_starts_the_command_only_after_a_permit_is_granted(
     run: Run, name: str, words: str, code: int, reason: str
 ) -> None:
     act("pause", "paused")
@@ -119,7 +119,7 @@ def test_min_hold_keeps_the_name_locked_after_the_command_ends(run: Run) -> None
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_run_exits_with_126_or_127_like_a_shell_if_the_command_can_not_start(
+def test_locks_run_action_exits_with_126_or_127_if_the_command_can_not_start(
     run: Run, command: str, code: int
 ) -> None:
     found = ended(run("job", "--min-hold", "60", "--", command))
@@ -128,14 +128,14 @@ def test_run_exits_with_126_or_127_like_a_shell_if_the_command_can_not_start(
     assert not taken("job"), "min_hold does not apply: another host may have the command"
 
 
-def test_run_prints_one_error_line_and_starts_nothing_while_redis_is_down(run: Run) -> None:
+def test_locks_run_action_starts_no_command_while_redis_is_down(run: Run) -> None:
     dead = {"DJANGO_REDIS_SYNC_TEST_URL": "redis://me:secret@127.0.0.1:1/0"}
     code, out, err = ended(run("job", "--", "echo", "never", **dead))
     assert (code, out, err.count("\n")) == (69, "", 1)
     assert "LOCATION in CACHES" in err and "secret" not in err
 
 
-def test_run_renews_the_lease_until_the_command_ends(run: Run) -> None:
+def test_locks_run_action_renews_the_lease_until_the_command_ends(run: Run) -> None:
     names = ["job", "with-timeout"]
     processes = [run(name, "--", "sleep", str(2.5 * LEASE)) for name in names]
     for name in names:
@@ -150,7 +150,7 @@ def test_run_renews_the_lease_until_the_command_ends(run: Run) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_run_forwards_signals_to_the_command(run: Run, number: signal.Signals) -> None:
+def test_locks_run_action_forwards_signals_to_the_command(run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got it; exit 3' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
     process = run("job", "--", "sh", "-c", script)
     assert process.line() == "up\n"
@@ -172,7 +172,7 @@ def test_ctrl_z_does_not_suspend_the_process_that_renews_the_lease(run: Run) -> 
     assert ended(process)[0] == 3
 
 
-def test_run_stops_waiting_for_its_permit_when_it_gets_a_signal(run: Run) -> None:
+def test_locks_run_action_stops_waiting_for_a_permit_when_it_gets_a_signal(run: Run) -> None:
     with Lock("job"):
         processes = [run("job", "--", "echo", "ran") for _ in range(2)]
         eventually(lambda: 2 == status_of("job").waiting)

@@ -52,7 +52,7 @@ def busy(raw: redis.Redis) -> Iterator[None]:
 
 
 @pytest.mark.promise(25)
-def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
+def test_locks_status_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
     act("pause", "api")
     act("resize", "exports", "2")
     found = by_name(locks("status"))
@@ -82,7 +82,9 @@ def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
         ("share", ["b", "a 2", "a 10"]),
     ],
 )
-def test_sort_option_orders_the_list(raw: redis.Redis, order: str, names: list[str]) -> None:
+def test_rows_of_locks_status_are_in_the_order_of_the_sort_option(
+    raw: redis.Redis, order: str, names: list[str]
+) -> None:
     with Semaphore("b", 2, share="x"), Semaphore("a 2", 3), Lock("a 10"):
         for name, limit in (("a 2", 3), ("a 2", 3), ("a 10", 1)):
             assert Semaphore(name, limit).acquire(blocking=False, permits=limit) is None
@@ -92,7 +94,7 @@ def test_sort_option_orders_the_list(raw: redis.Redis, order: str, names: list[s
 
 
 @pytest.mark.promise(25, 28)
-def test_status_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
+def test_locks_status_shows_the_host_the_process_and_the_lease_of_each_holder(busy: None) -> None:
     page = locks("status", "exports")
     lease = status_of("exports").holders[0]
     assert "exports: 2 of 2 in use\n" in page
@@ -106,7 +108,9 @@ def test_status_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
     assert "Trouble: rejected 1." in page
 
 
-def test_status_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -> None:
+def test_locks_status_shows_if_a_holder_is_permanent_retained_or_exclusive(
+    raw: redis.Redis,
+) -> None:
     Semaphore("s", 9, min_hold=60, label="early").acquire().release()
     with Semaphore("s", 9, timeout=math.inf, label="endless"), ReadWriteLock("rw").write:
         lease = Semaphore("s", 9, label="two").acquire(permits=2)
@@ -122,7 +126,7 @@ def test_status_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis)
         assert locks("status", "rw").startswith("rw: 1 reader\n")
 
 
-def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
+def test_locks_status_marks_silent_waiters_and_permits_that_were_handed_off(
     raw: redis.Redis, threads: Any
 ) -> None:
     waiters, info = (f"{settings.PREFIX}:{{a}}:{part}" for part in ("waiters", "info"))
@@ -150,7 +154,7 @@ def test_status_marks_silent_waiters_and_permits_that_were_handed_off(
     waiting.result(30).release()
 
 
-def test_status_shows_overrides_and_the_commands_that_undo_them(busy: None) -> None:
+def test_locks_status_shows_operator_overrides_and_how_to_undo_a_pause(busy: None) -> None:
     act("pause", "exports")
     act("resize", "exports", "7")
     page = locks("status", "exports")
@@ -165,7 +169,7 @@ def test_status_shows_overrides_and_the_commands_that_undo_them(busy: None) -> N
     assert "Callers disagree on the limit: 2 until " in locks("status", "clash")
 
 
-def test_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) -> None:
+def test_locks_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) -> None:
     page = locks("status", "api")
     assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 for each key\n")
     assert page.count(" of 5 in use\n") == 3
@@ -181,7 +185,7 @@ def test_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) -> None:
         assert "1 of 1 in use" in locks("status", "a@b"), "a name takes precedence over a key"
 
 
-def test_status_finds_a_key_by_the_ip_address_of_its_requests(raw: redis.Redis) -> None:
+def test_locks_status_accepts_an_ip_address_as_the_key_of_a_policy(raw: redis.Redis) -> None:
     @semaphore_required("visits", limit=5, key="ip")
     def view(request: Any) -> HttpResponse:
         return HttpResponse(locks("status", "visits", "--key", "10.0.0.1"))
@@ -192,7 +196,7 @@ def test_status_finds_a_key_by_the_ip_address_of_its_requests(raw: redis.Redis) 
     )
 
 
-def test_status_of_a_policy_with_21_keys_is_one_table_with_20_of_them(raw: redis.Redis) -> None:
+def test_locks_status_of_a_policy_shows_20_of_21_keys_in_one_table(raw: redis.Redis) -> None:
     with contextlib.ExitStack() as stack:
         for n in range(21):
             stack.enter_context(Semaphore("api", 3, key=f"k{n}"))
@@ -245,7 +249,9 @@ def test_known_name_without_holders_is_shown_as_free(raw: redis.Redis, settings:
     assert locks("status", "counted").startswith("counted: free")
 
 
-def test_list_shows_readable_names_when_a_name_can_not_be_read(raw: redis.Redis) -> None:
+def test_locks_status_shows_all_readable_names_if_one_name_can_not_be_read(
+    raw: redis.Redis,
+) -> None:
     with Lock("good"), Lock("spoiled"):
         eventually(lambda: listed("good", "spoiled"))
     raw.set(f"{settings.PREFIX}:{{spoiled}}:leases", "another program's")
@@ -313,7 +319,7 @@ def test_output_fits_the_width_of_a_terminal(
     assert "Callers disagree on the limit: 2 until " in words
 
 
-def test_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None:
+def test_locks_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None:
     command = f"{sys.executable} -m django locks status | head -1; echo ${{PIPESTATUS[0]}}"
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
     options: Any = {"shell": True, "executable": "/bin/bash", "capture_output": True}
@@ -352,7 +358,7 @@ def frames_of(*words: str, **options: Any) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("color", [True, False])
-def test_watch_redraws_in_place_and_restores_the_terminal(
+def test_watch_mode_redraws_in_place_and_restores_the_terminal(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, pauses: Any, color: bool
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -378,7 +384,9 @@ def test_watch_redraws_in_place_and_restores_the_terminal(
         lease.release()
 
 
-def test_watch_continues_while_redis_is_down(new_server: Any, settings: Any, pauses: Any) -> None:
+def test_watch_mode_continues_while_redis_is_down(
+    new_server: Any, settings: Any, pauses: Any
+) -> None:
     server = new_server()
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": server.url}}
     pauses += [server.kill, server.restart]
@@ -387,7 +395,9 @@ def test_watch_continues_while_redis_is_down(new_server: Any, settings: Any, pau
     assert "is LOCATION in CACHES its address?" in texts[1]
 
 
-def test_watch_on_a_pipe_prints_one_json_line_per_interval(raw: redis.Redis, pauses: Any) -> None:
+def test_watch_mode_on_a_pipe_prints_one_json_line_per_interval(
+    raw: redis.Redis, pauses: Any
+) -> None:
     pauses += [lambda: None]
     lines = locks("status", "a", "--format", "json", "--watch", "0.1").splitlines()
     assert ["a", "a"] == [json.loads(line)["names"][0]["display"] for line in lines]

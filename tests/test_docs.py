@@ -89,7 +89,7 @@ RUNS |= {(name, None) for name in READ}
     "default::DeprecationWarning:celery", "default::DeprecationWarning:kombu"
 )
 @pytest.mark.parametrize(("name", "needs"), sorted(RUNS, key=str))
-def test_python_blocks_of_a_page_run(
+def test_python_code_on_a_docs_page_runs_without_an_error(
     name: str, needs: str | None, create_table: Any, clean_redis: None, settings: Any
 ) -> None:
     page, module = PAGES[name], ModuleType(f"docs_{name.replace('-', '_')}")
@@ -216,7 +216,7 @@ def test_readme_has_the_same_structure_in_both_languages() -> None:
     assert structure(README) == structure(CHINESE)
 
 
-def test_files_and_identifiers_named_in_contributing_exist() -> None:
+def test_every_file_and_identifier_in_contributing_md_exists() -> None:
     text = BLOCK.sub("", CONTRIBUTING.read_text(encoding="utf-8"))
     words = {word for word in re.findall(r"`([^`\n]+)`", text) if " " not in word}
     files = {word for word in words if "/" in word or re.search(r"\.(py|lua|md|cfg)$", word)}

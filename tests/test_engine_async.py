@@ -175,7 +175,7 @@ async def test_sentinel_client_uses_the_configured_database_and_sentinel_passwor
         assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
 
 
-def test_changed_settings_close_connections_of_an_idle_event_loop_in_another_thread(
+def test_idle_event_loop_closes_its_connections_after_a_change_of_settings(
     relay: Relay, settings: Any
 ) -> None:
     loop = asyncio.new_event_loop()
@@ -233,7 +233,9 @@ def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_heartbeats")
 @on_loop
-async def test_messages_that_arrive_together_wake_all_their_waiters(relay: Relay) -> None:
+async def test_every_waiter_is_woken_when_many_wake_up_messages_arrive_together(
+    relay: Relay,
+) -> None:
     names, alias = [*"abcdefgh"], await connected(relay)
     held = [await Lock(one, using=alias).aacquire() for one in names]
     tasks = await waiting(relay, *names)
@@ -292,7 +294,7 @@ async def test_one_waiter_sends_the_heartbeats_of_all_waiters_of_its_name(relay:
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("reply", ["-NOPERM no", SILENCE, CUT], ids=["denied", "silent", "cut"])
 @on_loop
-async def test_waiter_gets_its_permit_while_subscribing_fails_and_is_retried(
+async def test_waiter_gets_its_permit_even_if_its_subscription_fails(
     relay: Relay, reply: Any
 ) -> None:
     relay.answer("subscribe", reply)
@@ -351,7 +353,7 @@ async def seconds_until_timeout(seconds: float) -> float:
     ],
 )
 @on_loop
-async def test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum(
+async def test_async_timeout_is_extended_up_to_a_maximum_if_the_event_loop_was_blocked(
     seconds: float, blocked: float, times: float, at_least: float, below: float, monkeypatch: Any
 ) -> None:
     if times == math.inf:
@@ -366,7 +368,7 @@ async def test_blocked_event_loop_extends_a_loop_timeout_up_to_a_maximum(
 
 
 @on_loop
-async def test_with_block_of_an_expired_loop_timeout_raises_timeout_error() -> None:
+async def test_with_statement_of_an_expired_async_timeout_raises_timeout_error() -> None:
     limit = LoopTimeout(0.02)
     await asyncio.sleep(0.1)
     with pytest.raises(asyncio.TimeoutError), limit:
@@ -377,7 +379,7 @@ async def test_with_block_of_an_expired_loop_timeout_raises_timeout_error() -> N
 
 
 @on_loop
-async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
+async def test_cancelled_task_raises_cancelled_error_even_if_its_timeout_has_expired() -> None:
     limit, task = LoopTimeout(0.0), asyncio.current_task()
     await seconds_until_timeout(0.1)  # meanwhile the timeout of 0 s expires
     assert task is not None
@@ -387,7 +389,7 @@ async def test_cancellation_wins_over_an_expired_loop_timeout() -> None:
 
 
 @on_loop
-async def test_stopped_loop_timeout_does_not_interrupt_its_with_block() -> None:
+async def test_stopped_async_timeout_does_not_interrupt_its_with_block() -> None:
     limit = LoopTimeout(0.02)
     limit.stop()
     with limit:

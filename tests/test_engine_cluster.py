@@ -99,7 +99,9 @@ async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str)
 
 
 @both
-async def test_client_sends_asking_before_evalsha_and_before_eval(io, nodes: Nodes) -> None:
+async def test_redirected_client_sends_the_asking_command_before_evalsha_and_eval(
+    io, nodes: Nodes
+) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-NOSCRIPT none", times=1)
@@ -109,7 +111,9 @@ async def test_client_sends_asking_before_evalsha_and_before_eval(io, nodes: Nod
 
 
 @both
-async def test_call_is_unavailable_when_nodes_redirect_in_a_circle(io, nodes: Nodes) -> None:
+async def test_acquire_raises_unavailable_when_nodes_redirect_to_each_other(
+    io, nodes: Nodes
+) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("MOVED", name, to=1))
     new.answer("acquire", nodes.redirect("MOVED", name, to=0))
@@ -139,7 +143,7 @@ async def test_call_is_repeated_while_its_slot_moves(io, nodes: Nodes, reply: An
 
 
 @both
-async def test_permanent_error_of_a_redirected_call_is_raised_at_once(io, nodes: Nodes) -> None:
+async def test_redirected_call_is_not_repeated_after_a_permanent_error(io, nodes: Nodes) -> None:
     name, (old, new, _) = nodes.name(0), nodes
     old.answer("acquire", nodes.redirect("ASK", name))
     new.answer("acquire", "-OOM command not allowed")
@@ -161,7 +165,9 @@ def test_waiter_is_granted_while_its_slot_moves(nodes: Nodes, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_locks_history_and_name_registrations_follow_redirections(nodes: Nodes, kind: str) -> None:
+def test_locks_history_command_and_name_registration_follow_redirections(
+    nodes: Nodes, kind: str
+) -> None:
     names = [nodes.name(n) for n in range(3)]
     for node in nodes:
         node.answer("zadd", nodes.redirect(kind, names[0], to=2), times=1)
@@ -192,7 +198,7 @@ async def test_call_is_served_by_the_new_owner_when_a_node_is_down(io, nodes: No
 
 
 @both
-async def test_node_that_hangs_delays_no_call_on_another_node(io, nodes: Nodes) -> None:
+async def test_hung_node_does_not_delay_calls_to_other_nodes(io, nodes: Nodes) -> None:
     stuck, free = nodes.name(0), nodes.name(2)
     nodes[0].answer("cluster", SILENCE)
     nodes[0].answer("acquire", SILENCE)
@@ -205,7 +211,7 @@ async def test_node_that_hangs_delays_no_call_on_another_node(io, nodes: Nodes) 
 
 
 @both
-async def test_calls_are_unavailable_when_no_node_knows_the_slots(io, nodes: Nodes) -> None:
+async def test_acquire_raises_unavailable_when_no_node_knows_the_slots(io, nodes: Nodes) -> None:
     for node, reply in zip(nodes, (SILENCE, CUT, "*0"), strict=True):
         node.calm()
         node.answer("cluster", reply)
@@ -331,5 +337,7 @@ def test_node_url_has_the_scheme_login_and_options_of_the_configured_url(
         ("EVAL source 0", None),
     ],
 )
-def test_key_of_returns_the_key_by_which_a_command_is_routed(words: str, key: str | None) -> None:
+def test_cluster_client_finds_the_key_that_decides_the_node_of_a_command(
+    words: str, key: str | None
+) -> None:
     assert key == key_of(words.split())

@@ -59,7 +59,7 @@ async def test_call_is_repeated_after_a_temporary_error(io, relay: Relay, reply:
     ids=lambda value: str(value).split()[0],
 )
 @both
-async def test_call_fails_at_once_after_a_permanent_error(
+async def test_call_is_not_repeated_after_a_permanent_error(
     io, relay: Relay, reply: str, error: type[Exception], text: str
 ) -> None:
     relay.answer("acquire", reply)
@@ -73,7 +73,7 @@ async def test_call_fails_at_once_after_a_permanent_error(
     ("reply", "maybe"), [("down", False), ("-LOADING soon", False), (CUT, True), (SILENCE, True)]
 )
 @both
-async def test_unavailable_says_whether_the_call_may_have_been_executed(
+async def test_unavailable_error_shows_if_the_call_may_have_been_executed(
     io, relay: Relay, reply: Any, maybe: bool
 ) -> None:
     if reply == "down":
@@ -86,7 +86,9 @@ async def test_unavailable_says_whether_the_call_may_have_been_executed(
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_async_code_rejects_a_sync_connection_option_by_name(option: str, relays: Any) -> None:
+def test_async_acquire_raises_an_error_if_a_connection_option_is_sync_only(
+    option: str, relays: Any
+) -> None:
     (relay,) = relays(CONNECTION_POOL_KWARGS={option: redis.Connection})
     with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=relay.alias).aacquire())
@@ -169,9 +171,7 @@ def test_library_caches_at_most_8_connections_and_at_most_a_16th_of_the_pool(
     assert most - kept == free_connections(relay.alias)
 
 
-def test_cached_connections_return_to_the_pool_after_1_s_or_changed_settings(
-    relays: Any, settings: Any
-) -> None:
+def test_unused_cached_connections_return_to_the_pool_after_1_s(relays: Any, settings: Any) -> None:
     (relay,) = relays(CONNECTION_POOL_KWARGS={**TIMEOUTS, "max_connections": 64})
     use_ten_connections(relay)
     time.sleep(1.1)
@@ -228,7 +228,7 @@ def test_blpop_of_a_waiter_blocks_for_less_than_the_socket_timeout(
     assert asked == next(one for one in relay.received if one.verb == "blpop")[-1]
 
 
-def test_waiters_beyond_the_maximum_use_no_connection_while_they_wait(
+def test_number_of_connections_that_waiters_use_is_limited(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.pools.MAX_WAITING", 1)

@@ -88,7 +88,7 @@ def test_release_that_failed_is_repeated_in_the_background(relay: Relay, reply: 
     assert sent == len(relay.verbs("release")), "a release that succeeded is repeated"
 
 
-def test_release_is_logged_and_no_longer_repeated_when_it_fails_for_too_long(
+def test_release_is_not_repeated_after_it_has_failed_for_too_long(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
@@ -171,7 +171,9 @@ def test_process_writes_names_and_statistics_before_it_exits(raw: redis.Redis, a
 
 
 @pytest.mark.parametrize("command", ["'pause', 'x'", "'status'"])
-def test_command_logs_no_error_at_exit(raw: redis.Redis, command: str) -> None:
+def test_no_error_is_logged_when_a_process_that_ran_a_locks_command_exits(
+    raw: redis.Redis, command: str
+) -> None:
     body = "Lock('x').acquire().release()"
     assert "" == errors_of(body, f"call_command('locks', {command})")
 

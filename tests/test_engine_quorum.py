@@ -139,7 +139,7 @@ async def test_quorum_lease_expires_when_fewer_than_a_majority_of_servers_hold_i
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @both
-async def test_majority_decides_a_vote_and_grants_of_a_failed_vote_are_undone(
+async def test_majority_of_servers_decides_the_result_of_a_quorum_acquire(
     io, five: Five, replies: list[Any], outcome: str, undone: list[int]
 ) -> None:
     five.answer("acquire", *replies)
@@ -171,7 +171,7 @@ def undone_on(five: Five) -> list[int]:
 
 
 @both
-async def test_vote_does_not_wait_for_a_server_that_was_silent_before(
+async def test_quorum_call_does_not_wait_for_a_server_that_left_earlier_calls_unanswered(
     io, five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -200,7 +200,7 @@ async def test_waiter_of_a_quorum_lock_uses_a_new_token_for_each_attempt(io, fiv
 
 @pytest.mark.parametrize("reply", [None, FULL], ids=["grant", "rejection"])
 @both
-async def test_server_that_replies_after_the_vote_joins_the_lease_only_if_it_grants(
+async def test_late_reply_adds_a_server_to_a_quorum_lease_only_if_the_reply_is_a_grant(
     io, five: Five, reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "LATE", 0.05)
@@ -257,7 +257,9 @@ def test_grant_to_a_task_that_was_cancelled_during_the_vote_is_undone(five: Five
 
 
 @both
-async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -> None:
+async def test_quorum_lease_is_lost_only_when_no_majority_of_servers_can_hold_it(
+    io, five: Five
+) -> None:
     lease = await io.do(five.lock(kind=Impatient), "acquire")
     await until(io, lambda: [1] * 5 == five.holding)
     five.answer("renew", ["lost"], ["lost"], CUT, CUT, None)
@@ -285,7 +287,7 @@ async def test_lease_is_lost_only_when_no_majority_can_hold_it(io, five: Five) -
     ids=["two cut", "three failed", "two lost", "three lost", "two lost, three released"],
 )
 @both
-async def test_release_needs_a_majority_and_is_repeated_where_it_failed(
+async def test_quorum_release_is_repeated_on_each_server_on_which_it_failed(
     io, five: Five, replies: list[Any], error: Any, monkeypatch: Any
 ) -> None:
     # If a server replies more than LATE seconds after the majority, it gets the release again. A
@@ -319,7 +321,9 @@ def test_held_quorum_lease_can_be_renewed_after_many_other_leases_ended(
 
 
 @both
-async def test_locked_is_true_if_a_majority_of_servers_may_have_a_holder(io, five: Five) -> None:
+async def test_locked_method_returns_true_if_a_majority_of_servers_may_have_a_holder(
+    io, five: Five
+) -> None:
     for number, one in enumerate(five, 1):
         assert (number > 3) == await io.do(five.lock(), "locked")
         await io.do(Lock("x", using=one.alias), "acquire", False)
@@ -343,7 +347,7 @@ def test_names_are_registered_on_each_server_that_answers(five: Five) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_thread_interrupted_at_any_bytecode_does_not_block_others(five: Five) -> None:
+def test_quorum_call_interrupted_at_any_bytecode_does_not_block_other_threads(five: Five) -> None:
     lock, count = five.lock(), 0
     for place in interruptions(lambda: lock.locked(), "quorum/server.py", where=at_any_step):
         count += 1

@@ -71,7 +71,7 @@ def test_reply_to_one_renewal_of_a_batch_affects_only_its_own_lease(
 
 
 @pytest.mark.parametrize("reply", ["-ERR odd", SILENCE], ids=["error", "silence"])
-def test_failing_renewals_and_their_recovery_are_each_logged_once(
+def test_one_message_is_logged_when_renewals_fail_and_one_when_they_succeed_again(
     relay: Relay, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
@@ -102,7 +102,7 @@ def test_leases_of_a_removed_cache_are_logged_once_and_not_renewed(
     assert 1 == caplog.text.count(message)
 
 
-def test_released_leases_leave_nothing_in_memory(relay: Relay) -> None:
+def test_memory_use_does_not_grow_with_the_number_of_released_leases(relay: Relay) -> None:
     def cycles(count: int) -> None:
         for n in range(count):
             Lock(f"x{n % 50}", using=relay.alias, timeout=60, renew=True).acquire().release()

@@ -12,7 +12,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
     return list(schedule.take(now))
 
 
-def test_schedule_frees_the_memory_of_dropped_tokens() -> None:
+def test_token_schedule_frees_the_memory_of_dropped_tokens() -> None:
     schedule = Schedule()
     schedule.put("live", 1.0, 1.0)  # stays at the top of the heap, above the dropped tokens
     before = sys.getallocatedblocks()
@@ -24,7 +24,7 @@ def test_schedule_frees_the_memory_of_dropped_tokens() -> None:
     assert ["live", "last"] == taken(schedule, 4.0)
 
 
-def test_schedule_agrees_with_a_dict_after_random_operations() -> None:
+def test_token_schedule_agrees_with_a_simple_dict_after_random_operations() -> None:
     """A token has a due time, and an earlier time from which it may be taken. If no token is due,
     `take()` yields none. Otherwise, it yields tokens in the order of their due times, and stops
     before a token that may not be taken yet."""

@@ -137,7 +137,7 @@ def test_worker_tries_again_to_start_its_thread_when_new_work_arrives(
 
 
 @pytest.mark.parametrize("what", ["worker", "callbacks"])
-def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> None:
+def test_caller_interrupted_at_any_bytecode_does_not_block_other_callers(what: str) -> None:
     desks, count = [Desk()], 0
 
     def put(mine: str) -> None:
@@ -156,7 +156,7 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_others(what: str) -> 
     assert count > 10
 
 
-def test_destructor_may_submit_work_while_its_thread_submits_work() -> None:
+def test_destructor_can_submit_work_during_a_submit_of_the_same_thread() -> None:
     """While a thread submits work, garbage collection can run a destructor that submits work."""
     desk, ran, inside = Desk(), list[str](), list[str]()
 
@@ -207,7 +207,7 @@ def test_slow_callbacks_run_on_a_limited_number_of_threads() -> None:
     eventually(lambda: ran)
 
 
-def test_callback_runs_later_when_its_thread_could_not_start(
+def test_callback_waits_until_a_thread_can_be_started(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "_executor", None)
@@ -251,7 +251,7 @@ def test_forked_child_runs_callbacks_on_threads_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("fresh_renewer")
-def test_lease_that_no_thread_can_renew_expires_locally(
+def test_lease_expires_locally_if_no_thread_can_be_started_to_renew_it(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[Any] = []
@@ -385,7 +385,7 @@ def test_exceptions_raised_by_signal_handlers_block_no_thread(raw: Any) -> None:
 # Warnings about processes in which threads cannot run
 
 
-def test_process_in_which_threads_cannot_run_logs_one_warning_per_cause(
+def test_one_warning_per_cause_is_logged_if_the_process_can_not_run_threads(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "_warned", set())

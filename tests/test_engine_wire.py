@@ -29,7 +29,9 @@ from django_redis_sync.engine import wire
         (None, ""),
     ],
 )
-def test_configuration_error_names_the_wrong_setting(error: Any, text: str) -> None:
+def test_configuration_error_message_contains_the_name_of_the_wrong_setting(
+    error: Any, text: str
+) -> None:
     found = wire.configuration_error(error)
     assert text in found if text else found == ""
 

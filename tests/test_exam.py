@@ -103,7 +103,7 @@ def test_result_of_a_trial_is_shown_as_the_expected_table_cell(
     assert re.match(expected, main.cell(seen)), seen
 
 
-def test_copy_of_the_exam_folder_examines_a_lock_beside_it(locks: Path) -> None:
+def test_copied_exam_folder_can_examine_a_lock_of_another_project(locks: Path) -> None:
     """The copied folder can import no other module of this repository."""
 
     env, command = {**os.environ, "PYTHONPATH": ""}, [sys.executable, "-m", "exam"]
@@ -161,7 +161,7 @@ def seen(outcome: str, *found: Finding, lock: str = "lock", **more: Any) -> Seen
     return Seen(lock, "killed", outcome, [*found], **more)
 
 
-def test_runs_have_the_expected_table_cells_and_are_ranked_worst_first() -> None:
+def test_each_exam_result_has_the_expected_table_cell_and_rank() -> None:
     runs = {
         "**two inside** 1.2 s": seen("failed", TWO),
         "**free but not granted** 4.0 s": seen("failed", replace(LATE, seconds=4.0)),
@@ -194,7 +194,7 @@ def exam(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_page_shows_the_worst_run_and_why_a_lock_was_not_examined(
+def test_exam_page_shows_the_worst_of_several_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: Any
 ) -> None:
     file, page = tmp_path / "seen.json", tmp_path / "page.md"
@@ -235,7 +235,7 @@ BROKEN.found, ACCUSED.found = [LATE], [LATE]
         ([replace(ACCUSED, found=[TWO]), BROKEN], 1),  # not repeated: load can't cause TWO
     ],
 )
-def test_self_option_repeats_a_trial_if_load_may_have_caused_its_wrong_verdict(
+def test_self_option_of_the_exam_repeats_a_trial_if_load_may_explain_its_result(
     exam: Any, monkeypatch: pytest.MonkeyPatch, results: list[Seen], expected: int
 ) -> None:
     monkeypatch.setattr(main, "RIGHT", ["right"])

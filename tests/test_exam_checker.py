@@ -158,7 +158,7 @@ def test_checker_reports_exactly_the_expected_findings(
     assert expected == ", ".join(one.kind if one.against else f"({one.kind})" for one in found)
 
 
-def test_checker_measures_a_finding_and_the_longest_time_without_a_holder() -> None:
+def test_exam_checker_measures_late_reports_and_gaps_without_a_holder() -> None:
     found, *_ = check(history([*loses("a", 0.1, 1.5), *visit("b", 0.2, 0.7, 2)]), TELLS)
     text = "told late for 0.70 s, at 0.70 s: a got the report +0.80 s after b entered, b got no"
     assert str(found).startswith(text)

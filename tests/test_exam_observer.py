@@ -74,7 +74,7 @@ def test_observer_detects_that_a_worker_is_paused_resumed_or_killed(observer: Ob
     assert go.at - stop.at >= 0.5 - 0.2, "a stop may be detected 0.2 s late at most"
 
 
-def test_wait_for_a_processor_is_recorded(observer: Observer) -> None:
+def test_observer_records_how_long_each_worker_waited_for_a_processor(observer: Observer) -> None:
     """Three workers share a processor, so each must wait for it. The observer must record the waits
     of each worker. The test also passes the first worker to `watch()`, like a server."""
 

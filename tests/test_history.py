@@ -90,7 +90,7 @@ def test_checker_finds_a_defect_of_the_local_expiry(believing: type[LocalExpiry]
     assert {"belief"} == found_by("belief", believing).rules()
 
 
-def test_each_rule_of_the_checker_has_a_defect() -> None:
+def test_each_rule_of_the_checker_is_broken_deliberately_in_a_test() -> None:
     assert set(RULES) == {*DEFECTS, "belief", "vanished"}
 
 
@@ -147,7 +147,7 @@ def test_journalled_script_fails_like_the_plain_script(raw: redis.Redis, redis_u
     assert b"foreign" == raw.get(keys.leases)
 
 
-def test_journalling_restores_scripts_constants_and_environment(
+def test_journalling_restores_the_scripts_the_constants_and_the_environment(
     raw: redis.Redis, redis_url: str
 ) -> None:
     def state() -> Any:

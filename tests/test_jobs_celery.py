@@ -56,7 +56,7 @@ def check_order(site: Site, jobs: int, displacement: int) -> None:
 # The marker `deep` makes this test run alone. On a busy machine, a job may be delivered too late,
 # and lose its queue position.
 @deep
-def test_deferred_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
+def test_deferred_celery_tasks_run_about_in_order_while_workers_run_other_tasks(site: Site) -> None:
     site.send(f"{HALF_SECOND.format(16)}\nfor n in range(8): free.delay(n)")
     site.start()
     site.ended(range(16))
@@ -84,7 +84,7 @@ RESULTS = [
 ]
 
 
-def test_tasks_with_on_full_retry_support_retries_chains_chords_and_options(site: Site) -> None:
+def test_on_full_retry_works_with_retries_chains_chords_and_celery_options(site: Site) -> None:
     site.start()
     codes = [code.replace("get()", "get(timeout=60)") for code, _ in RESULTS]
     sends = f"from celery import *\nimport json\nprint(json.dumps([{', '.join(codes)}]))"
@@ -94,7 +94,7 @@ def test_tasks_with_on_full_retry_support_retries_chains_chords_and_options(site
 
 
 @deep
-def test_copies_of_a_task_are_deferred_until_its_end_and_then_dropped(site: Site, raw: Any) -> None:
+def test_copies_of_a_celery_task_are_dropped_after_the_task_has_ended(site: Site, raw: Any) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
     site.start()
     stats = View(raw, "exports").keys.stats
@@ -121,7 +121,9 @@ def test_killed_pool_process_and_killed_worker_lose_no_job(site: Site) -> None:
 
 
 @deep
-def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(site: Site, raw: Any) -> None:
+def test_all_jobs_run_about_in_order_even_if_the_lock_database_is_flushed(
+    site: Site, raw: Any
+) -> None:
     site.send(HALF_SECOND.format(16))
     site.start()
     site.wait_for("end", 4)
@@ -155,7 +157,7 @@ def test_thread_and_gevent_pools_keep_the_limit(site: Site, pool: str) -> None:
 
 @deep
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_limit_holds_and_no_job_is_lost_with_rabbitmq(
+def test_no_celery_job_is_lost_with_rabbitmq_when_a_worker_process_is_killed(
     site: Site, tmp_path: Path, queue_type: str
 ) -> None:
     with rabbitmq(tmp_path) as address:

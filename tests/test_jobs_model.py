@@ -197,10 +197,10 @@ def walk(seeds: range, faults: bool = True) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_job_is_lost_or_runs_concurrently_with_itself_and_no_key_remains(part: int) -> None:
+def test_no_job_is_lost_or_runs_twice_simultaneously_despite_random_faults(part: int) -> None:
     assert 40 == len([*walk(range(part * 40, part * 40 + 40))])
 
 
-def test_each_job_runs_once_without_faults() -> None:
+def test_each_job_runs_exactly_once_if_no_fault_occurs() -> None:
     for world in walk(range(30), faults=False):
         assert {1} == set(world.ended.values())

@@ -63,14 +63,16 @@ def shown(*words: str) -> Any:
         ({}, TypeError, r'task is async: on_full="retry" is for sync tasks'),
     ],
 )
-def test_on_full_retry_rejects_unsupported_uses(options: Any, error: Any, message: str) -> None:
+def test_synchronized_raises_an_error_if_on_full_retry_is_not_supported(
+    options: Any, error: Any, message: str
+) -> None:
     async def task() -> None: ...
 
     with pytest.raises(error, match=message):
         synchronized("x", on_full="retry", **options)(task)
 
 
-def test_check_reports_unsafe_celery_tasks() -> None:
+def test_system_check_reports_unsafe_celery_tasks() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
@@ -105,7 +107,7 @@ def test_celery_is_imported_only_for_on_full_retry() -> None:
 # Operators
 
 
-def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> None:
+def test_waiting_job_is_shown_by_locks_status_and_dropped_by_locks_clear(jobs: Queue) -> None:
     export = export_task(jobs)
     with Semaphore("exports", 1):
         assert "later" == jobs.deliver(export, "0123456789")
@@ -121,7 +123,7 @@ def test_waiting_job_is_shown_by_status_and_dropped_by_clear(jobs: Queue) -> Non
     assert "ran" == jobs.deliver(export, "2")
 
 
-def test_status_counts_the_waiting_jobs_of_each_share(jobs: Queue) -> None:
+def test_locks_status_shows_the_number_of_waiting_jobs_of_each_share(jobs: Queue) -> None:
     export = export_task(jobs, limit=2, share="{tenant}", share_limit=1)
     with Semaphore("exports", 2, share="a", share_limit=1):
         for number in "01":
@@ -149,7 +151,7 @@ def test_deliveries_and_dropped_copies_of_jobs_are_counted(jobs: Queue, name: st
 # Other task queues
 
 
-def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redis) -> None:
+def test_task_waits_inside_the_worker_if_its_job_queue_raises_not_sent(raw: redis.Redis) -> None:
     holder = Semaphore("x", 1).acquire()
     assert holder is not None
 
@@ -161,7 +163,9 @@ def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redi
     assert "ran" == task()
 
 
-def test_job_queue_from_the_docs_defers_dramatiq_tasks_without_a_permit(raw: redis.Redis) -> None:
+def test_job_queue_of_the_docs_defers_dramatiq_tasks_if_the_semaphore_is_full(
+    raw: redis.Redis,
+) -> None:
     """The test defines the `JobQueue` that docs/task-queues.md shows."""
     dramatiq = pytest.importorskip("dramatiq", reason="dramatiq is missing: pip install dramatiq")
     from dramatiq.brokers.stub import StubBroker

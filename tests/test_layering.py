@@ -101,7 +101,7 @@ def test_modules_import_only_the_libraries_allowed_for_them() -> None:
 
 
 @pytest.mark.parametrize("folder", OTHER_FOLDERS)
-def test_imports_inside_functions_name_existing_modules(folder: str) -> None:
+def test_imports_inside_functions_refer_to_modules_that_exist(folder: str) -> None:
     """If a module was moved, an import inside a function fails only when the function runs."""
     missing = []
     for path in (ROOT / folder).rglob("*.py"):

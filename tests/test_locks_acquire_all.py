@@ -57,7 +57,7 @@ async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view, options: 
 
 
 @both
-async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
+async def test_blocking_timeout_of_acquire_all_limits_the_sum_of_its_waits(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all(map(Lock, "abcd"), blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
@@ -69,7 +69,7 @@ async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
 
 
 @both
-async def test_acquire_all_releases_the_other_names_when_one_name_raises(io, view) -> None:
+async def test_acquire_all_releases_all_names_if_the_acquire_of_one_name_raises(io, view) -> None:
     async with io.entered(ReadWriteLock("rw").read):
         with pytest.raises(WrongKind):
             await io.do(acquire_all([Lock("a"), Lock("b"), Lock("rw")]), "acquire")
@@ -80,7 +80,9 @@ async def test_acquire_all_releases_the_other_names_when_one_name_raises(io, vie
 
 
 @both
-async def test_lost_lease_raises_at_the_end_of_the_block(io, view) -> None:
+async def test_acquire_all_raises_at_the_end_of_its_with_block_if_a_lease_was_lost(
+    io, view
+) -> None:
     for error, body in ((LeaseLost, None), (ZeroDivisionError, ZeroDivisionError)):
         with pytest.raises(error, match="'a'" if body is None else None):
             async with io.entered(acquire_all([Lock("a"), Lock("b")])):

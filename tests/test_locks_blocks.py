@@ -121,7 +121,9 @@ WAYS = (
 @pytest.mark.promise(16)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", KINDS)
-def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, held: Any) -> None:
+def test_permit_is_released_even_if_its_with_block_ends_in_another_thread_or_task(
+    kind: str, way: Any, held: Any
+) -> None:
     make, names = KINDS[kind]
     inside = list[list[int]]()
     way(make(), lambda: inside.append(held(names)))
@@ -129,7 +131,7 @@ def test_block_releases_what_it_acquired_wherever_it_ends(kind: str, way: Any, h
 
 
 @each_shared
-def test_block_ended_by_another_thread_releases_nothing_if_two_blocks_are_open(
+def test_no_lease_is_released_if_another_thread_ends_one_of_two_open_with_blocks(
     kind: str, held: Any, caplog: Any
 ) -> None:
     manager = KINDS[kind][0]()
@@ -146,7 +148,9 @@ def test_block_ended_by_another_thread_releases_nothing_if_two_blocks_are_open(
 
 
 @each_shared
-def test_nested_and_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
+def test_each_with_block_releases_one_permit_if_blocks_are_nested_or_interleaved(
+    kind: str, held: Any
+) -> None:
     manager = KINDS[kind][0]()
     with manager as one, manager as other:
         with manager as third:
@@ -161,7 +165,9 @@ def test_nested_and_interleaved_blocks_release_one_permit_each(kind: str, held: 
 
 
 @pytest.mark.parametrize("end", ["release", "detach", "lose"])
-def test_block_with_an_ended_lease_releases_no_other_lease(end: str, raw: Any) -> None:
+def test_inner_with_block_does_not_release_the_outer_lease_if_its_own_lease_ended(
+    end: str, raw: Any
+) -> None:
     semaphore = Semaphore("x", 9)
     with semaphore as outer:
         block = generator(semaphore)
@@ -181,7 +187,7 @@ def test_block_with_an_ended_lease_releases_no_other_lease(end: str, raw: Any) -
     assert not outer.held
 
 
-def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
+def test_rlock_is_released_only_after_all_its_with_blocks_have_ended(held: Any) -> None:
     lock = RLock("x")
     first, second = generator(lock), generator(RLock("x"))
     lease = next(first)
@@ -206,7 +212,7 @@ def reference_to(semaphore: Semaphore, release: bool = False) -> weakref.ref[Any
     return weakref.ref(lease)  # type: ignore[arg-type]
 
 
-def test_lease_is_garbage_collected_with_its_lock_or_its_thread(held: Any) -> None:
+def test_lease_is_garbage_collected_when_its_lock_is_deleted_or_its_thread_ends(held: Any) -> None:
     reference = reference_to(Lock("x"))
     assert reference() is None, "the lease outlives its object"
     lock = Lock("y")

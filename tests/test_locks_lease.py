@@ -120,7 +120,7 @@ async def test_blocking_timeout_of_a_call_or_object_overrides_the_settings(
             await io.do(await io.result(waiting), "release")
 
 
-def test_locks_with_similar_arguments_do_not_share_name_label_or_callback() -> None:
+def test_lock_objects_with_similar_arguments_have_separate_labels_and_callbacks() -> None:
     locks = Lock("a", label="mine", on_lost=print), Lock("a"), Lock("b"), Lock("a", key="k")
     for lock, name, label in zip(locks, ("a", "a", "b", "a@k"), ("mine", *[None] * 3), strict=True):
         with lock as lease:
@@ -188,7 +188,7 @@ KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
         ("copy.deepcopy(Lock('x'))", "pass the name, or a lease's handle"),
     ],
 )
-def test_wrong_call_names_the_class_and_what_to_write_instead(code: str, text: str) -> None:
+def test_error_of_a_wrong_call_shows_the_class_and_the_correct_call(code: str, text: str) -> None:
     with Semaphore("x", 1, timeout=1, release_on_commit=True):
         pass
     with pytest.raises((TypeError, ValueError), match=re.sub("[()]", r"\\\g<0>", text)) as caught:
@@ -238,7 +238,7 @@ async def test_repr_of_a_lease_shows_the_time_left_or_how_it_ended(io) -> None:
 
 
 @both
-async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_once(
+async def test_on_lost_callback_and_signal_receivers_are_called_once_for_a_lost_lease(
     io, view, caplog
 ) -> None:
     former, called, received = list[Any](), list[Any](), list[Any]()
@@ -265,7 +265,9 @@ async def test_lost_lease_calls_its_callback_and_all_receivers_and_is_logged_onc
 
 
 @both
-async def test_downgrade_makes_a_read_lease_and_can_be_retried_after_an_error(io, view) -> None:
+async def test_write_lease_becomes_a_read_lease_if_downgrade_is_retried_after_an_error(
+    io, view
+) -> None:
     lock, leases = ReadWriteLock("rows"), view("rows").keys.leases
     lease = await io.do(lock.write, "acquire")
     view("rows").client.rename(leases, f"{leases}:away")
@@ -286,7 +288,7 @@ async def test_downgrade_makes_a_read_lease_and_can_be_retried_after_an_error(io
 # Handles
 
 
-def test_handle_restores_a_lease_with_the_longest_allowed_name() -> None:
+def test_lease_with_the_longest_allowed_name_can_be_restored_from_its_handle() -> None:
     longest = "%" * 200
     semaphore = Semaphore(
         longest, 9, key=longest, timeout=12.5, renew=True, max_hold=60, min_hold=7
@@ -319,7 +321,7 @@ def test_handle_with_a_wrong_value_is_rejected(place: int, value: Any) -> None:
 
 
 @both
-async def test_every_public_class_writes_only_under_the_prefix_of_its_alias(
+async def test_keys_of_every_public_class_have_the_prefix_of_the_cache_alias(
     io, second, raw: redis.Redis
 ) -> None:
     def make(kind: Any, *limit: int, **options: Any) -> Any:

@@ -73,7 +73,7 @@ def about(seconds: float) -> Any:
     ("max_hold", "request_ms", "until", "due"),
     [(math.inf, "30001", 140.0, 120.0), (35.0, "25001", 135.0, 134.75)],
 )
-def test_renewal_is_due_after_a_third_of_the_lease_and_asks_for_the_whole_timeout(
+def test_background_renewal_is_due_after_a_third_of_the_lease_duration(
     max_hold: float, request_ms: str, until: float, due: float
 ) -> None:
     state = state_of(30, max_hold=max_hold)
@@ -135,7 +135,7 @@ def test_ended_lease_raises_lease_lost_with_the_reason(how: str) -> None:
             method(*args)
 
 
-def test_release_raises_if_the_lease_was_released_or_lost_before() -> None:
+def test_release_raises_if_the_lease_is_already_released_or_lost() -> None:
     state, lost = state_of(), state_of()
     state.end()
     with pytest.raises(NotAcquired, match="'n' was released already"):
@@ -148,7 +148,7 @@ def test_release_raises_if_the_lease_was_released_or_lost_before() -> None:
         lost.released(True)  # Redis released it
 
 
-def test_lose_returns_true_to_exactly_one_of_two_concurrent_threads() -> None:
+def test_only_one_of_two_concurrent_threads_marks_a_lease_as_lost() -> None:
     """In round N, the second call runs before bytecode instruction N of the first call."""
     before = sys.gettrace()
     for nth in itertools.count(1):
@@ -194,7 +194,7 @@ def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
         [("a", 3, 101.0, 104), ("a", "fail", 104), ("b", 60, 103.0, 104), ("b", "answer", 163)],
     ],
 )
-def test_local_expiry_is_the_soonest_end_of_overlapping_renewals(events: Any) -> None:
+def test_local_expiry_is_the_earliest_expiry_that_concurrent_renewals_may_set(events: Any) -> None:
     state, renewals = state_of(), dict[str, Renewal]()
     for name, *event, until in events:
         if len(event) == 2:
@@ -205,7 +205,7 @@ def test_local_expiry_is_the_soonest_end_of_overlapping_renewals(events: Any) ->
         assert state.until < until or until == 130, "not earlier than on the server"
 
 
-def test_background_renewal_requests_the_longest_duration_in_flight() -> None:
+def test_background_renewal_keeps_the_longest_duration_of_unanswered_renewals() -> None:
     state = state_of(3)
     longer, _ = Renewal(state, 60, 100.5), Renewal(state, 10, 100.5)
     assert 59_500 == pytest.approx(int(background(state, 101.0).argv[3]), abs=10)
@@ -215,7 +215,7 @@ def test_background_renewal_requests_the_longest_duration_in_flight() -> None:
     assert state.due > due + 1
 
 
-def test_other_renewals_in_flight_do_not_change_the_end_of_a_detached_lease() -> None:
+def test_unanswered_renewals_do_not_change_the_expiry_of_a_detached_lease() -> None:
     state = state_of(3)
     detaching, other = Renewal(state, 3.5, 100.0, leaving=True), Renewal(state, 1, 100.0)
     assert int(background(state, 100.5).argv[3]) <= 3_000
@@ -244,7 +244,7 @@ def test_renew_option_decides_if_a_shortened_lease_is_renewed() -> None:
     assert EXPIRED == unrenewed.next_renewal(104.0)
 
 
-def test_lease_without_renew_keeps_its_end_after_a_failed_renewal() -> None:
+def test_lease_with_renew_false_keeps_its_expiry_after_a_failed_renewal() -> None:
     state = state_of(10, renew=False)
     Renewal(state, 60, 101.0).fail()
     assert [None, EXPIRED] == [state.next_renewal(105.0), state.next_renewal(110.0)]

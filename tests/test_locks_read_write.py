@@ -84,7 +84,9 @@ async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None
 
 
 @both
-async def test_acquire_raises_upgrade_refused_if_the_caller_holds_the_other_side(io, view) -> None:
+async def test_acquire_for_writing_raises_upgrade_refused_if_the_caller_is_a_reader(
+    io, view
+) -> None:
     lock, other = (ReadWriteLock("upgrade", blocking_timeout=10) for _ in range(2))
     async with io.entered(lock.read) as lease:
         for writer in (lock.write, other.write):
@@ -131,7 +133,7 @@ async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
 
 
 @both
-async def test_downgrade_raises_without_a_held_write_lease(io, view) -> None:
+async def test_downgrade_raises_if_the_caller_holds_no_write_lease(io, view) -> None:
     lock = ReadWriteLock("nothing")
     with pytest.raises(NotAcquired):
         await io.do(lock, "downgrade")

@@ -60,7 +60,7 @@ async def test_rlock_is_free_after_one_release_for_each_acquire(io, view) -> Non
 
 
 @both
-async def test_rlock_blocks_share_the_lease_of_the_outer_block(io, view) -> None:
+async def test_nested_rlock_block_uses_the_lease_of_the_outer_block(io, view) -> None:
     one, other = RLock("objects"), RLock("objects")
     async with io.entered(one) as outer:
         async with io.entered(other) as inner:
@@ -121,7 +121,9 @@ def test_rlock_is_not_owned_by_a_forked_child() -> None:
 
 
 @both
-async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> None:
+async def test_acquire_of_an_rlock_with_a_lost_lease_raises_until_the_rlock_is_released(
+    io, view
+) -> None:
     lock, short = RLock("lost"), RLock("short", timeout=0.1)
     await io.do(short, "acquire")
     with pytest.raises(LeaseLost):
@@ -143,7 +145,9 @@ async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> 
 
 
 @both
-async def test_rlock_block_ends_without_error_if_its_lease_ended_inside_the_block(io, view) -> None:
+async def test_with_statement_of_an_rlock_raises_no_error_if_its_body_ends_the_lease(
+    io, view
+) -> None:
     lock = RLock("direct")
     async with io.entered(lock):
         await io.do(lock, "release")

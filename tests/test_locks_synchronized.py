@@ -47,7 +47,7 @@ def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
 
 
 @both
-async def test_call_without_a_free_permit_raises_waits_or_is_skipped(io, view) -> None:
+async def test_decorated_call_raises_or_waits_or_is_skipped_if_no_permit_is_free(io, view) -> None:
     async def work() -> str:
         return "ran"
 
@@ -92,7 +92,9 @@ NAMES = [
 
 @pytest.mark.parametrize(("template", "value", "name"), NAMES)
 @both
-async def test_name_contains_the_formatted_arguments(io, view, template, value, name) -> None:
+async def test_lock_name_of_a_decorated_call_contains_its_arguments(
+    io, view, template, value, name
+) -> None:
     @synchronize(io, template)
     async def work(x: Any) -> int:
         return view(name).holding
@@ -101,7 +103,7 @@ async def test_name_contains_the_formatted_arguments(io, view, template, value, 
 
 
 @both
-async def test_name_can_contain_keyword_arguments_and_defaults(io, view) -> None:
+async def test_lock_name_can_contain_keyword_arguments_and_defaults(io, view) -> None:
     @synchronize(io, "kw:{tenant}:{pk}")
     async def work(pk: int = 1, **kwargs: Any) -> int:
         return view(f"kw:{kwargs['tenant']}:{pk}").holding
@@ -196,7 +198,7 @@ METHOD = "below @staticmethod and @classmethod"
         (min, {}, None, TypeError, r'@synchronized\("min:{argument}"\) for each value'),
     ],
 )
-def test_synchronized_rejects_mistakes_when_it_decorates(
+def test_synchronized_decorator_reports_mistakes_when_it_decorates_a_function(
     name: Any, options: Any, function: Any, error: Any, message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -270,7 +272,9 @@ def test_decorated_function_keeps_module_name_and_signature() -> None:
 
 
 @both
-async def test_call_raises_lease_lost_unless_its_function_raised(io, view) -> None:
+async def test_decorated_call_raises_lease_lost_only_if_the_function_raised_no_error(
+    io, view
+) -> None:
     async def lose(name: str, error: Any = None) -> float:
         left = view(name).ends_in
         view(name).clear()

@@ -67,7 +67,7 @@ REJECTED: list[tuple[str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("instead", "call"), REJECTED)
-def test_sync_call_on_a_running_event_loop_raises_and_names_the_async_call(
+def test_sync_call_on_an_event_loop_raises_an_error_that_shows_the_async_call(
     instead: str, call: Callable[[], Any]
 ) -> None:
     async def main() -> None:

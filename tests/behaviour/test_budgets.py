@@ -51,7 +51,7 @@ async def test_waiter_ends_soon_after_its_timeout_when_the_server_hangs(io, benc
     await io.do(held, "release")
 
 
-def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(private, alias) -> None:
+def test_locks_status_ends_within_its_time_limit_when_the_server_hangs(private, alias) -> None:
     timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
     name = alias(private.url, CONNECTION_POOL_KWARGS=timeouts)
     assert {} == shown(using=name)
@@ -180,7 +180,7 @@ def test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile(raw, tasks:
     asyncio.run(main())
 
 
-def test_thread_that_waits_for_the_gil_reads_replies_that_arrived_meanwhile(raw) -> None:
+def test_replies_that_arrive_while_a_thread_waits_for_the_gil_are_not_timeouts(raw) -> None:
     def work(number: int) -> None:
         for _ in range(3):
             Hurried(f"thread-{number}").acquire(blocking_timeout=20).release()
@@ -207,7 +207,9 @@ def test_thread_that_waits_for_the_gil_reads_replies_that_arrived_meanwhile(raw)
 
 
 @pytest.mark.parametrize(("busy", "waits", "each"), [(0.1, 20, 5), (BUSY, 0.2, 10)])
-def test_busy_worker_reports_no_outage_and_keeps_the_limit(raw, busy, waits, each: int) -> None:
+def test_busy_worker_process_does_not_mistake_a_delay_for_an_outage(
+    raw, busy, waits, each: int
+) -> None:
     """If the worker reported an outage by mistake, `on_outage="local"` would admit `limit` requests
     in each process."""
     outages: list[bool] = []

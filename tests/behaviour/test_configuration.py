@@ -69,9 +69,7 @@ async def test_cache_and_prefix_come_from_the_arguments_or_the_settings(
 
 
 @both
-async def test_lock_uses_a_changed_caches_setting_and_still_releases_older_leases(
-    io, settings
-) -> None:
+async def test_lease_can_be_released_after_the_caches_setting_has_changed(io, settings) -> None:
     lock, leases, was = Lock("moved"), [], settings.CACHES
     alias = settings.REDIS_SYNC.get("CACHE", "default")
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
@@ -117,7 +115,9 @@ async def test_only_a_configured_django_redis_cache_is_accepted(
 
 @pytest.mark.parametrize("how", ["unixsocket", "password", "decode", "timeouts", "blocking pool"])
 @both
-async def test_connections_use_the_options_of_the_alias(io, new_server, alias, how: str) -> None:
+async def test_connections_have_the_options_of_their_cache_alias(
+    io, new_server, alias, how: str
+) -> None:
     server = new_server(
         unixsocket=how == "unixsocket",
         config={"requirepass": "p@ss: word"} if how == "password" else None,

@@ -63,7 +63,7 @@ async def test_acquire_is_sent_again_when_its_reply_is_lost(io, bench, journal, 
 
 
 @both
-async def test_each_call_returns_its_answer_when_a_reply_is_lost(io, bench) -> None:
+async def test_each_method_returns_the_correct_result_when_a_reply_is_lost(io, bench) -> None:
     lock, writers = bench.lock(), ReadWriteLock("rw", using=bench.alias).write
     lease, writer = [await io.do(primitive, "acquire") for primitive in (lock, writers)]
     calls = [
@@ -93,7 +93,9 @@ async def test_each_call_returns_its_answer_when_a_reply_is_lost(io, bench) -> N
 
 
 @both
-async def test_acquire_gets_no_permit_if_it_arrives_after_its_undo(io, bench, journal) -> None:
+async def test_acquire_request_that_arrives_after_the_caller_gave_up_gets_no_permit(
+    io, bench, journal
+) -> None:
     bench.proxy.harm("hold", times=20)
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
@@ -152,7 +154,7 @@ MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
 
 @pytest.mark.parametrize("mishap", MISHAPS)
 @both
-async def test_waiters_are_granted_in_order_after_a_mishap(io, bench, figure, mishap: str) -> None:
+async def test_waiters_are_granted_in_order_despite_a_fault(io, bench, figure, mishap: str) -> None:
     """A waiter that gets no wake-up sends its request again after a heartbeat interval."""
 
     def happens(now: str) -> None:
@@ -257,7 +259,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 @both
-async def test_calls_fail_soon_and_leave_nothing_behind(io, bench, alias, figure, name) -> None:
+async def test_calls_during_a_fault_fail_soon_and_leave_no_lease(
+    io, bench, alias, figure, name
+) -> None:
     """If a release or an undo can't be sent during the fault, the library sends it after the
     fault."""
     fault = FAULTS[name]
@@ -312,7 +316,9 @@ async def test_calls_fail_soon_and_leave_nothing_behind(io, bench, alias, figure
 
 
 @both
-async def test_unavailable_names_the_denied_command_not_the_password(io, new_server, alias) -> None:
+async def test_unavailable_error_shows_the_denied_command_but_not_the_password(
+    io, new_server, alias
+) -> None:
     server = new_server(config={"requirepass": "right"})
     user = {"enabled": True, "passwords": ["+secret"], "keys": "*", "channels": "*"}
     with redis.Redis.from_url(server.url) as client:
@@ -329,7 +335,7 @@ async def test_unavailable_names_the_denied_command_not_the_password(io, new_ser
 
 
 @both
-async def test_foreign_value_raises_an_error_that_names_its_key_and_is_kept(
+async def test_acquire_raises_foreign_value_and_does_not_overwrite_the_value(
     io, private, alias
 ) -> None:
     with redis.Redis.from_url(private.url) as client:
@@ -394,7 +400,9 @@ def test_renewal_thread_that_died_is_replaced(bench) -> None:
 
 
 @both
-async def test_releases_get_connections_while_many_callers_wait(io, new_server, alias) -> None:
+async def test_holder_can_release_while_many_callers_wait_for_a_connection(
+    io, new_server, alias
+) -> None:
     pool = {"CONNECTION_POOL_KWARGS": {"max_connections": 1}}
     name = alias(new_server().url, **pool)
 
@@ -408,9 +416,7 @@ async def test_releases_get_connections_while_many_callers_wait(io, new_server, 
 
 @pytest.mark.parametrize("how", ["restart", "clear"])
 @both
-async def test_on_lost_is_called_and_fences_grow_after_data_loss(
-    io, private, alias, figure, how
-) -> None:
+async def test_on_lost_is_called_after_redis_lost_its_data(io, private, alias, figure, how) -> None:
     """The data is lost because a server without persistence restarts, or because the Django cache
     is cleared."""
     name, count = alias(private.url), 10

@@ -188,7 +188,7 @@ def test_ended_or_closed_event_loop_leaves_no_connection(raw, caplog, finish: An
     assert finish is close or not [w for w in seen if issubclass(w.category, ResourceWarning)]
 
 
-def test_waiter_is_granted_and_old_connections_close_after_settings_changed(
+def test_connections_of_old_settings_close_only_after_their_waiters_are_granted(
     raw: redis.Redis, settings: Any, view: Any
 ) -> None:
     """The connections of the former settings serve the waiter until it is granted. Then they are

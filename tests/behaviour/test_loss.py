@@ -167,7 +167,7 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
     await io.do(lease, "release")
 
 
-def test_holder_is_notified_soon_after_an_unanswered_shorter_renewal(bench) -> None:
+def test_on_lost_is_called_soon_if_a_renewal_to_a_shorter_time_gets_no_reply(bench) -> None:
     """After `renew(90)`, the next renewal is due in 30 s. The unanswered `renew(1)` may have
     shortened the lease to 1 s, so the holder must be notified sooner."""
     lost: list[Any] = []

@@ -38,7 +38,7 @@ async def test_lost_lease_is_counted_once_when_its_holder_calls_several_methods(
 @pytest.mark.promise(22)
 @pytest.mark.parametrize("harm", ["cut", "drop"])
 @both
-async def test_calls_whose_replies_are_lost_are_counted_once(io, bench, harm: str) -> None:
+async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, harm: str) -> None:
     lease = await io.do(bench.lock(timeout=1, renew=True), "acquire")
     await io.sleep(1.2)  # longer than the lease duration of 1 s, so the lease was renewed
     bench.proxy.harm(harm)
@@ -53,7 +53,7 @@ async def test_calls_whose_replies_are_lost_are_counted_once(io, bench, harm: st
 
 
 @both
-async def test_renewal_that_arrives_after_the_release_counts_no_loss(io, bench) -> None:
+async def test_late_renewal_of_a_released_lease_is_not_counted_as_a_loss(io, bench) -> None:
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("hold", "renew")
     renewal = io.start(io.do(lease, "renew"))

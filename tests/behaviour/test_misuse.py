@@ -57,7 +57,7 @@ GOOD_NAMES += ["x" * 200, "caf\u00e9", "cafe\u0301"]
 
 
 @both
-async def test_unusual_names_work_and_are_different_locks(io, clean_redis) -> None:
+async def test_each_unusual_but_valid_name_identifies_a_different_lock(io, clean_redis) -> None:
     leases = [await io.do(Lock(name, blocking=False), "acquire") for name in GOOD_NAMES]
     assert GOOD_NAMES == [lease.name for lease in leases]
     assert len(GOOD_NAMES) == len({lease.token for lease in leases})
@@ -128,7 +128,7 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
     assert 0 < lease.remaining <= before and await io.do(lease, "owned")
 
 
-def test_signature_of_semaphore_matches_semaphore_options() -> None:
+def test_constructor_of_semaphore_has_the_options_of_the_semaphore_options_type() -> None:
     """Type checkers read the options of Lock and other classes from SemaphoreOptions, but the
     options of Semaphore from its own signature. Both must have the same options."""
     takes = inspect.signature(Semaphore).parameters

@@ -31,7 +31,9 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.parametrize(("limit", "tries"), [(1, 6), (10, 13), (11, 12)])
 @both
-async def test_semaphore_grants_its_limit_and_rejects_more_requests(io, view, limit, tries) -> None:
+async def test_semaphore_grants_exactly_as_many_permits_as_its_limit(
+    io, view, limit, tries
+) -> None:
     async def cycle() -> None:
         await io.do(await io.do(Semaphore("x", limit), "acquire"), "release")
 
@@ -44,7 +46,7 @@ async def test_semaphore_grants_its_limit_and_rejects_more_requests(io, view, li
 
 
 @both
-async def test_acquire_counts_permits_against_the_limit_of_the_caller(io) -> None:
+async def test_acquire_obeys_its_own_limit_if_callers_of_a_name_set_different_limits(io) -> None:
     """Callers give different limits for one name. A caller with a lower limit is rejected, and
     the leases that were granted with a higher limit continue."""
     granted = []
@@ -80,7 +82,7 @@ async def test_locks_of_different_classes_exclude_each_other(io, kinds: str, opt
 
 
 @both
-async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
+async def test_with_statement_raises_not_acquired_with_the_reason(io) -> None:
     async with io.entered(Lock("why")):
         for reason in ("full", "timeout"):
             options = {"blocking": False} if reason == "full" else {"blocking_timeout": 0.05}
@@ -93,7 +95,7 @@ async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
 
 
 @both
-async def test_unfair_acquire_may_overtake_a_first_waiter_that_needs_more_permits(io, view) -> None:
+async def test_unfair_acquire_can_overtake_a_waiter_that_needs_more_permits(io, view) -> None:
     first = await io.do(Semaphore("unfair", 3), "acquire", permits=2)
     large = await queued(io, Semaphore("unfair", 3), view("unfair"), permits=3)
     assert await io.do(Semaphore("unfair", 3, blocking=False), "acquire") is None
@@ -107,7 +109,7 @@ async def test_unfair_acquire_may_overtake_a_first_waiter_that_needs_more_permit
 
 
 @both
-async def test_lease_has_name_permits_token_and_times(io) -> None:
+async def test_lease_has_attributes_for_name_permits_token_and_times(io) -> None:
     lease = await io.do(Lock("says", timeout=20), "acquire")
     assert lease and lease.held and ("says", 1, 32) == (lease.name, lease.permits, len(lease.token))
     assert 15 < lease.remaining <= 20
@@ -189,7 +191,7 @@ def test_lease_is_renewed_while_its_event_loop_is_busy(view) -> None:
 
 
 @both
-async def test_permanent_lease_does_not_expire_and_ends_when_released_or_cleared(io, view) -> None:
+async def test_permanent_lease_lasts_until_it_is_released_or_cleared(io, view) -> None:
     mine = view("ever")
     for end in ("release", "clear"):
         lease = await io.do(Lock("ever", timeout=math.inf, blocking=False), "acquire")
@@ -308,7 +310,9 @@ async def test_handle_can_be_adopted_only_once(io, view) -> None:
 
 @pytest.mark.parametrize("kind", [Lock, RLock])
 @both
-async def test_with_block_raises_lease_lost_unless_its_body_raises(io, view, kind, caplog) -> None:
+async def test_with_statement_raises_lease_lost_only_if_its_body_raises_no_error(
+    io, view, kind, caplog
+) -> None:
     """With raise_on_release_error=False, the block logs the loss instead of raising LeaseLost. As
     in redis-py, the option doesn't apply to `release()`."""
     failed = "the block of 'ended' raised an exception, and then the release failed"

@@ -69,13 +69,13 @@ async def test_acquire_respects_the_share_limit_and_the_total_limit(
 
 
 @both
-async def test_acquire_uses_the_callers_share_limit(io) -> None:
+async def test_acquire_obeys_its_own_share_limit_if_callers_set_different_share_limits(io) -> None:
     for limit, granted in ((1, True), (1, False), (2, True), (2, False)):
         assert granted == bool(await tried(io, exports("a", limit)))
 
 
 @both
-async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
+async def test_rejection_reason_is_share_if_the_share_limit_is_reached(io) -> None:
     """If a caller's wait ends at its timeout, and the share is then at its limit, the reason is
     "share". Otherwise, the reason is "timeout"."""
     assert await tried(io, exports("a")) and await tried(io, exports("a"))
@@ -93,7 +93,7 @@ async def test_rejection_by_the_share_limit_names_the_share(io) -> None:
 
 
 @both
-async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view) -> None:
+async def test_waiter_of_a_full_share_does_not_block_callers_of_other_shares(io, view) -> None:
     mine = await tried(io, exports("a", 1))
     second = await queued(io, exports("a", 1), view("exports"))
     assert await tried(io, exports("b", 1))
@@ -114,7 +114,7 @@ async def test_adopted_and_retained_permits_count_for_their_share_until_expiry(i
 
 
 @both
-async def test_resize_pause_and_resume_work_for_a_name_with_shares(io, view) -> None:
+async def test_operators_can_resize_pause_and_resume_a_name_with_shares(io, view) -> None:
     first = await tried(io, exports("a", 1, 1))
     waiting = [
         await queued(io, exports(share, 1, 1), view("exports"), n)
@@ -154,7 +154,9 @@ async def test_unused_share_leaves_no_fields_in_redis(io, raw, view) -> None:
     ("tenant", "inner", "refused"),
     [("a:b", "a:b", True), ("a", "b", False), (None, None, True), (7, "7", True)],
 )
-def test_synchronized_formats_the_share_of_each_call(tenant, inner, refused) -> None:
+def test_synchronized_decorator_fills_in_the_share_from_the_arguments_of_each_call(
+    tenant, inner, refused
+) -> None:
     @synchronized("exports", 3, share="{tenant}", share_limit=1, blocking=False)
     def export(tenant: Any, inner: Any = 0) -> str:
         return "" if inner == 0 else export(inner)
@@ -201,7 +203,7 @@ def test_share_is_converted_to_text_or_raises_an_error() -> None:
 
 
 @pytest.mark.promise(25)
-def test_status_counts_no_expired_lease_for_its_share() -> None:
+def test_expired_lease_is_not_counted_in_the_status_of_its_share() -> None:
     """Redis stores an expired lease until the next caller's script removes it."""
     assert exports("dead", timeout=0.3).acquire() and exports("live").acquire()
     eventually(lambda: 1 == exports("any").status().in_use)

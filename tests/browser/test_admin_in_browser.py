@@ -21,7 +21,7 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 UNUSED = "No lock or semaphore was used"
 
 
-def test_list_refreshes_without_a_reload_and_rarely_alerts_screen_readers(viewer: Visitor) -> None:
+def test_admin_list_refreshes_without_a_page_reload(viewer: Visitor) -> None:
     viewer.open()
     now = "Date.now = () => %d"
     viewer.run(f"window.still = true; {now % 10**12}")
@@ -110,7 +110,7 @@ window.fetch = (...given) => { asked++; return own(...given) };
 WAKE = "document.dispatchEvent(new Event('visibilitychange'));"
 
 
-def test_live_refresh_stops_while_hidden_or_switched_off_and_after_a_logout(
+def test_live_refresh_stops_when_the_page_is_hidden_or_the_user_logs_out(
     viewer: Visitor,
 ) -> None:
     viewer.open()

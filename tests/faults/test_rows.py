@@ -26,7 +26,7 @@ XML = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_results_page_has_all_specified_rows_and_each_row_has_tests() -> None:
+def test_each_specified_row_is_on_the_results_page_and_has_tests() -> None:
     rows = [cells(line) for line in PAGE.read_text(encoding="utf-8").splitlines()]
     texts = {row[0]: row[1:4] for row in rows if row and row[0] in PROOFS}
     assert PROOFS.keys() == texts.keys()
@@ -66,7 +66,7 @@ def test_pytest_finds_each_test_that_is_listed_for_a_row() -> None:
     assert [] == [test for test in named if not any(case.proves(test) for case in cases)]
 
 
-def test_report_shows_outcomes_figures_and_notes_of_the_tests(tmp_path: Path) -> None:
+def test_results_table_is_filled_with_the_outcomes_and_figures_of_the_tests(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     path.write_text(XML)
     cases = read(path)

@@ -135,7 +135,7 @@ def test_row_23_evicting_server_loses_leases_and_doctor_reports_an_error(new_ben
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("many", "promised"), [(1_000, 3), (10_000, 6)], ids=str)
-def test_row_45_waiters_of_a_killed_process_are_skipped_together(
+def test_row_45_live_waiter_does_not_wait_for_each_waiter_of_a_killed_process(
     private: RedisServer, alias: Any, figure: Any, many: int, promised: int
 ) -> None:
     lock = Lock("x", using=alias(private.url))

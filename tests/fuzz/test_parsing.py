@@ -130,7 +130,7 @@ def request(passed: str, nearest: str) -> Any:
 @given(HEADER, HEADER, st.integers(0, 4), st.lists(st.ip_addresses(v=4).map(str), max_size=3))
 @example("::1, [", "", 1, [])
 @example("[" * 50, "\x00", 1, ["1.2.3.4"])
-def test_key_ip_ignores_addresses_before_the_trusted_proxies(
+def test_ip_key_does_not_depend_on_addresses_that_a_client_can_forge(
     raw: redis.Redis, passed: str, nearest: str, proxies: int, forged: list[str]
 ) -> None:
     from django.conf import settings as django

@@ -27,7 +27,7 @@ def test_short_soak_finds_no_error() -> None:
     assert "verdict" in done.stdout and "good" in done.stdout
 
 
-def test_overlaps_returns_leases_that_were_held_at_the_same_time(tmp_path: Path) -> None:
+def test_leases_held_at_the_same_time_are_reported_as_overlaps(tmp_path: Path) -> None:
     path = tmp_path / "believers"
     path.write_text("kept lock 1 10.0 11.0\nkept lock 2 11.0 12.0\nkept hard 3 10.5 10.6\n")
     assert (3, []) == overlaps(str(path))

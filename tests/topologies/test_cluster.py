@@ -78,9 +78,7 @@ def of_all(cluster: Cluster, each: int = 1) -> list[str]:
 
 
 @both
-async def test_locks_on_all_shards_are_renewed_and_operators_see_all_names(
-    io, shared, name, raw
-) -> None:
+async def test_leases_on_all_cluster_shards_are_renewed(io, shared, name, raw) -> None:
     names = of_all(shared, 2)
     options = {"using": name, "timeout": 4, "renew": True}
     leases = [await io.do(Lock(one, **options), "acquire") for one in names]
@@ -192,7 +190,7 @@ HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
-def test_acquire_that_expands_a_name_changes_nothing_in_a_half_moved_slot(
+def test_acquire_writes_nothing_while_the_slot_of_the_name_is_half_moved(
     shared, raw, moved
 ) -> None:
     keys, slot = keys_of(PREFIX, "spilt"), slot_of("spilt")
@@ -225,7 +223,9 @@ def test_acquire_that_expands_a_name_changes_nothing_in_a_half_moved_slot(
 
 
 @both
-async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias, figure) -> None:
+async def test_stopped_shard_does_not_affect_the_other_shards_of_a_cluster(
+    io, start, alias, figure
+) -> None:
     """A lease on the stopped shard is reported as lost before it expires. Others are renewed."""
     own, took = start(Cluster, node_timeout=1.5), []
     using = alias(own, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)

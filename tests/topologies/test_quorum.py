@@ -95,7 +95,7 @@ def own(start: Any, gather: Any) -> Five:
 
 
 @both
-async def test_quorum_lease_is_renewed_extended_and_expires(io, five) -> None:
+async def test_quorum_lease_lasts_longer_only_if_it_is_renewed_or_extended(io, five) -> None:
     kept = await io.do(five.lock("kept", timeout=3, renew=True), "acquire")
     hard = await io.do(five.lock("hard", timeout=2), "acquire")
     async with io.entered(five.lock("period", min_hold=4.0)) as period:
@@ -257,7 +257,9 @@ def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(shifting, seconds:
 
 
 @needs_shim
-def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(shifting, losses) -> None:
+def test_on_lost_is_called_when_a_clock_jump_ends_a_lease_of_a_bare_majority(
+    shifting, losses
+) -> None:
     five, shim = shifting
 
     def acquire(lock: Lock, *args: Any) -> Any:

@@ -41,7 +41,7 @@ def using(sentinels: Sentinels, alias: Any) -> str:
 
 
 @pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
-def test_all_names_are_granted_again_after_a_failover_under_load(
+def test_every_lock_can_be_acquired_soon_after_a_failover_under_load(
     sentinels, using, figure, how, shares
 ) -> None:
     old = sentinels.primary
@@ -106,7 +106,7 @@ async def test_waiter_keeps_its_position_through_a_failover(io, sentinels, using
     await io.do(second, "release")
 
 
-def test_failover_loses_unreplicated_grants_and_calls_on_lost(sentinels, using, figure) -> None:
+def test_on_lost_is_called_for_each_grant_that_a_failover_lost(sentinels, using, figure) -> None:
     """Replication is asynchronous, so the new primary may lack grants of the old one."""
     old, replica = sentinels.primary, sentinels.replicas[0]
     with Losses() as losses, client(replica) as mine, client(old) as primary:
