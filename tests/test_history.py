@@ -49,12 +49,12 @@ DEFECTS = {
 }
 
 
-def found_by(rule: str, believing: type[LocalExpiry] = LocalExpiry) -> History:
+def found_by(rule: str, expiry_class: type[LocalExpiry] = LocalExpiry) -> History:
     """Run random calls of scripts until the checker reports that `rule` is broken. Return the
-    history of the calls. If `rule` is in DEFECTS, the scripts have this defect. `believing`: the
+    history of the calls. If `rule` is in DEFECTS, the scripts have this defect. `expiry_class`: the
     class with which clients compute local expiries."""
     replay, server = Replay(), FullAtTimes(dict([DEFECTS[rule]]) if rule in DEFECTS else {})
-    random = Workload(server, 1, believing=believing)
+    random = Workload(server, 1, expiry_class=expiry_class)
     for _ in range(40):
         random.run(500)
         for entry in server.entries:
@@ -85,13 +85,13 @@ class RepliesOnly(LocalExpiry):
         pass
 
 
-@pytest.mark.parametrize("believing", [LastReplyOnly, RepliesOnly])
-def test_checker_finds_a_defect_of_the_local_expiry(believing: type[LocalExpiry]) -> None:
-    assert {"belief"} == found_by("belief", believing).rules()
+@pytest.mark.parametrize("expiry_class", [LastReplyOnly, RepliesOnly])
+def test_checker_finds_a_defect_of_the_local_expiry(expiry_class: type[LocalExpiry]) -> None:
+    assert {"local"} == found_by("local", expiry_class).rules()
 
 
 def test_each_rule_of_the_checker_is_broken_deliberately_in_a_test() -> None:
-    assert set(RULES) == {*DEFECTS, "belief", "vanished"}
+    assert set(RULES) == {*DEFECTS, "local", "vanished"}
 
 
 @pytest.mark.parametrize(

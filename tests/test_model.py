@@ -65,11 +65,11 @@ def test_replacement_of_text_that_no_script_contains_raises_lookup_error() -> No
         protocol(lua={"no such line": ""})
 
 
-# The model's Redis, compared with a real server
+# The imitation of Redis, compared with a real server
 
 
 class BothServers(ModelServer):
-    """The model's Redis and a real server. Both run each call with the same clock reading."""
+    """The imitation of Redis and a real server. Both run each call with the same clock reading."""
 
     def __init__(self, raw: redis.Redis) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ class Twins:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sides[0], name)
 
-    def believe(self, *_: Any) -> None:
+    def note_expiry(self, *_: Any) -> None:
         """Do nothing. `Workload` calls this to write journals, which this test does not need."""
 
 

@@ -141,7 +141,7 @@ def test_heartbeat_is_answered_if_the_queue_was_lost_and_the_memory_is_full(x: S
 def crowded(waiters: int, shares: int) -> Shared:
     """Return a name with `shares` shares and `waiters` parked waiters. Each share is full: its
     only permit is in use. The function stores the waiters itself, because scripts are slow on the
-    model's Redis."""
+    imitation of Redis."""
     x = Shared(shares)
     for number in range(shares):
         x.request(f"s{number}", 1)

@@ -80,7 +80,7 @@ def begin_outage(project, link):
     project.limit("trigger", name="trigger", on_outage="closed")
 
     def begin():
-        link.harm("refuse", "", times=1000)
+        link.cause("refuse", "", times=1000)
         assert 503 == project.status("trigger")
         link.calm()
 
@@ -247,7 +247,7 @@ def test_requests_do_not_ask_a_server_that_is_known_to_be_down(project, link):
     """Only probes contact a server that is down. After a probe gets an answer, one request asks
     Redis."""
     project.limit(limit=100)
-    link.harm("swallow", times=1000)
+    link.cause("swallow", times=1000)
     assert 200 == project.status()
     start = time.monotonic()
     with ThreadPoolExecutor(8) as threads:
@@ -281,7 +281,7 @@ def test_limit_holds_for_requests_from_before_and_during_an_outage_together(
     project.limit("waits", limit=2, blocking_timeout=30)
     project.limit("shadow", limit=2, enforce=False)
     before = project.visit().entered()
-    link.harm("refuse", "", times=1000)
+    link.cause("refuse", "", times=1000)
     during = project.visit().entered()
     assert 503 == project.status()
     waits = project.visit("waits")
@@ -311,7 +311,7 @@ def test_local_permit_is_released_if_redis_fails_again_after_an_outage(
     begin_outage()
     during = project.visit().entered()
     eventually(lambda: project.status() == 200 and changes() == [True, False])
-    link.harm("refuse", times=3)
+    link.cause("refuse", times=3)
     assert [200, 200] == [project.status() for _ in range(2)]
     assert 200 == during.end()
 
@@ -338,7 +338,7 @@ def test_late_success_of_an_earlier_request_does_not_end_an_outage(
 ):
     monkeypatch.setattr(breaker, "PROBE_INTERVAL", 60)
     project.limit(limit=9)
-    link.harm("late")
+    link.cause("late")
     early = project.visit()
     eventually(lambda: link.done)
     begin_outage()
@@ -352,7 +352,7 @@ def test_late_failure_of_an_earlier_request_does_not_start_another_outage(
 ):
     project.limit(limit=9)
     assert 200 == project.status()
-    link.harm("swallow")
+    link.cause("swallow")
     early = project.visit()  # this request fails after half a second
     eventually(lambda: link.done)
     begin_outage()

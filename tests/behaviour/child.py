@@ -106,7 +106,7 @@ def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
 
 
 def adopt() -> None:
-    """Read a handle from stdin, and adopt its lease. Release the lease after a second line."""
+    """Adopt the lease of the handle on stdin. Release it after a second line on stdin."""
     lease = Lease.from_handle(sys.stdin.readline().strip())
     say("fence", lease.fence)
     sys.stdin.readline()

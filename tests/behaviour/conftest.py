@@ -64,7 +64,7 @@ class Bench:
         Sync().run(answered(Sync(), self, "load_scripts"))
 
     def load_scripts(self) -> None:
-        """Use each script once, so that faults hit other requests."""
+        """Run each script once, so that the faults of a test hit no request that loads a script."""
         with self.lock("warm") as lease:
             lease.renew()
 
@@ -77,8 +77,8 @@ class Bench:
 
 @pytest.fixture
 def new_bench(new_server: Any, alias: Any) -> Iterator[Callable[..., Bench]]:
-    """Return a function that makes a Bench. Its keyword arguments are the OPTIONS of the cache
-    alias."""
+    """Return a function that makes a Bench. The function's keyword arguments are the OPTIONS of the
+    cache alias."""
     with contextlib.ExitStack() as stack:
 
         def make(server: RedisServer | None = None, **options: Any) -> Bench:

@@ -12,7 +12,7 @@ from tests.support.relays import CUT, SILENCE, Command, Relay
 
 #: The faults that a proxy can cause, by name. Each is a function of the proxy and of `forward`.
 #: `forward()` sends the request to the server, and returns the reply.
-HARMS: dict[str, Callable[[Proxy, Any], Any]] = {
+FAULTS: dict[str, Callable[[Proxy, Any], Any]] = {
     # "drop" and "cut" forward the request, but lose the reply. "drop" sends nothing to the client,
     # and "cut" closes the connection.
     "drop": lambda proxy, forward: forward() and SILENCE,
@@ -33,31 +33,31 @@ class Proxy(Relay):
     proxy then renames the keys and channels on which clients wait."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.harms, self.taking = deque[tuple[str, str]](), threading.Lock()
+        self.planned, self.taking = deque[tuple[str, str]](), threading.Lock()
         self.done: list[str] = []
         self.deaf, self.go = False, threading.Event()
         super().__init__(port)
 
-    def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
-        """Apply `HARMS[what]` to the next `times` requests that run the script `verb`. If `verb` is
-        "", apply it to requests of any kind."""
-        self.harms.extend([(what, verb)] * times)
+    def cause(self, fault: str, verb: str = "acquire", times: int = 1) -> None:
+        """Apply `FAULTS[fault]` to the next `times` requests that run the script `verb`, or to
+        requests of any kind if `verb` is ""."""
+        self.planned.extend([(fault, verb)] * times)
 
     def hold(self, seconds: float, verb: str, times: int) -> None:
         """Hold back the next `times` requests that run the script `verb`. Forward them `seconds`
         from now."""
         self.go.clear()
-        self.harm("hold", verb, times)
+        self.cause("hold", verb, times)
         timer = threading.Timer(seconds, self.go.set)
         timer.daemon = True
         timer.start()
 
     def calm(self) -> None:
         """Cancel the faults that have not happened yet."""
-        self.harms.clear()
+        self.planned.clear()
 
     def let_go(self) -> None:
-        """Forward the messages that were held back."""
+        """Send the requests and the replies that were held back."""
         self.go.set()
 
     def close(self) -> None:
@@ -70,11 +70,11 @@ class Proxy(Relay):
             if self.deaf and verb in ("blpop", "subscribe"):
                 self.done.append("deaf")
                 return _renamed
-            if not self.harms or self.harms[0][1] not in ("", verb):
+            if not self.planned or self.planned[0][1] not in ("", verb):
                 return None
-            what, _ = self.harms.popleft()
+            what, _ = self.planned.popleft()
             self.done.append(what)
-        return lambda command, forward: HARMS[what](self, forward)
+        return lambda command, forward: FAULTS[what](self, forward)
 
 
 def _renamed(command: Command, forward: Any) -> Any:

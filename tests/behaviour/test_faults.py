@@ -46,16 +46,16 @@ TOO_LATE = 5 * ATTEMPT
 # Replies and requests that are lost or late
 
 
-@pytest.mark.parametrize("harm", ["cut", "drop"])
+@pytest.mark.parametrize("fault", ["cut", "drop"])
 @both
-async def test_acquire_is_sent_again_when_its_reply_is_lost(io, bench, journal, figure, harm):
+async def test_acquire_is_sent_again_when_its_reply_is_lost(io, bench, journal, figure, fault):
     """The repeated acquire gets the first grant again, with the same fence."""
-    bench.proxy.harm(harm)
+    bench.proxy.cause(fault)
     watch = within()
     lease = await io.do(bench.lock(), "acquire", False)
     figure(recover=watch.seconds, lost=0)
     assert lease and lease.held and await io.do(lease, "owned")
-    assert ([harm], 1) == (bench.proxy.done, bench.view().holding)
+    assert ([fault], 1) == (bench.proxy.done, bench.view().holding)
     await io.do(lease, "release")
     assert bench.view().empty
     asked = [entry for entry in journal if entry.verb == "acquire" and lease.token in entry.argv]
@@ -78,15 +78,15 @@ async def test_each_method_returns_the_correct_result_when_a_reply_is_lost(io, b
         (writer, "release", "release", None),
     ]
     for thing, call, script, answer, *arguments in calls:
-        bench.proxy.harm("cut", script)
+        bench.proxy.cause("cut", script)
         assert answer == await io.do(thing, call, *arguments), call
-    bench.proxy.harm("cut", "inspect")
+    bench.proxy.cause("cut", "inspect")
     assert 1 == (await io.do(lock, "status")).holding
-    bench.proxy.harm("cut", "renew")
+    bench.proxy.cause("cut", "renew")
     handle = await io.do(lease, "detach")
-    bench.proxy.harm("cut", "renew")
+    bench.proxy.cause("cut", "renew")
     adopted = await io.do(Lease, "from_handle", handle)
-    bench.proxy.harm("cut", "release")
+    bench.proxy.cause("cut", "release")
     await io.do(adopted, "release")
     assert ["cut"] * (len(calls) + 4) == bench.proxy.done
     assert bench.view().empty and bench.view("rw").empty
@@ -96,7 +96,7 @@ async def test_each_method_returns_the_correct_result_when_a_reply_is_lost(io, b
 async def test_acquire_request_that_arrives_after_the_caller_gave_up_gets_no_permit(
     io, bench, journal
 ) -> None:
-    bench.proxy.harm("hold", times=20)
+    bench.proxy.cause("hold", times=20)
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
@@ -143,7 +143,7 @@ def flush_scripts(bench: Bench) -> None:
 #: "after": while other callers wait.
 MISHAPS: dict[str, tuple[str, Callable[[Bench], Any]]] = {
     "no wake-up": ("at first", lambda bench: setattr(bench.proxy, "deaf", True)),
-    "reply lost": ("before", lambda bench: bench.proxy.harm("cut")),
+    "reply lost": ("before", lambda bench: bench.proxy.cause("cut")),
     "scripts flushed": ("before", flush_scripts),
     "subscription killed": ("after", kill("pubsub")),
     "connections killed": ("after", kill(*["normal", "pubsub"] * 3)),
@@ -203,8 +203,8 @@ def pauses(**options: Any) -> Fault:
     return Fault(lambda bench: bench.server.pause(), lambda bench: bench.server.resume(), **options)
 
 
-def loses(harm: str) -> Fault:
-    every = lambda bench: bench.proxy.harm(harm, "", times=100_000)  # noqa: E731
+def loses(fault: str) -> Fault:
+    every = lambda bench: bench.proxy.cause(fault, "", times=100_000)  # noqa: E731
     return Fault(every, lambda bench: bench.proxy.calm())
 
 

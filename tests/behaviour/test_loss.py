@@ -36,7 +36,7 @@ def paths(new_bench) -> list[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "seconds", "beside"),
+    ("fault", "seconds", "beside"),
     [
         ("swallow", 3, ""),
         ("swallow", 4.5, ""),
@@ -47,7 +47,7 @@ def paths(new_bench) -> list[Bench]:
 )
 @both
 async def test_loss_is_reported_before_the_lease_ends(
-    io, paths, losses, figure, harm: str, seconds: float, beside: str
+    io, paths, losses, figure, fault: str, seconds: float, beside: str
 ) -> None:
     mine, other = paths if "alias" in beside else (paths[0], paths[0])
     options = {"timeout": seconds, "renew": True}
@@ -60,7 +60,7 @@ async def test_loss_is_reported_before_the_lease_ends(
     lease = await io.do(lock, "acquire")
     await until(io, mine.view().renewals())
     for bench in {mine, other}:
-        bench.proxy.harm(harm, "", times=100_000)
+        bench.proxy.cause(fault, "", times=100_000)
     await until(io, lambda: losses.of(lease))
     assert losses.preceded(mine.view().end, lease)
     early = mine.view().end / 1000 - losses.of(lease)
@@ -143,16 +143,16 @@ def beyond(raw: redis.Redis, lease: Lease) -> float:
 
 
 @pytest.mark.promise(8)
-@pytest.mark.parametrize(("harm", "asked", "later"), [("late", 60, 20), ("hold", 6, 90)])
+@pytest.mark.parametrize(("fault", "asked", "later"), [("late", 60, 20), ("hold", 6, 90)])
 @both
-async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm, asked, later):
+async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, fault, asked, later):
     """Send `renew(asked)`, which the proxy delays, and then `renew(later)`. The lease lasts for
     `later` seconds, whether this is more or less than `asked`."""
     lease = await io.do(bench.lock(), "acquire")
-    bench.proxy.harm(harm, "renew")
+    bench.proxy.cause(fault, "renew")
     with ThreadPoolExecutor(1) as thread:
         delayed = thread.submit(lease.renew, asked)
-        if harm == "late":
+        if fault == "late":
             await until(io, lambda: bench.view().ends_in > 50)
         else:
             await until(io, lambda: bench.proxy.done)
@@ -161,7 +161,7 @@ async def test_local_expiry_is_correct_when_a_renewal_is_delayed(io, bench, harm
         bench.proxy.let_go()
         with contextlib.suppress(Unavailable):
             delayed.result()
-    assert [harm] == bench.proxy.done
+    assert [fault] == bench.proxy.done
     assert beyond(bench.client, lease) < 0.05
     assert later / 2 < lease.remaining <= later
     await io.do(lease, "release")
@@ -173,7 +173,7 @@ def test_on_lost_is_called_soon_if_a_renewal_to_a_shorter_time_gets_no_reply(ben
     lost: list[Any] = []
     lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()
     lease.renew(90)
-    bench.proxy.harm("hold", "renew", times=4)
+    bench.proxy.cause("hold", "renew", times=4)
     with ThreadPoolExecutor(1) as thread:
         shorter = thread.submit(lease.renew, 1)
         eventually(lambda: lost, 15)

@@ -36,16 +36,16 @@ async def test_lost_lease_is_counted_once_when_its_holder_calls_several_methods(
 
 
 @pytest.mark.promise(22)
-@pytest.mark.parametrize("harm", ["cut", "drop"])
+@pytest.mark.parametrize("fault", ["cut", "drop"])
 @both
-async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, harm: str) -> None:
+async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, fault: str) -> None:
     lease = await io.do(bench.lock(timeout=1, renew=True), "acquire")
     await io.sleep(1.2)  # longer than the lease duration of 1 s, so the lease was renewed
-    bench.proxy.harm(harm)
+    bench.proxy.cause(fault)
     assert not await io.do(bench.lock(), "acquire", False)
-    bench.proxy.harm(harm, "release")
+    bench.proxy.cause(fault, "release")
     await io.do(lease, "release")
-    assert [harm] * 2 == bench.proxy.done
+    assert [fault] * 2 == bench.proxy.done
     time.sleep(LATE)
     counts = [count_of("x", event, bench.alias) for event in ("granted", "rejected", "released")]
     assert [1, 1, 1] == counts, "each call is counted once"
@@ -55,7 +55,7 @@ async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, harm: s
 @both
 async def test_late_renewal_of_a_released_lease_is_not_counted_as_a_loss(io, bench) -> None:
     lease = await io.do(bench.lock(), "acquire")
-    bench.proxy.harm("hold", "renew")
+    bench.proxy.cause("hold", "renew")
     renewal = io.start(io.do(lease, "renew"))
     await until(io, lambda: bench.proxy.done)
     await io.do(lease, "release")
@@ -72,7 +72,7 @@ async def test_lost_lease_is_counted_once_when_replies_of_the_counting_script_ar
 ) -> None:
     lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
     bench.view().clear()
-    bench.proxy.harm("cut", "release", 2)
+    bench.proxy.cause("cut", "release", 2)
     assert not await io.do(lease, "owned")
     await until(io, lambda: bench.proxy.done == ["cut", "cut"])
     assert 1 == count_of("x", "lost", bench.alias), "a lost lease is counted exactly once"

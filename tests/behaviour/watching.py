@@ -106,8 +106,8 @@ def count_of(name: str, event: str, using: str | None = None) -> int:
 
 
 class Counted:
-    """Counts of each command in a block, and the duration of the block in seconds. Both are set
-    when the block ends."""
+    """The number of each command in a `with` block of `counted()` or `sent()`, and the duration of
+    the block in seconds. Both are set when the block ends."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
@@ -118,8 +118,8 @@ class Counted:
 
     @property
     def by_clients(self) -> int:
-        """Number of commands that clients sent. It counts only commands that scripts never call,
-        such as EVALSHA and BLPOP."""
+        """Number of commands that only clients send, such as EVALSHA and BLPOP. Commands that
+        scripts also call don't count."""
         names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
         return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
 
@@ -175,8 +175,8 @@ class Losses:
 
     def preceded(self, end: float, lease: Any) -> bool:
         """Return True if `on_lost` and `lease_lost` were called for the lease before `end`, a time
-        in ms of this machine's clock. On a busy machine, each of three threads may wake up `late`
-        seconds too late. So allow a delay of three times `late`."""
+        in ms of this machine's clock. On a busy machine, each of three threads may wake up
+        `self.late` seconds too late. So allow three times this delay."""
         return 0 < self.of(lease) < end / 1000 + 3 * self.late
 
     def wake_up(self) -> None:

@@ -33,7 +33,7 @@ def _plain(**more: Any) -> Spec:
 _ANY = "crash pause lose delay deaf slow"
 _FIRST, _NEXT, _TRIES = _plain(begins=0), _plain(), _plain(wait=False, begins=6)
 _READER, _TASK = _plain(limit=2, kind="w"), _plain(asynchronous=True)
-_OF_A, _OF_B = (_plain(limit=2, tenant=tenant, bound=1) for tenant in "ab")
+_OF_A, _OF_B = (_plain(limit=2, share=share, share_limit=1) for share in "ab")
 _RESIZED, _UNFAIR = _plain(limit=3, permits=2, begins=0), _plain(fair=False)
 
 #: The arguments of `_cases()`: name, clients, number of ticks, number of faults, kinds of faults,
@@ -52,9 +52,10 @@ _ROWS: list[tuple[Any, ...]] = [
     ("renewals of different lengths", (_plain(begins=0, renew=(2, 5)), _TRIES),
      6, 1, "delay lose", 25_000, (2, 8_600)),
     ("a renewal beside a background renewal",
-     (_plain(begins=0, lease=3, renew=(4,), keep=(2,)), _plain(wait=False, begins=4)),
+     (_plain(begins=0, lease=3, renew=(4,), background=(2,)), _plain(wait=False, begins=4)),
      4, 1, "delay", 40_000, (1, 20_000)),
-    ("a shorter renewal beside a background renewal", (_plain(begins=0, renew=(1,), keep=(3, 2)),),
+    ("a shorter renewal beside a background renewal",
+     (_plain(begins=0, renew=(1,), background=(3, 2)),),
      4, 1, "delay lose pause", 20_000, (2, 8_700)),
     ("woken by a message", (_FIRST, _plain(asynchronous=True, renew=(4,))),
      6, 1, _ANY, 30_000, (2, 12_600)),
@@ -76,7 +77,7 @@ _ROWS: list[tuple[Any, ...]] = [
     ("an operator resizes", (_RESIZED, _RESIZED, _plain(limit=3, permits=3)),
      3, 1, "crash", 50_000, (1, 14_000), (("resize", "2"),)),
     ("readers and a writer that becomes one",
-     (_plain(permits=0, limit=2, kind="w", share=True, begins=0), _READER, _READER),
+     (_plain(permits=0, limit=2, kind="w", downgrade=True, begins=0), _READER, _READER),
      5, 0, "", 35_000, (2, 14_000)),
     ("two permits of two", (_plain(permits=2, limit=2), *[_plain(limit=2)] * 2),
      5, 0, "", 18_000, (3, 14_800)),
@@ -84,7 +85,7 @@ _ROWS: list[tuple[Any, ...]] = [
     ("two of a share beside another share", (replace(_OF_A, begins=0), _OF_A, _OF_B),
      3, 1, "crash delay", 150_000, 0),
     ("shares that take turns",
-     (_plain(tenant="a", begins=0), _plain(tenant="a"), _plain(tenant="b")),
+     (_plain(share="a", begins=0), _plain(share="a"), _plain(share="b")),
      4, 1, "crash", 110_000, 0),
     ("a share whose waiters give up and get no answer", (_OF_A, replace(_OF_A, patience=2)),
      6, 1, "lose delay crash", 20_000),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from django_redis_sync.protocol.scripts import CONSTANTS
 
 from .clients import KEYS, NAMES, TICKS, Hold, Protocol
-from .world import Facts, Label, Ran, Setting, State, World
+from .world import Facts, Label, ScriptRun, Setting, State, World
 
 FAR = 10_000  # number of ticks after which all keys must have expired
 
@@ -31,7 +31,7 @@ class Violation(AssertionError):
 class Explored:
     states: int
     fair: int  # number of states from which liveness was checked
-    longest: int  # ticks of the longest liveness check
+    longest: int  # number of ticks of the longest liveness check
     whole: bool  # True if all states were explored
 
 
@@ -53,15 +53,15 @@ def fits(facts: Facts, token: str, taken: int, now: float) -> bool:
     record = facts.records[token]
     limit = int(facts.fields.get("#limit", record.limit))
     free = taken == 0 if record.permits == 0 else taken + record.permits <= limit
-    return "#paused" not in facts.fields and free and within(facts, token, now)
+    return "#paused" not in facts.fields and free and fits_share(facts, token, now)
 
 
-def within(facts: Facts, token: str, now: float) -> bool:
+def fits_share(facts: Facts, token: str, now: float) -> bool:
     """Return True if the waiter `token` can get its permits within the limit of its share."""
     record = facts.records[token]
-    if record.share is None or not record.bound:
+    if record.share is None or not record.share_limit:
         return True
-    return used(facts, now, record.share) + weight(record.permits) <= record.bound
+    return used(facts, now, record.share) + weight(record.permits) <= record.share_limit
 
 
 def first_in_queue(facts: Facts) -> str | None:
@@ -82,9 +82,8 @@ _FREEING = ("release", "clear", "operate")
 _NAMING = ("release", "share")
 
 
-def _check_error(world: World, ran: Ran) -> None:
+def _check_error(world: World, ran: ScriptRun) -> None:
     """Check that no script fails, except an acquire of a new token while the memory is full.
-
     Such an acquire must have written nothing."""
     if ran.reply[0] == "ERROR":
         denied = f"{ran.verb} of {ran.token} was denied for want of memory"
@@ -102,7 +101,7 @@ def _check_shares(facts: Facts) -> None:
     for token in sorted(facts.parked, key=facts.parked.__getitem__):
         first.setdefault(facts.records[token].share, token)
     for share, token in first.items():
-        idle = share not in shares and within(facts, token, -1)
+        idle = share not in shares and fits_share(facts, token, -1)
         assert not idle, f"{token} is parked, but is first of a share that has permits left"
     for share, text in ((f[1:], text) for f, text in facts.fields.items() if f[0] == "/"):
         since, stored, head = text.split(" ")
@@ -133,11 +132,12 @@ class Checker:
         resized = any(how == "resize" for how, _ in setting.operations)
         limits = [spec.limit for spec in setting.clients]
         self._limit = math.inf if resized else max(limits)
-        self.bounds = {s.tenant: s.bound for s in sorted(setting.clients, key=lambda s: s.bound)}
+        by_limit = sorted(setting.clients, key=lambda spec: spec.share_limit)
+        self.share_limits = {spec.share: spec.share_limit for spec in by_limit}
         self.fair_queue = all(spec.fair for spec in setting.clients)
         self.undisturbed = not (setting.faults or setting.operations)
         leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
-        self._bound = 2 * max(leases, default=0) + 4 * TICKS["ASLEEP"]
+        self._max_ticks = 2 * max(leases, default=0) + 4 * TICKS["ASLEEP"]
 
     def explore(self, most: int = 10**9) -> Explored:
         """Explore up to `most` states. Raise Violation at the first broken invariant."""
@@ -167,14 +167,14 @@ class Checker:
 
     # The invariants
 
-    def check_run(self, before: State, after: State, ran: Ran) -> None:
+    def check_run(self, before: State, after: State, ran: ScriptRun) -> None:
         _check_error(self.world, ran)
         old, new = self.world.facts(ran.before), self.world.facts(ran.after)
         if ran.before != ran.after:
             self.check_changes(before, old, new, ran)
         self.check_reply(before, old, new, ran)
 
-    def check_reply(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
+    def check_reply(self, state: State, old: Facts, new: Facts, ran: ScriptRun) -> None:
         record, now = old.records.get(ran.token), self.world.milliseconds(state.now)
         word, said = ran.reply[:2] if ran.reply[0] == "no" else ran.reply[:1], ran.said
         if word == ("gone",) and ran.verb == "acquire":
@@ -189,21 +189,21 @@ class Checker:
             other = f"{ran.verb} accepted {ran.token} with the fence of another lease"
             assert str(record.fence) == str(ran.argv[1]), other
         elif word == ("no", "share"):
-            share, bound = said.get("share", ""), int(said.get("share_limit", 0))
+            share, most = said.get("share", ""), int(said.get("share_limit", 0))
             permits = int(said.get("permits", 0))
-            if record:  # use what the caller's first request stored
-                share, bound, permits = record.share, record.bound, record.permits
+            if record:  # the caller's first request has stored these values
+                share, most, permits = record.share, record.share_limit, record.permits
             # `release` in mode "giveup" doesn't remove expired leases, so they still count.
             use = used(old, -1 if ran.verb == "release" else now, share)
             full = f"{ran.token} was rejected while its share had permits left"
-            assert use + permits > bound, full
+            assert use + permits > most, full
         elif word == ("no", "full") and not (new.queue or new.parked):
             taken, asked = used(new, now), int(said["permits"])
             limit = int(new.fields.get("#limit", said["limit"]))
             full = f"{ran.token} was rejected while its permits were free"
             assert (taken + asked > limit) if asked else taken, full
 
-    def check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
+    def check_changes(self, state: State, old: Facts, new: Facts, ran: ScriptRun) -> None:
         now, given = self.world.milliseconds(state.now), []
         for token, end in old.leases.items():
             goes = token in new.leases or end <= now or self.may_go(token, old, now, ran)
@@ -229,13 +229,13 @@ class Checker:
 
     def check_grant(self, token: str, old: Facts, new: Facts, now: int) -> None:
         record, ticket = new.records[token], old.queue.get(token, math.inf)
-        share, bound = record.share, record.bound
+        share, most = record.share, record.share_limit
         alone = new._replace(records={token: record._replace(share=None)})
         taken = used(new, now) - weight(record.permits)
         assert fits(alone, token, taken, now), f"{token} was granted over the limit"
         if share is not None:
             ticket, use = min(ticket, _left_by(share, old, new)), used(new, now, share)
-            assert not bound or use <= bound, f"{token} was granted over the limit of its share"
+            assert not most or use <= most, f"{token} was granted over the limit of its share"
             waited = token in old.queue or token in old.parked
             came = old.records[token].fence if waited else math.inf
             for other in (*new.queue, *new.parked):
@@ -246,7 +246,7 @@ class Checker:
         longer = f"{token} was granted before {first}, which had waited longer"
         assert not first or not self.fair_queue, longer
 
-    def may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
+    def may_go(self, token: str, old: Facts, now: int, ran: ScriptRun) -> bool:
         if token == ran.token and ran.verb == "release":
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
         # A script may remove a handed-off lease that was not claimed before its deadline.
@@ -264,15 +264,15 @@ class Checker:
         if (state.server, state.now) not in self.sound:
             self.check_server(facts, now)
             self.sound.add((state.server, state.now))
-        total, tenants = 0, dict[str, int]()
+        total, in_share = 0, dict[str, int]()
         for index, spec in enumerate(self.setting.clients):
-            believed = self.world.believes(state, index)
-            if believed is None or believed[0] in state.cleared:
+            local = self.world.local_lease(state, index)
+            if local is None or local.token in state.cleared:
                 continue
-            token, fence, _, permits = believed
+            token, fence, _, permits = local
             total += weight(permits)
-            own = tenants[spec.tenant] = tenants.get(spec.tenant, 0) + weight(permits)
-            most = max(self.bounds[spec.tenant], permits) if spec.bound else math.inf
+            own = in_share[spec.share] = in_share.get(spec.share, 0) + weight(permits)
+            most = max(self.share_limits[spec.share], permits) if spec.share_limit else math.inf
             assert own <= most, "too many clients of a share hold locally"
             assert total <= max(self._limit, weight(permits)), "too many clients hold locally"
             assert facts.leases.get(token, 0) > now, f"{token} treats an expired lease as held"
@@ -311,8 +311,8 @@ class Checker:
         closed: set[str] = set()
         for index, client in enumerate(state.clients):
             node = self.world.node(state, index)
-            owed = node.debts if client.mode == "dead" else client.debts
-            closed |= node.closed - {debt.argv[0] for debt in owed}
+            owed = node.undos if client.mode == "dead" else client.undos
+            closed |= node.closed - {undo.argv[0] for undo in owed}
         return closed
 
     # Liveness
@@ -329,7 +329,7 @@ class Checker:
                     break
                 path.append(fair.state)
                 late = f"{fair.waiting()} still waits after {len(path)} ticks"
-                assert len(path) <= self._bound, late
+                assert len(path) <= self._max_ticks, late
                 fair.tick()
             else:
                 left = self.world.purged(fair.state.server, fair.state.now + FAR)
@@ -354,8 +354,8 @@ class Checker:
 
 
 class _Fair:
-    """A run that continues from `state`, with one fixed order of steps. No further fault happens,
-    and each holder releases its lease."""
+    """Continues the model from `state`, in one fixed order of steps. No further fault happens, and
+    each holder releases its lease."""
 
     def __init__(self, world: World, state: State) -> None:
         self.world, self.steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
@@ -368,7 +368,7 @@ class _Fair:
         self.take_back()
         self.settle()
 
-    def do(self, label: Label, state: State, ran: Ran | None = None) -> None:
+    def do(self, label: Label, state: State, ran: ScriptRun | None = None) -> None:
         self.state = state
         self.steps.append((label, state))
         if ran is not None:
@@ -393,7 +393,7 @@ class _Fair:
     def release(self) -> tuple[Label, State] | None:
         for index, client in enumerate(self.state.clients):
             held = isinstance(self.world.node(self.state, index).step, Hold)
-            if held and client.mode == "live" and client.lanes[0] is None:
+            if held and client.mode == "live" and client.pending[0] is None:
                 return ("releases", index), self.world.choose(self.state, index, "release")
         return None
 

@@ -83,13 +83,13 @@ class Spec:
 
     - `lease`: lease duration. `patience`: how long the client waits for a permit.
     - `renew`: lease durations of the renewals that the plan sends.
-    - `keep`: lease durations of the renewals that the renewal thread sends. They may overlap with
-      other requests.
-    - `share`: True for a writer that becomes a reader before its release.
+    - `background`: lease durations of the renewals that the renewal thread sends. They may overlap
+      with other requests.
+    - `downgrade`: True for a writer that becomes a reader before its release.
     - `hold`: `min_hold` of the release.
     - `loop`: clients with the same number share an event loop, and die together.
     - `begins`: the last tick at which the client may begin.
-    - `tenant`: the share of the client, or "". `bound`: the limit of this share, or 0.
+    - `share`: the share of the client, or "". `share_limit`: the limit of this share, or 0.
     """
 
     lease: float = 4
@@ -99,8 +99,8 @@ class Spec:
     patience: float = FOREVER
     turns: int = 1
     renew: tuple[float, ...] = ()
-    keep: tuple[float, ...] = ()
-    share: bool = False
+    background: tuple[float, ...] = ()
+    downgrade: bool = False
     hold: float = 0
     kind: str = "p"
     fair: bool = True
@@ -108,8 +108,8 @@ class Spec:
     loop: int | None = None
     begins: int = 2
     budget: float = FOREVER
-    tenant: str = ""
-    bound: int = 0
+    share: str = ""
+    share_limit: int = 0
 
 
 def channel_of(spec: Spec, index: int) -> str:
@@ -142,12 +142,12 @@ class Client:
     protocol: Protocol
     made: int = 0
     grant: Any = None  # the current lease, or None
-    belief: Any = None  # the local expiry: until then, the client treats the lease as held
+    expiry: Any = None  # the local expiry: until then, the client treats the lease as held
     renewals: int = 0
-    kept: int = 0  # number of renewals that the renewal thread has sent
-    keeping: Any = None  # the renewal thread's request that is not yet answered
-    debts: list[Any] = field(default_factory=list)  # undo requests that are still to be sent
-    closed: list[str] = field(default_factory=list)  # tokens of ended acquires
+    sent_renewals: int = 0  # number of renewals that the renewal thread has sent
+    renewal: Any = None  # the renewal thread's request that is not yet answered
+    undos: list[Any] = field(default_factory=list)  # undo requests that are not yet sent
+    closed: list[str] = field(default_factory=list)  # tokens of acquires that have ended
     ended: str = ""  # result of the latest acquire
 
     def name(self) -> str:
@@ -173,12 +173,12 @@ class Client:
                 budget,
                 attempt,
                 self.token,
-                self.debts.append,
+                self.undos.append,
                 spec.kind,
                 spec.fair,
                 channel=channel_of(spec, self.index),
-                share=spec.tenant,
-                share_limit=spec.bound,
+                share=spec.share,
+                share_limit=spec.share_limit,
             )
             try:
                 result = yield from plans.acquire(ask, now)
@@ -190,16 +190,16 @@ class Client:
                     yield from self._hold(result, budget, attempt)
             except (plans.Failure, Cancelled) as error:
                 self.ended = self.ended or type(error).__name__
-            self.grant = self.belief = None
+            self.grant = self.expiry = None
             self.closed = [f"{self.name()}{n + 1}" for n in range(self.made)]
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
         spec, tick = self.spec, self.protocol.tick
-        self.belief = steps.LocalExpiry(grant.until)
-        self.renewals = self.kept = 0
+        self.expiry = steps.LocalExpiry(grant.until)
+        self.renewals = self.sent_renewals = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
-            for other in (*choices, *[("share", 0)] * spec.share, None):
+            for other in (*choices, *[("share", 0)] * spec.downgrade, None):
                 choice, now = yield Hold(other and other[0])
                 if choice == "release":
                     break
@@ -211,47 +211,47 @@ class Client:
                     nth = self._asked(lease, now)
                     done = yield from plans.renew(KEYS, grant, lease, nth, budget, attempt, now)
                     if done is not None:
-                        self.belief.answered(nth, done)
+                        self.expiry.answered(nth, done)
                 if not done:
                     break
             self.grant = None
             yield from plans.release(KEYS, grant, spec.hold * tick, budget, attempt, now)
         except (plans.Failure, Cancelled):
-            self.debts.append(plans.undoing(KEYS, grant.token))
+            self.undos.append(plans.undoing(KEYS, grant.token))
             raise
 
     def _asked(self, lease: float, now: float) -> int:
         self.renewals += 1
-        self.belief.asked(self.renewals, lease, now)
+        self.expiry.asked(self.renewals, lease, now)
         return self.renewals
 
     # The renewal thread, which runs beside the plan
 
     @property
-    def keeps(self) -> bool:
+    def may_renew(self) -> bool:
         """True while the renewal thread may send its next renewal."""
-        idle = self.grant is not None and self.belief is not None and self.keeping is None
-        return idle and self.kept < len(self.spec.keep)
+        idle = self.grant is not None and self.expiry is not None and self.renewal is None
+        return idle and self.sent_renewals < len(self.spec.background)
 
-    def keep(self, now: float) -> None:
+    def send_renewal(self, now: float) -> None:
         """Send the next renewal of the renewal thread."""
         tick = self.protocol.tick
-        lease = self.spec.keep[self.kept] * tick
-        self.kept += 1
+        lease = self.spec.background[self.sent_renewals] * tick
+        self.sent_renewals += 1
         nth = self._asked(lease, now)
-        self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
+        self.renewal = plans.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
         """Process the answer to the last request of the renewal thread. `answer`: the reply, or
         None if no reply came."""
-        step, self.keeping = self.keeping, None
+        step, self.renewal = self.renewal, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
         until = plans.renewed(answer)
         if until is None:
             self.grant = None
         else:
-            self.belief.answered(plans.number_of(step), until)
+            self.expiry.answered(plans.number_of(step), until)
 
 
 _SKIPPED = (
@@ -301,18 +301,27 @@ def _stack(generator: Any) -> tuple[Any, ...]:
     return tuple(frames)
 
 
+class LocalLease(NamedTuple):
+    """A lease that a client treats as held until the time `until` (in seconds)."""
+
+    token: str
+    fence: int
+    until: float
+    permits: int
+
+
 class Node(NamedTuple):
     """A state of one client. `step`: the latest step of its plan, or None if the plan has ended."""
 
     step: Any
     token: str  # the token of the latest acquire
-    believed: tuple[str, int, float, int] | None  # the lease: token, fence, local expiry, permits
-    debts: tuple[Any, ...]
+    local_lease: LocalLease | None
+    undos: tuple[Any, ...]
     closed: frozenset[str]
     ended: str
     phase: str  # "idle", "acquiring", or "holding"
-    keeps: bool
-    keeping: Any  # the renewal thread's request that is not yet answered
+    may_renew: bool
+    renewal: Any  # the renewal thread's request that is not yet answered
 
 
 class Lives:
@@ -336,7 +345,7 @@ class Lives:
         - ("say", answer): the answer to `Begin` or `Hold`.
 
         Inputs of the renewal thread:
-        - ("keep", now): send the next renewal.
+        - ("renew", now): send the next renewal.
         - ("heard", reply, sent, received): the reply to this renewal, and the times of both.
         - ("missed",): no reply to this renewal came."""
         key = (node, given)
@@ -360,8 +369,8 @@ class Lives:
                     step = life.throw(plans.Failure(OSError(why), at, why))
                 elif word == "cancel":
                     step = life.throw(Cancelled())
-                elif word == "keep":
-                    client.keep(rest[0])
+                elif word == "renew":
+                    client.send_renewal(rest[0])
                 elif word == "heard":
                     client.heard(plans.Answer(*rest))
                 elif word == "missed":
@@ -370,21 +379,21 @@ class Lives:
                     step = life.send(rest[0])
         except StopIteration:
             step = None
-        grant, belief = client.grant, client.belief
-        until = belief.until if belief is not None else grant and grant.until
+        grant, expiry = client.grant, client.expiry
+        until = expiry.until if expiry is not None else grant and grant.until
         node = Node(
             step,
             f"{client.name()}{client.made}",
-            None if grant is None else (grant.token, grant.fence, until, grant.permits),
-            tuple(client.debts),
+            None if grant is None else LocalLease(grant.token, grant.fence, until, grant.permits),
+            tuple(client.undos),
             frozenset(client.closed),
             client.ended,
             self._phase(step, client),
-            client.keeps,
-            client.keeping,
+            client.may_renew,
+            client.renewal,
         )
-        table = () if belief is None else tuple(sorted(_still(tuple(belief._ends.items()))))
-        key = (node, client.made, client.renewals, client.kept, table, _stack(life))
+        table = () if expiry is None else tuple(sorted(_still(tuple(expiry._ends.items()))))
+        key = (node, client.made, client.renewals, client.sent_renewals, table, _stack(life))
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = len(self.nodes)

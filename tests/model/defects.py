@@ -1,4 +1,4 @@
-"""Defects for the scripts. Tests add each of them, and verify that the checker finds it."""
+"""Defects for the scripts. Tests add one defect at a time, and verify that the checker finds it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _NOW, _SOON, _SHORT = Spec(begins=0), Spec(begins=1), Spec(lease=2, begins=0)
 _TRIES, _LATE = Spec(lease=1, wait=False, begins=4), Spec(wait=False, begins=6)
 _TASK, _TWO = Spec(asynchronous=True, begins=0), Spec(limit=2, begins=0)
 #: Clients of two shares. The name has two permits, and each share may use one of them.
-_OF_A, _OF_B = (Spec(limit=2, tenant=tenant, bound=1, begins=1) for tenant in "ab")
-_TURN_A = Spec(tenant="a", begins=1)
+_OF_A, _OF_B = (Spec(limit=2, share=share, share_limit=1, begins=1) for share in "ab")
+_TURN_A = Spec(share="a", begins=1)
 _CLEARED = (("clear", ""),)
 
 # fmt: off

@@ -1,4 +1,4 @@
-"""A small Redis in Python, which has the commands that the scripts use."""
+"""An imitation of Redis in Python. It has only the commands that the scripts use."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ def _text(arg: Any) -> str:
 
 
 def _pack(layout: str, *values: Any) -> str:
-    """Pack bytes, doubles, and texts like the server's struct.pack.
-
-    Append a zero byte to each text, except with the format c0."""
+    """Pack bytes, doubles, and texts like the server's struct.pack. Append a zero byte to
+    each text, except with the format c0."""
     packed = b""
     for kind, value in zip(layout.removeprefix("<").replace("c0", "c"), values, strict=True):
         if kind in "sc":
@@ -106,7 +105,7 @@ class Store:
         name, *rest = [arg if type(arg) is str else _text(arg) for arg in args]
         command = getattr(self, "_" + name.lower(), None)
         if command is None:
-            raise ScriptError(f"the model's Redis has no command {name}")
+            raise ScriptError(f"the imitation of Redis has no command {name}")
         if self.full and name in _DENIED:
             raise ScriptError("OOM command not allowed when used memory > 'maxmemory'")
         self.full = self.full and name not in WRITES
@@ -175,9 +174,8 @@ class Store:
         return [self._get(key, "h").get(field, False) for field in fields]
 
     def _hscan(self, key: str, cursor: str, *options: str) -> list[Any]:
-        """Return all matches in one reply, as Redis does for a small hash.
-
-        The pattern must be a prefix and `*`."""
+        """Return all matches in one reply, as Redis does for a small hash. The pattern must be
+        a prefix and `*`."""
         beginning = options[options.index("MATCH") + 1].removesuffix("*")
         found = [pair for pair in self._get(key, "h").items() if pair[0].startswith(beginning)]
         return ["0", [text for pair in found for text in pair]]
@@ -253,9 +251,8 @@ class Store:
         return self.rows(rows[int(first) : int(last) + 1 or len(rows)], options)
 
     def between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Return the members whose scores are from `low` to `high`, with their scores.
-
-        If `low` begins with "(", return only scores above it."""
+        """Return the members whose scores are from `low` to `high`, with their scores. If `low`
+        begins with "(", return only scores above it."""
         least, most = float(low.removeprefix("(")), float(high)
         rows = [row for row in self.order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows
@@ -323,9 +320,8 @@ class Scripts:
 
 
 def _reply(value: Any) -> Any:
-    """Convert the result of a script to its reply, as Redis does.
-
-    Redis truncates numbers, and ends a list at its first nil."""
+    """Convert the result of a script to its reply, as Redis does. Redis truncates numbers, and ends
+    a list at its first nil."""
     if type(value) in (str, int):
         return value
     if value is None or value is False:
@@ -353,7 +349,7 @@ def planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, s
         for anchor, other in lua.items():
             lost -= {anchor} if anchor in text else set()
             text = text.replace(anchor, other)
-        # Put in the numbers last, because `lua` has the names of constants and fields.
+        # Replace the names of constants and fields by numbers last: `lua` contains these names.
         texts[verb] = scripts.with_numbers(verb, text, {**scripts.PATTERNS, **constants})
     if lost:
         raise LookupError(f"no script contains {sorted(lost)}")

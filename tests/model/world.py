@@ -15,7 +15,7 @@ from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.scripts import arguments_of
 from tests.support.packed import unpack
 
-from .clients import KEYS, NAMES, Begin, Hold, Lives, Protocol, Spec, channel_of
+from .clients import KEYS, NAMES, Begin, Hold, Lives, LocalLease, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
 EPOCH = 1_700_000_000_000_000  # the time of the server at tick 0, in µs
@@ -26,9 +26,9 @@ class Setting:
     """The clients, ticks, faults, and operator actions of an exploration.
 
     `horizon`: number of ticks. `faults`: maximum number of faults in a run. `kinds`: the kinds of
-    faults, as words, for example "lose delay". `operations`: the actions of an operator, in this
-    order. A run may end before all of them have happened. An action is (how, value) for the script
-    `operate`, or ("clear", "").
+    faults, as words, for example "lose delay". `operations`: the actions of an operator, in the
+    order in which they happen. A run may end before all of them have happened. An action is
+    (how, value) for the script `operate`, or ("clear", "").
     """
 
     name: str
@@ -43,10 +43,10 @@ class Client(NamedTuple):
     """The state of a client.
 
     `node`: the number of the client's `Node` in `Lives`. `mode`: "live", "paused", or "dead".
-    `early`: messages that arrived before the client waited for them, as (token, message). `debts`:
-    undo requests that are not yet sent. `lanes`: a pair: what the plan waits for, and what the
-    renewal thread waits for. Each of the two is None for no wait, or one of these, with the tick
-    `at` when the wait began:
+    `early`: messages that arrived before the client waited for them, as (token, message). `undos`:
+    undo requests that are not yet sent. `pending`: a pair: what the plan waits for, and what the
+    renewal thread waits for. Each of the two is None for no wait, or one of these tuples. `at` is
+    the tick when the wait began:
 
     - ("sent", at, slow): a request that the server has not run yet. `slow`: True if it is delayed.
     - ("reply", at, reply): a reply that has not arrived yet.
@@ -56,18 +56,18 @@ class Client(NamedTuple):
 
     node: int = 0
     mode: str = "live"
-    lanes: tuple[Any, Any] = (None, None)
+    pending: tuple[Any, Any] = (None, None)
     early: tuple[tuple[str, str], ...] = ()
-    debts: tuple[Any, ...] = ()
+    undos: tuple[Any, ...] = ()
 
 
 class State(NamedTuple):
     """The state of the server, the network, and all clients.
 
-    `now`: the tick. `server`: the number of the server's data in `World`. `faults`: number of
-    faults that may still happen. `operated`: number of operator actions so far. `top`: the largest
-    fence so far. `cleared`: tokens that an operator has cleared. `full`: True if the memory is
-    full. `loose`: requests and messages that are not in `Client.lanes`:
+    `now`: the tick. `server`: the index of the server's data in `World.servers`. `faults`: number
+    of faults that may still happen. `operated`: number of operator actions so far. `top`: the
+    largest fence so far. `cleared`: tokens that an operator has cleared. `full`: True if the memory
+    is full. `in_flight`: requests and messages that are not in `Client.pending`:
 
     - ("run", client, verb, argv): a delayed request. Its client no longer waits for the reply.
     - ("pop", token, due): a BLPOP that its client has abandoned. It ends at the tick `due`.
@@ -77,7 +77,7 @@ class State(NamedTuple):
     now: int
     server: int
     clients: tuple[Client, ...]
-    loose: tuple[tuple[Any, ...], ...]
+    in_flight: tuple[tuple[Any, ...], ...]
     faults: int
     operated: int = 0
     top: int = 0
@@ -86,7 +86,7 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The record of a token on the server. `bound`: the limit of its share, or 0 for no limit."""
+    """The record of a token on the server. `share_limit`: the limit of its share, 0 for none."""
 
     state: str
     fence: int
@@ -94,7 +94,7 @@ class Record(NamedTuple):
     limit: int
     channel: str
     share: str | None
-    bound: int
+    share_limit: int
 
 
 class Facts(NamedTuple):
@@ -111,9 +111,9 @@ class Facts(NamedTuple):
     expiries: dict[str, int | None]
 
 
-class Ran(NamedTuple):
-    """One run of a script. `before`, `after`: the numbers of the server's data before and after the
-    run."""
+class ScriptRun(NamedTuple):
+    """One run of a script. `before`, `after`: the indexes of the server's data in `World.servers`
+    before and after the run."""
 
     verb: str
     argv: tuple[Any, ...]
@@ -132,17 +132,17 @@ class Ran(NamedTuple):
 
 
 Label = tuple[Any, ...]
-Steps = Iterator[tuple[Label, State, Ran | None]]
+Steps = Iterator[tuple[Label, State, ScriptRun | None]]
 
 
 def _record(text: str) -> Record:
     state, fence, _, permits, limit, channel, *more = text.split(" ")
-    bound, share = "0", None
+    share_limit, share = "0", None
     if more and more[0].startswith("/"):
-        _, bound, share = more[0].split("/")
+        _, share_limit, share = more[0].split("/")
     number = int(fence) if fence.isdigit() else -1  # -1 is not a valid fence
     # The text `state` is the letter of the state, followed by the number of the newest renewal.
-    return Record(state[:1], number, int(permits), int(limit), channel, share, int(bound))
+    return Record(state[:1], number, int(permits), int(limit), channel, share, int(share_limit))
 
 
 class World:
@@ -218,9 +218,9 @@ class World:
             self.runs[key] = found
         return found
 
-    def run(self, state: State, verb: str, argv: Any) -> tuple[State, Ran]:
+    def run(self, state: State, verb: str, argv: Any) -> tuple[State, ScriptRun]:
         """Run a script. Deliver its wake-up messages to BLPOPs, and put its published messages on
-        the network. Return the new state and the `Ran`."""
+        the network. Return the new state and the `ScriptRun`."""
         before = state.server
         server, reply, published = self.execute(before, state.now, verb, argv, state.full)
         state = state._replace(server=server)
@@ -237,25 +237,24 @@ class World:
             index = NAMES.index(woken[0])
             assert channel == channel_of(self.setting.clients[index], index)
             push = ("push", index, woken, element, False)
-            state = state._replace(loose=_with(state.loose, push))
-        return state, Ran(verb, argv, reply, before, server)
+            state = state._replace(in_flight=_with(state.in_flight, push))
+        return state, ScriptRun(verb, argv, reply, before, server)
 
     def serve(self, state: State, token: str) -> State:
         """Deliver the wake-up message of a token to the oldest BLPOP that waits for it.
-
         An abandoned BLPOP is older than the current one of its client."""
-        for item in state.loose:
+        for item in state.in_flight:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self.pop(state, token)
-                return state._replace(loose=_without(state.loose, item))
+                return state._replace(in_flight=_without(state.in_flight, item))
         for index, client in enumerate(state.clients):
-            doing = client.lanes[0]
+            doing = client.pending[0]
             if doing is None or doing[0] != "wait" or self.setting.clients[index].asynchronous:
                 continue
             if self._step(client, index).token == token:
                 state, element = self.pop(state, token)
                 done = None if client.mode == "dead" else ("reply", doing[1], element)
-                return _lane(state, index, 0, done)
+                return _doing(state, index, 0, done)
         return state
 
     def pop(self, state: State, token: str) -> tuple[State, Any]:
@@ -268,40 +267,37 @@ class World:
     def node(self, state: State, index: int) -> Any:
         return self.lives[index].nodes[state.clients[index].node]
 
-    def _step(self, client: Client, index: int, lane: int = 0) -> Any:
+    def _step(self, client: Client, index: int, thread: int = 0) -> Any:
         node = self.lives[index].nodes[client.node]
-        return node.keeping if lane else node.step
+        return node.renewal if thread else node.step
 
     def clock(self, state: State) -> float:
         return round(state.now * self.protocol.tick, 9)
 
-    def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
-        """Return token, fence, local expiry, and permits of the lease that a client treats as held.
-
-        Return None if the client treats no lease as held."""
-        believed = self.node(state, index).believed
-        if believed is None or state.clients[index].mode == "dead":
+    def local_lease(self, state: State, index: int) -> LocalLease | None:
+        """Return the lease that a client treats as held, or None if it treats no lease as held."""
+        lease = self.node(state, index).local_lease
+        if lease is None or state.clients[index].mode == "dead":
             return None
-        return believed if believed[2] > self.clock(state) + 1e-6 else None
+        return lease if lease.until > self.clock(state) + 1e-6 else None
 
-    def go_on(self, state: State, index: int, lane: int, *given: Any) -> State:
-        """Give the input `given` to a client, and then begin the next step of `lane`.
-
-        `lane`: 0 for the plan, 1 for the renewal thread."""
+    def go_on(self, state: State, index: int, thread: int, *given: Any) -> State:
+        """Give the input `given` to a client, and then begin its next step. `thread`: 0 for a step
+        of its plan, 1 for a step of its renewal thread."""
         client, lives, now = state.clients[index], self.lives[index], state.now
-        before = len(lives.nodes[client.node].debts)
+        before = len(lives.nodes[client.node].undos)
         node = lives.send(client.node, given)
         found = lives.nodes[node]
         step, doing = found.step, None
-        if given[0] == "keep" or (lane == 0 and isinstance(step, plans.Run)):
+        if given[0] == "renew" or (thread == 0 and isinstance(step, plans.Run)):
             doing = ("sent", now, False)
-        elif lane == 0 and isinstance(step, (plans.Wait, plans.Sleep)):
+        elif thread == 0 and isinstance(step, (plans.Wait, plans.Sleep)):
             kind = type(step).__name__.lower()
             doing = (kind, now, now + max(1, self.protocol.ticks(step.seconds)))
-        debts = client.debts + found.debts[before:]
-        state = _put(state, index, client._replace(node=node, debts=debts))
-        state = _lane(state, index, lane, doing)
-        if lane == 0 and isinstance(step, plans.Wait):
+        undos = client.undos + found.undos[before:]
+        state = _put(state, index, client._replace(node=node, undos=undos))
+        state = _doing(state, index, thread, doing)
+        if thread == 0 and isinstance(step, plans.Wait):
             state = self.begin_to_wait(state, index, step.token)
         return state
 
@@ -313,28 +309,28 @@ class World:
             if item[0] == token:
                 early = tuple(other for other in client.early if other is not item)
                 state = _put(state, index, client._replace(early=early))
-                return _lane(state, index, 0, ("reply", client.lanes[0][1], item[1]))
+                return _doing(state, index, 0, ("reply", client.pending[0][1], item[1]))
         return state
 
-    def answer(self, state: State, index: int, lane: int) -> State:
-        """Deliver a reply to a client: to its plan (lane 0) or its renewal thread (lane 1)."""
-        _, sent, reply = state.clients[index].lanes[lane]
+    def answer(self, state: State, index: int, thread: int) -> State:
+        """Deliver a reply to a client. `thread`: 0 for its plan, 1 for its renewal thread."""
+        _, sent, reply = state.clients[index].pending[thread]
         now = self.clock(state)
         if type(reply) is tuple and reply[0] == "ERROR":
-            return self.fail(state, index, lane, "final")
+            return self.fail(state, index, thread, "final")
         at = round(now - (state.now - sent) * self.protocol.tick, 9)
-        return self.go_on(state, index, lane, ("answer", "heard")[lane], reply, at, now)
+        return self.go_on(state, index, thread, ("answer", "heard")[thread], reply, at, now)
 
-    def fail(self, state: State, index: int, lane: int = 0, why: str = "unanswered") -> State:
-        if lane:
-            return self.go_on(state, index, lane, "missed")
-        return self.go_on(state, index, lane, "fail", why, self.clock(state))
+    def fail(self, state: State, index: int, thread: int = 0, why: str = "unanswered") -> State:
+        if thread:
+            return self.go_on(state, index, thread, "missed")
+        return self.go_on(state, index, thread, "fail", why, self.clock(state))
 
     # Steps
 
     def steps(self, state: State) -> Steps:
-        """Yield each possible step as three items: its label, the state after it, and the `Ran`.
-        The last item is None if the step runs no script."""
+        """Yield each possible step as three items: its label, the state after it, and its
+        `ScriptRun`. The last item is None if the step runs no script."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -347,49 +343,50 @@ class World:
             yield ("tick",), self.tick(state), None
 
     def prompt_steps(self, state: State) -> Steps:
-        """Yield the steps that must all happen before the clock ticks. Their order is free."""
+        """Yield the steps that must all happen before the clock ticks, in any order."""
         for index, client in enumerate(state.clients):
             live = client.mode == "live"
-            for lane, doing in enumerate(client.lanes):
+            for thread, doing in enumerate(client.pending):
                 kind = doing and doing[0]
                 if kind == "sent" and not doing[2]:
-                    yield self.executed(state, index, lane)
+                    yield self.executed(state, index, thread)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # A paused client doesn't prolong its wait: the server ends a BLPOP, and in
-                    # async code a timer ends the wait.
+                    # The wait ends in time even if the client is paused: the server ends a BLPOP,
+                    # and in async code, a timer ends the wait.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
-                    yield ("waited until its timeout", index), _lane(state, index, 0, done), None
+                    after = _doing(state, index, 0, done)
+                    yield ("waited until its timeout", index), after, None
                 elif kind == "reply" and live:
-                    yield ("gets a reply", index, doing[2]), self.answer(state, index, lane), None
+                    yield ("gets a reply", index, doing[2]), self.answer(state, index, thread), None
                 elif kind == "sleep" and live and doing[2] <= state.now:
-                    slept = _lane(state, index, 0, ("reply", doing[1], None))
+                    slept = _doing(state, index, 0, ("reply", doing[1], None))
                     yield ("slept", index), self.answer(slept, index, 0), None
-            if client.debts and live:
-                debt, *left = client.debts
-                after = _put(state, index, client._replace(debts=tuple(left)))
-                after, ran = self.run(after, debt.verb, debt.argv)
-                yield ("undoes later", index, debt.argv, ran.reply), after, ran
-        for item in state.loose:
+            if client.undos and live:
+                undo, *left = client.undos
+                after = _put(state, index, client._replace(undos=tuple(left)))
+                after, ran = self.run(after, undo.verb, undo.argv)
+                yield ("undoes later", index, undo.argv, ran.reply), after, ran
+        for item in state.in_flight:
             if item[0] == "push" and not item[4]:
                 yield self.delivered(state, item)
 
-    def executed(self, state: State, index: int, lane: int) -> tuple[Label, State, Ran]:
+    def executed(self, state: State, index: int, thread: int) -> tuple[Label, State, ScriptRun]:
         client = state.clients[index]
-        step = self._step(client, index, lane)
+        step = self._step(client, index, thread)
         after, ran = self.run(state, step.verb, step.argv)
-        after = _lane(after, index, lane, ("reply", client.lanes[lane][1], ran.reply))
-        what = ("runs", "runs its background renewal")[lane]
+        after = _doing(after, index, thread, ("reply", client.pending[thread][1], ran.reply))
+        what = ("runs", "runs its background renewal")[thread]
         return (what, index, step.verb, step.argv, ran.reply), after, ran
 
     def delivered(self, state: State, item: tuple[Any, ...]) -> tuple[Label, State, None]:
         _, index, token, element, _ = item
-        after = state._replace(loose=_without(state.loose, item))
+        after = state._replace(in_flight=_without(state.in_flight, item))
         client = state.clients[index]
-        doing = client.lanes[0]
+        doing = client.pending[0]
         if client.mode == "dead":
             pass
         elif doing and doing[0] == "wait" and self._step(client, index).token == token:
-            after = _lane(after, index, 0, ("reply", doing[1], element))
+            after = _doing(after, index, 0, ("reply", doing[1], element))
         else:
             after = _put(after, index, client._replace(early=(*client.early, (token, element))))
         return ("gets a message", index, element), after, None
@@ -400,10 +397,10 @@ class World:
             if client.mode != "live":
                 continue
             node, now = self.node(state, index), self.clock(state)
-            if node.keeps:
-                after = self.go_on(state, index, 1, "keep", now)
+            if node.may_renew:
+                after = self.go_on(state, index, 1, "renew", now)
                 yield ("renews in the background", index), after, None
-            if client.lanes[0] is not None:
+            if client.pending[0] is not None:
                 continue
             if isinstance(node.step, Begin) and state.now <= self.setting.clients[index].begins:
                 yield ("begins", index), self.go_on(state, index, 0, "say", now), None
@@ -430,10 +427,10 @@ class World:
 
     def late_steps(self, state: State) -> Steps:
         """Yield the steps that end the delay of a message or the pause of a client."""
-        for item in state.loose:
+        for item in state.in_flight:
             if item[0] == "run":
                 _, index, verb, argv = item
-                after = state._replace(loose=_without(state.loose, item))
+                after = state._replace(in_flight=_without(state.in_flight, item))
                 after, ran = self.run(after, verb, argv)
                 yield ("a late copy runs", index, verb, argv, ran.reply), after, ran
             elif item[0] == "push" and item[4]:
@@ -441,7 +438,7 @@ class World:
         for index, client in enumerate(state.clients):
             if client.mode == "paused":
                 yield ("continues", index), _put(state, index, client._replace(mode="live")), None
-            if client.lanes[0] and client.lanes[0][0] == "sent" and client.lanes[0][2]:
+            if client.pending[0] and client.pending[0][0] == "sent" and client.pending[0][2]:
                 yield self.executed(state, index, 0)
 
     def _faults(self, state: State) -> Steps:
@@ -451,62 +448,62 @@ class World:
         for index, client in enumerate(state.clients):
             if client.mode == "dead":
                 continue
-            doing = client.lanes[0] and client.lanes[0][0]
+            doing = client.pending[0] and client.pending[0][0]
             idle = self.node(state, index).phase == "idle" and doing is None
             if "crash" in kinds and not idle:
                 yield ("dies", index), self.all_crashed(state, index), None
             if client.mode == "live":
                 if "pause" in kinds and not idle and doing != "sent":
                     yield ("stops", index), _put(state, index, client._replace(mode="paused")), None
-                for lane in (0, 1):
-                    yield from self.faults_of(state, index, lane, kinds)
-        for item in state.loose:
+                for thread in (0, 1):
+                    yield from self.faults_of(state, index, thread, kinds)
+        for item in state.in_flight:
             if item[0] == "push" and not item[4]:
-                without = _without(state.loose, item)
+                without = _without(state.in_flight, item)
                 if "lose" in kinds:
-                    yield ("a message is lost", *item[1:4]), state._replace(loose=without), None
+                    yield ("a message is lost", *item[1:4]), state._replace(in_flight=without), None
                 if "delay" in kinds:
                     late = _with(without, (*item[:4], True))
-                    yield ("a message is late", *item[1:4]), state._replace(loose=late), None
+                    yield ("a message is late", *item[1:4]), state._replace(in_flight=late), None
 
-    def faults_of(self, state: State, index: int, lane: int, kinds: str) -> Steps:
-        """Yield the faults that can happen to the plan (lane 0) or the renewal thread (lane 1).
+    def faults_of(self, state: State, index: int, thread: int, kinds: str) -> Steps:
+        """Yield the faults that can happen to a client's plan (`thread` 0) or renewal thread (1).
 
         The renewal thread has only two faults: a delayed request, and a lost reply."""
-        client, kind = state.clients[index], (state.clients[index].lanes[lane] or ("",))[0]
-        adrift = self.adrift(state, index, lane)
+        client, kind = state.clients[index], (state.clients[index].pending[thread] or ("",))[0]
+        abandoned = self.abandon(state, index, thread)
         if kind == "sent":
-            _, at, slow = client.lanes[lane]
+            _, at, slow = client.pending[thread]
             if "delay" in kinds:
                 yield (
                     ("gets no reply, its message is late", index),
-                    self.fail(adrift, index, lane),
+                    self.fail(abandoned, index, thread),
                     None,
                 )
-            if "slow" in kinds and not (slow or lane):
-                late = _lane(state, index, lane, ("sent", at, True))
+            if "slow" in kinds and not (slow or thread):
+                late = _doing(state, index, thread, ("sent", at, True))
                 yield ("is slow to reach the server", index), late, None
         elif kind == "reply":
-            is_run = isinstance(self._step(client, index, lane), plans.Run)
-            if "lose" in kinds and (is_run or client.lanes[lane][2] is not None):
-                yield ("loses the reply", index), self.fail(state, index, lane), None
+            is_run = isinstance(self._step(client, index, thread), plans.Run)
+            if "lose" in kinds and (is_run or client.pending[thread][2] is not None):
+                yield ("loses the reply", index), self.fail(state, index, thread), None
         elif kind == "wait" and "deaf" in kinds:
-            yield ("loses its wait", index), self.fail(adrift, index), None
-        if "cancel" in kinds and lane == 0 and kind in ("sent", "reply", "wait"):
-            yield ("is cancelled", index), self.go_on(adrift, index, 0, "cancel"), None
+            yield ("loses its wait", index), self.fail(abandoned, index), None
+        if "cancel" in kinds and thread == 0 and kind in ("sent", "reply", "wait"):
+            yield ("is cancelled", index), self.go_on(abandoned, index, 0, "cancel"), None
 
-    def adrift(self, state: State, index: int, lane: int) -> State:
-        """Return `state` after a client has abandoned the request or BLPOP of `lane`: `loose` then
-        contains this request or BLPOP. The lane itself is not changed."""
+    def abandon(self, state: State, index: int, thread: int) -> State:
+        """Return `state`, changed so that the client `index` has abandoned its request or BLPOP:
+        `in_flight` then contains the request or BLPOP. `Client.pending` is not changed."""
         client, spec = state.clients[index], self.setting.clients[index]
-        step, (kind, *_, due) = self._step(client, index, lane), client.lanes[lane] or ("", 0)
+        step, (kind, *_, due) = self._step(client, index, thread), client.pending[thread] or ("", 0)
         if kind == "sent":
-            ghost: tuple[Any, ...] = ("run", index, step.verb, step.argv)
+            item: tuple[Any, ...] = ("run", index, step.verb, step.argv)
         elif kind == "wait" and not spec.asynchronous:
-            ghost = ("pop", step.token, due)
+            item = ("pop", step.token, due)
         else:
             return state
-        return state._replace(loose=_with(state.loose, ghost))
+        return state._replace(in_flight=_with(state.in_flight, item))
 
     def all_crashed(self, state: State, index: int) -> State:
         """Kill a client, and all other clients of its event loop."""
@@ -519,18 +516,18 @@ class World:
 
     def crashed(self, state: State, index: int) -> State:
         client, spec = state.clients[index], self.setting.clients[index]
-        doing = client.lanes[0]
-        for lane in (0, 1):
-            if client.lanes[lane] and client.lanes[lane][0] == "sent":
-                state = self.adrift(state, index, lane)
+        doing = client.pending[0]
+        for thread in (0, 1):
+            if client.pending[thread] and client.pending[thread][0] == "sent":
+                state = self.abandon(state, index, thread)
         # If a client dies, its BLPOP stays on the server.
         stays = doing and doing[0] == "wait" and not spec.asynchronous
         return _put(state, index, Client(client.node, "dead", (doing if stays else None, None)))
 
     def tick(self, state: State) -> State:
         now = state.now + 1
-        loose = tuple(i for i in state.loose if i[0] != "pop" or i[2] > now)
-        return state._replace(now=now, server=self.purged(state.server, now), loose=loose)
+        in_flight = tuple(i for i in state.in_flight if i[0] != "pop" or i[2] > now)
+        return state._replace(now=now, server=self.purged(state.server, now), in_flight=in_flight)
 
 
 def _hashable(reply: Any) -> Any:
@@ -544,11 +541,11 @@ def _put(state: State, index: int, client: Client) -> State:
     return State(now, server, clients, *others)
 
 
-def _lane(state: State, index: int, lane: int, doing: Any) -> State:
-    """Return `state`, changed so that the client `index` waits for `doing` in `lane`."""
+def _doing(state: State, index: int, thread: int, doing: Any) -> State:
+    """Return `state` with `doing` in `Client.pending[thread]` of the client `index`."""
     client = state.clients[index]
-    lanes = (client.lanes[0], doing) if lane else (doing, client.lanes[1])
-    return _put(state, index, client._replace(lanes=lanes))
+    pending = (client.pending[0], doing) if thread else (doing, client.pending[1])
+    return _put(state, index, client._replace(pending=pending))
 
 
 def _with(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:

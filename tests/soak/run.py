@@ -53,7 +53,7 @@ class Outcome:
 
     - `journal`: counts of the events in the journals.
     - `violations`: errors that the checker of journals found.
-    - `believers`: number of exclusive leases that their holders recorded.
+    - `recorded`: number of records of exclusive leases, which their holders have written.
     - `overlapping`: a text for each pair of exclusive leases that were treated as held at the same
       time.
     - `unexpected`: tracebacks of errors that processes did not expect.
@@ -67,7 +67,7 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     journal: Counter[str] = field(default_factory=Counter)
     clients: Counter[str] = field(default_factory=Counter)
-    believers: int = 0
+    recorded: int = 0
     overlapping: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Outcome:
             "tasks cancelled": clients["CancelledError"],
             "faults": sum(self.faults.values()),
             **{f"  {word}": count for word, count in sorted(self.faults.items())},
-            "exclusive leases checked for overlap": self.believers,
+            "exclusive leases checked for overlap": self.recorded,
             "  overlaps on the server with persistence": self.overlaps("kept"),
             "  overlaps on the server that loses data": self.overlaps("forgetful"),
             "violations found in the journal": len(self.violations),
@@ -175,7 +175,7 @@ class Chaos:
         self.sides, self.chance, self.spawn = sides, chance, spawn
         self.children = [spawn(), spawn()]
         self.counts: Counter[str] = Counter()
-        often = [self.harm, self.harm, self.harm]
+        often = [self.proxy_fault, self.proxy_fault, self.proxy_fault]
         self.common = [*often, self.scripts, self.connections, self.clients, self.clear, self.mark]
         self.rare = [self.kill, self.hang, self.flush, self.kill_child, self.stop_child, self.clock]
 
@@ -184,14 +184,14 @@ class Chaos:
         word = self.chance.choice(self.rare if rare else self.common)(side)
         self.counts += Counter({word: 1} if word else {})
 
-    def harm(self, side: Side) -> str:
+    def proxy_fault(self, side: Side) -> str:
         what = self.chance.choice(["drop", "cut", "refuse", "hold"])
         verb = self.chance.choice(["acquire", "acquire", "release", "renew", ""])
         times = self.chance.choice([1, 1, 3, 10])
         if what == "hold":
             side.proxy.hold(self.chance.uniform(0.05, 2.0), verb, times)
         else:
-            side.proxy.harm(what, verb, times)
+            side.proxy.cause(what, verb, times)
         words = {"drop": "reply dropped", "cut": "reply cut", "refuse": "connection closed"}
         return f"proxy: {words.get(what, 'request delayed')}"
 
@@ -324,12 +324,12 @@ def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None
     direct = {f"SOAK_{side.alias}": side.server.url for side in sides}
     proxied = {f"SOAK_{side.alias}": side.proxy.url for side in sides}
     stack.enter_context(mock.patch.dict(os.environ, {**own, **direct}))
-    from .work import NAMES  # this import sets up Django with the variables above
+    from .work import NAMES  # this import sets up Django with the environment above
 
     stack.callback(logging.disable, logging.NOTSET)
     journal.install(key, CONSTANTS)
     stack.callback(journal.uninstall)
-    chance, path = random.Random(outcome.seed), str(folder / "believers")
+    chance, path = random.Random(outcome.seed), str(folder / "leases")
     seeds, end = iter(range(outcome.seed * 100, 10**12)), time.monotonic() + seconds
 
     def spawn(*mortal: str, **urls: str) -> Any:
@@ -374,7 +374,7 @@ def _soak(outcome: Outcome, seconds: float, stack: contextlib.ExitStack) -> None
         outcome.gone += side.gone
         side.client.close()
     outcome.faults = chaos.counts
-    outcome.believers, outcome.overlapping = overlaps(path)
+    outcome.recorded, outcome.overlapping = overlaps(path)
 
 
 def _settle(sides: list[Side]) -> list[str]:
@@ -391,7 +391,7 @@ def _settle(sides: list[Side]) -> list[str]:
 
 def overlaps(path: str) -> tuple[int, list[str]]:
     """Read the records of exclusive leases in the file `path`. Return the number of records, and a
-    text for each pair of leases whose holders worked at the same time."""
+    text for each pair of leases that were treated as held at the same time."""
     seen: dict[str, list[tuple[int, float, float]]] = {}
     for line in Path(path).read_text().splitlines():
         alias, name, fence, first, last = line.split()

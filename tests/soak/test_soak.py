@@ -28,7 +28,7 @@ def test_short_soak_finds_no_error() -> None:
 
 
 def test_leases_held_at_the_same_time_are_reported_as_overlaps(tmp_path: Path) -> None:
-    path = tmp_path / "believers"
+    path = tmp_path / "leases"
     path.write_text("kept lock 1 10.0 11.0\nkept lock 2 11.0 12.0\nkept hard 3 10.5 10.6\n")
     assert (3, []) == overlaps(str(path))
     # The holder with fence 2 began before the holder with fence 1 ended. Two lines with one fence

@@ -5,8 +5,8 @@ process.
 
 All processes append to the file LOG. Each holder of an exclusive name writes a line
 `ALIAS NAME FENCE FIRST LAST`. FIRST and LAST are the first and the last time at which the holder
-treated its lease as held. If a holder of the same name has a larger fence, its FIRST must not be
-earlier than this LAST.
+treated its lease as held. Leases of one name must not overlap: of two lines with one NAME, the
+line with the larger FENCE must have a FIRST that is not earlier than the LAST of the other line.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ NAMES = sorted({"rw" if kind in ("readers", "writer") else kind for kind in KIND
 
 
 class Log:
-    """Counts and unexpected errors of this process, and the file of records of exclusive leases."""
+    """Counts and unexpected errors of this process, and the file LOG of all processes."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -140,7 +140,7 @@ class Turn:
                 os.write(self.log.file, row.encode())
 
     async def use(self, io: Any, thing: Any, lease: Lease) -> None:
-        """Hold the lease, do what `self.extra` says, and release the lease."""
+        """Hold the lease, and do `self.extra`. Release the lease, unless `extra` is "drop"."""
         if self.extra in ("renew", "owned"):
             await io.do(lease, self.extra)
         elif self.extra == "again" and self.name == "again":
@@ -150,7 +150,7 @@ class Turn:
             await io.do(lease, "downgrade")
         await io.sleep(self.hold)
         self.look(lease)
-        if self.extra == "drop":  # as if the holder had died
+        if self.extra == "drop":  # don't release, as if the holder had died
             self.log.counts["dropped"] += 1
             return
         if self.extra == "handle" and self.kind.portable:
@@ -160,7 +160,7 @@ class Turn:
 
 
 async def work(io: Any, chance: random.Random, mortal: bool, log: Log, end: float) -> None:
-    """Run turns (see `Turn`) until the time `end`. In async code, cancel some at a random time."""
+    """Run turns (see `Turn`) until the time `end`. In async code, cancel some turns."""
     while time.monotonic() < end:
         turn = Turn(chance, mortal, log).run(io)
         try:

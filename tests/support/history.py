@@ -38,7 +38,7 @@ RULES = {
     "expiry": "keys expire, and not before their contents",
     "vanished": "only scripts change the contents of the keys",
     "keys": "a script writes only the keys of its name",
-    "belief": "local expiry is never later than the expiry on the server",
+    "local": "local expiry is never later than the expiry on the server",
     "memory": "full memory denies only requests of new callers, and they change nothing",
     "error": "no script fails",
 }
@@ -109,7 +109,7 @@ class _Name:
         #: Set while a script expands the name: the token and the end of the lease in the compact
         #: state. The script has to write this lease again.
         self.expanding: tuple[str, float] | None = None
-        self.channels: set[str] = set()  # event loops, which also have entries in `deadlines`
+        self.channels: set[str] = set()  # of event loops; `deadlines` has an entry for each
         self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
@@ -215,9 +215,9 @@ class Replay:
             return False
         if mine.permits == 0:
             return not self.at.held
-        return self.at.used + mine.permits <= self.limit_of(mine) and self.within(mine)
+        return self.at.used + mine.permits <= self.limit_of(mine) and self.fits_share(mine)
 
-    def within(self, mine: _Token) -> bool:
+    def fits_share(self, mine: _Token) -> bool:
         """Return True if a token can get its permits within the limit of its share."""
         if mine.bound == math.inf:
             return True
@@ -233,13 +233,13 @@ class Replay:
     def beats(self, channel: str) -> bool:
         return channel == "-" or self.at.deadlines.get(channel, 0) > self.now
 
-    def waiting(self, but: str = "") -> Iterator[str]:
-        """Yield the tokens of the live waiters in the order of the queue. Omit the token `but`, and
-        waiters that ask for more permits than the limit."""
+    def waiting(self, omit: str = "") -> Iterator[str]:
+        """Yield the tokens of the live waiters in the order of the queue. Omit the token `omit`,
+        and each waiter that asks for more permits than the limit."""
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
-            if token != but and self.alive(token) and mine.permits <= self.limit_of(mine):
+            if token != omit and self.alive(token) and mine.permits <= self.limit_of(mine):
                 yield token
 
     # One entry
@@ -253,8 +253,8 @@ class Replay:
                 at.override, at.paused = None, False
             return
         history.entries += 1
-        if entry.verb == "!believes":
-            self.believed(entry)
+        if entry.verb == "!holds":
+            self.check_local_expiry(entry)
             return
         if entry.epoch != self.epoch:
             self.restarted(entry)
@@ -284,16 +284,16 @@ class Replay:
         if entry.writes:
             self.check_expiry()
 
-    def believed(self, entry: Entry) -> None:
+    def check_local_expiry(self, entry: Entry) -> None:
         """Check that the local expiry in a holder's note is not later than the end of its lease."""
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
             return
         mine, end = self.tokens.get((entry.name, token)), at.leases.get(token, 0)
-        self.history.counts["believed"] += 1
+        self.history.counts["expiries"] += 1
         if mine is not None and not mine.ended and float(until) > end:
             self.at, self.entry = at, entry
-            self.bad("belief", f"{token[:8]} expires locally {float(until) - end:.0f} ms too late")
+            self.bad("local", f"{token[:8]} expires locally {float(until) - end:.0f} ms too late")
 
     def restarted(self, entry: Entry) -> None:
         self.history.epochs += 1
@@ -301,7 +301,7 @@ class Replay:
         for at in self.names.values():
             at.unsure = "restarted"
             if entry.us < self.us:
-                at.fence = 0  # the clock was set back, so lower fences are right
+                at.fence = 0  # the clock was set back, so lower fences are no error
 
     def compare(self) -> None:
         """Expire leases and keys. Compare the expected state with the one that the script found."""
@@ -344,8 +344,8 @@ class Replay:
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
-        self.gone: dict[str, tuple[float, int]] = {}  # waiters that the replayed script removed
-        self.was: dict[str, float] = {}  # the heartbeat deadlines that the removed waiters had
+        self.gone: dict[str, tuple[float, int]] = {}  # removed waiters: token -> (ticket, arrival)
+        self.was: dict[str, float] = {}  # token -> former heartbeat deadline of a removed waiter
         self.wakes: dict[str, float] = {}
         self.fences: list[str] = []
         asked_fence = int(said.get("fence", 0))
@@ -557,7 +557,7 @@ class Replay:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
         shadow = own and self.how == "shadow"
-        mine.nth = 0  # each grant restarts the numbers of its renewals
+        mine.nth = 0  # the renewals of each grant are numbered anew
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
@@ -566,7 +566,7 @@ class Replay:
             self.history.counts["granted in shadow"] += not self.fits(mine)
         elif at.paused:
             self.bad("paused", f"{token[:8]} was granted")
-        elif not self.within(mine):
+        elif not self.fits_share(mine):
             self.bad("share", f"{token[:8]} of {mine.share} was granted above {mine.bound}")
         elif not self.fits(mine):
             text = f"{at.used} of {self.limit_of(mine)} were in use, {mine.permits} were granted"
@@ -575,7 +575,7 @@ class Replay:
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
             # An unfair request may overtake the first waiter if this waiter arrived less than
-            # HEARTBEAT ago. Times are rounded, so the waiter may be 1 ms younger than computed.
+            # HEARTBEAT ago. Times are rounded, so it may have arrived 1 ms later than computed.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):
@@ -653,7 +653,7 @@ class Replay:
             beat = self.now + constants["ALIVE"] if mine.channel != "-" else 0
             if deadlines.get(self.me, 0) < due or deadlines.get(mine.channel, 0) < beat:
                 self.bad("place", "the waiter counts as dead before its next heartbeat is due")
-        nobody, within = not at.queue and not at.parked, self.within(mine)
+        nobody, within = not at.queue and not at.parked, self.fits_share(mine)
         idle = (nobody and self.fits(mine)) or (mine.permits <= mine.bound and not within)
         wrong = {
             "no paused": (not at.paused, "the name is not paused"),
@@ -721,7 +721,7 @@ class Replay:
         self.history.counts[self.how] += 1
 
     def check_handoff(self) -> None:
-        """Check that no permit is free while the first live waiter could get it."""
+        """Check that no permit is left free that the first live waiter could get."""
         verb, word, at = self.entry.verb, self.entry.reply[0], self.at
         # In mode "lost", the script `release` frees no permits: it only counts a lost lease.
         may_free = self.how != "lost" and (
@@ -743,7 +743,7 @@ class Replay:
                 firsts.setdefault(self.token(token).share, token)
         swept = len(at.held) == len(at.leases)
         for share, token in firsts.items() if swept else ():
-            if token not in at.queue and self.within(self.token(token)):
+            if token not in at.queue and self.fits_share(self.token(token)):
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
     def check_removed(self) -> None:

@@ -1,4 +1,4 @@
-"""Run a call many times. Interrupt each run with an exception, each time at the next bytecode.
+"""Run a call many times, and interrupt each run with an exception, one bytecode later than before.
 
 The exception represents that of a signal handler, which can happen at any bytecode.
 """

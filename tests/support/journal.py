@@ -161,7 +161,6 @@ class Journal:
 
     def drain(self) -> int:
         """Move the entries from the server to `drained`, for example before a flush or a kill.
-
         Return the number of moved entries."""
         lines: list[bytes] = self.client.lrange(self.key, 0, -1)
         if lines:
@@ -200,7 +199,7 @@ class Journal:
 
 
 def install(key: str, constants: Mapping[str, int] | None = None) -> None:
-    """Record this process's scripts in the journal `key`. `constants`: new values of constants."""
+    """Record this process's script runs in the journal `key`. `constants`: changed constants."""
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:

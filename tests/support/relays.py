@@ -29,8 +29,8 @@ from tests.behaviour.watching import View
 SILENCE, CUT = "(silence)", "(cut)"
 
 
-#: The names of scripts, by SHA and by source text. A journal changes the source text of a script.
-#: Then the script has two more entries.
+#: The names of scripts, by SHA and by source text. A journal wraps scripts. A wrapped script has
+#: another SHA and another source text, and so two entries of its own.
 _scripts: dict[str, str] = {}
 
 

@@ -35,7 +35,7 @@ def waiter(id: str = "id", position: int = 1, waits: float = 0.0, **said: Any) -
 
 
 def status(name: str = "exports", key: str | None = None, **said: Any) -> Status:
-    """Return a status of an idle name with a limit of 3. `said`: fields of the status to change."""
+    """Return the status of an idle name with a limit of 3. `said`: fields with other values."""
     nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
     given = {"name": name, "key": key, "kind": "plain", "limit": 3, "callers_limit": 3, "at": AT}
     given |= {"holders": (), "waiters": (), "in_use": 0, "holding": 0, "waiting": 0, "fence": 1}

@@ -121,12 +121,12 @@ class Recording(Store):
 
 
 def utf8(text: str) -> str:
-    """Convert a text from the model's Redis (Latin-1) to the text in a journal (UTF-8)."""
+    """Convert a text of the imitated Redis (Latin-1) to the text in a journal (UTF-8)."""
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 class ModelServer:
-    """The model's Redis (tests/model/redis.py) as a server.
+    """A server for workloads: the imitation of Redis in tests/model/redis.py.
 
     `micros`: its clock, which tests move. `entries`: its journal. `lua`: maps pieces of the scripts
     to the code that replaces them. `said`: values by the name of an argument. Each script
@@ -173,7 +173,6 @@ class ModelServer:
 
     def contents(self, keys: Keys, key: str) -> dict[str, Any]:
         """Return the fields of a hash, or the members of a sorted set with their scores.
-
         Return {} if the key doesn't exist."""
         rows = self.names.get(keys.leases.removesuffix("leases"), ())
         return dict(next((items for name, _, items, _ in rows if name == key), ()))
@@ -193,10 +192,10 @@ class ModelServer:
         rows = (row for frozen in self.names.values() for row in Store(frozen, self.micros).data)
         return [key for key in rows if not key.endswith(":stats")]
 
-    def believe(self, keys: Keys, token: str, until: float) -> None:
+    def note_expiry(self, keys: Keys, token: str, until: float) -> None:
         """Note in the journal that a holder treats its lease as held until `until` (in seconds)."""
         name, argv = keys.leases.removesuffix(":leases"), (token, f"{until * 1000:.3f}")
-        self.add(self.micros, "!believes", name, argv)
+        self.add(self.micros, "!holds", name, argv)
 
 
 class FullAtTimes(ModelServer):
@@ -233,7 +232,7 @@ def kinds(keep: int = 0) -> list[Kind]:
         Kind(keys_of("t", "lock", None, keep), 7),
         Kind(keys_of("t", "pool", None, keep), 7, 3, (1, 1, 2, 3)),
         Kind(keys_of("t", "both", None, keep), 7, 1000, (1, 1, 0), "w"),
-        # With two clients, the name is sometimes in compact state, even with an expired lease.
+        # Only two clients, so that the name is often in compact state, also with an expired lease.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
     ]
@@ -243,7 +242,7 @@ def kinds(keep: int = 0) -> list[Kind]:
 class Client:
     kind: Kind
     rng: random.Random
-    believing: type[LocalExpiry] = LocalExpiry
+    expiry_class: type[LocalExpiry] = LocalExpiry
     token: str = ""
     ask: dict[str, Any] = field(default_factory=dict)
     state: str = "idle"  # "idle", "asking", "waiting", "holding", or "ending"
@@ -251,7 +250,7 @@ class Client:
     nth: int = 0
     known: int | None = None  # number of the newest renewal before the adoption
     unanswered: bool = False
-    belief: LocalExpiry | None = None  # the local expiry, None if it is unknown
+    expiry: LocalExpiry | None = None  # None if it is unknown
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
@@ -275,14 +274,14 @@ class Client:
         return [one for one in steps[self.state]() if one is not None]
 
     def seldom(self, chance: float) -> bool:
-        """Return True with the probability `chance`, or with a tenth of it if the name is calm."""
+        """Return True with the probability `chance`, or a tenth of it if `Kind.calm` is True."""
         return self.rng.random() < chance * (0.1 if self.kind.calm else 1)
 
     def renew(self) -> Call:
         ms = "inf" if self.seldom(0.03) else self.rng.randint(1500, 9000)
         self.nth += 1
-        if self.belief is not None:
-            self.belief.asked(self.nth, seconds(str(ms)), self.sent)
+        if self.expiry is not None:
+            self.expiry.asked(self.nth, seconds(str(ms)), self.sent)
         return self.call("renew", fence=self.fence, how="set", ms=ms, nth=self.nth)
 
     def idle(self) -> list[Call]:
@@ -290,7 +289,7 @@ class Client:
         if self.token and rng.random() < 0.03:
             return [self.call("acquire", **{**self.ask, "how": "again"})]  # a late heartbeat
         self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
-        self.nth, self.known, self.belief = 0, None, None
+        self.nth, self.known, self.expiry = 0, None, None
         self.ask = {
             "lease": rng.choice(["inf", 1, 30_000, *(rng.randint(1000, 9000) for _ in range(30))]),
             "permits": rng.choice(kind.permits),
@@ -348,16 +347,16 @@ class Client:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return [self.adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return [self.adopt(self.known + rng.randint(1, 1000))]  # adopt the lease twice
+            return [self.adopt(self.known + rng.randint(1, 1000))]  # a second adoption
         if roll > 0.93:
             # Send a late copy of an older renewal. If the client has sent at most one renewal, the
             # script may apply this copy. In this case, forget the local expiry.
-            self.belief = self.belief if self.nth > 1 else None
+            self.expiry = self.expiry if self.nth > 1 else None
             return [self.call("renew", fence=fence, how="set", ms=9000, nth=max(0, self.nth - 1))]
         return []
 
     def adopt(self, nth: int) -> Call:
-        self.belief = None  # another client adopts the lease
+        self.expiry = None  # another client adopts the lease
         said = {"how": "adopt", "ms": 9000, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
@@ -367,22 +366,22 @@ class Client:
         self.state = "ending"
         return self.call("release", **self.ending)
 
-    def take(self, done: Call, reply: Any) -> None:
-        """Process the reply to the call `done`: a list of words, or None if the reply was lost."""
-        if done.said["token"] != self.token or (done.verb == "pop" and not reply):
+    def take(self, answered: Call, reply: Any) -> None:
+        """Process the reply to a call. `reply`: a list of words, or None if it was lost."""
+        if answered.said["token"] != self.token or (answered.verb == "pop" and not reply):
             return
         if reply is None:
-            self.unanswered |= done.verb == "acquire"
-        elif done.verb == "pop":
+            self.unanswered |= answered.verb == "acquire"
+        elif answered.verb == "pop":
             self.state, self.fence = "holding", reply.split(" ")[0]
-        elif done.verb != "release" or self.state == "ending":
-            getattr(self, f"_take_{done.verb}")(done, *reply)
+        elif answered.verb != "release" or self.state == "ending":
+            getattr(self, f"_take_{answered.verb}")(answered, *reply)
 
-    def _take_acquire(self, done: Call, word: str, *rest: str) -> None:
+    def _take_acquire(self, answered: Call, word: str, *rest: str) -> None:
         if word == "ok":
             if self.state != "holding":
                 until = self.sent + seconds(rest[1]) - TICK
-                self.belief = self.believing(until)
+                self.expiry = self.expiry_class(until)
             self.state, self.fence = "holding", rest[0]
         elif word == "wait":
             self.state = "waiting"
@@ -391,22 +390,22 @@ class Client:
         else:
             self.state = "idle"
 
-    def _take_renew(self, done: Call, word: str, *rest: str) -> None:
-        said = done.said
-        if word == "ok" and said["how"] == "set" and self.belief is not None and said.get("nth"):
+    def _take_renew(self, answered: Call, word: str, *rest: str) -> None:
+        said = answered.said
+        if word == "ok" and said["how"] == "set" and self.expiry is not None and said.get("nth"):
             until = self.sent + seconds(rest[0]) - TICK
-            self.belief.answered(said["nth"], until)
+            self.expiry.answered(said["nth"], until)
         if word == "lost" and said["fence"] == self.fence:
             self.end("undo")
         elif word == "adopted" and said["nth"] == self.nth:
             self.state = "idle"  # the lease now belongs to another client
 
-    def _take_release(self, done: Call, word: str, *rest: str) -> None:
-        if done.said["how"] == "giveup" and word == "ok":
+    def _take_release(self, answered: Call, word: str, *rest: str) -> None:
+        if answered.said["how"] == "giveup" and word == "ok":
             self.state, self.fence = "holding", rest[0]
-        elif self.unanswered and not (done.said["tombstone"] and word != "lost"):
+        elif self.unanswered and not (answered.said["tombstone"] and word != "lost"):
             self.ending = {"how": "undo", "tombstone": 1}
-            if done.said["how"] == "undo" and done.said["tombstone"]:
+            if answered.said["how"] == "undo" and answered.said["tombstone"]:
                 self.state = "idle"
         else:
             self.state = "idle"
@@ -422,13 +421,13 @@ class Workload:
         server: Any,
         seed: int,
         names: Sequence[Kind] | None = None,
-        believing: type[LocalExpiry] = LocalExpiry,
+        expiry_class: type[LocalExpiry] = LocalExpiry,
         faults: float = 1.0,
     ) -> None:
         self.server, self.rng, self.round, self.faults = server, random.Random(seed), 0, faults
         self.kinds = names or kinds()
         self.clients = [
-            Client(kind, self.rng, believing) for kind in self.kinds for _ in range(kind.clients)
+            Client(kind, self.rng, expiry_class) for kind in self.kinds for _ in range(kind.clients)
         ]
         self.late: list[tuple[int, Call]] = []
 
@@ -478,15 +477,15 @@ class Workload:
             if client is not None:
                 lost = rng.random() < 0.05 * self.faults or reply == ["ERROR"]
                 client.take(one, None if lost else reply)
-        self._believe(self.server.micros / 1e6)
+        self._note_expiries(self.server.micros / 1e6)
         return len(sent)
 
-    def _believe(self, now: float) -> None:
+    def _note_expiries(self, now: float) -> None:
         for client in self.clients:
-            if client.state == "holding" and client.belief is not None:
-                until = client.belief.until
+            if client.state == "holding" and client.expiry is not None:
+                until = client.expiry.until
                 if now < until < math.inf:
-                    self.server.believe(client.kind.keys, client.token, until)
+                    self.server.note_expiry(client.kind.keys, client.token, until)
 
     def operator(self) -> list[Call]:
         rng, kind = self.rng, self.rng.choice(self.kinds)

@@ -66,7 +66,7 @@ class Crowd:
         return {name: min(some) for name, some in later.items() if some}
 
     def excused(self, held: list[Any]) -> bool:
-        """Return True if the leases `held`, which are more than the limit, are no error. Subclasses
+        """Return True if it is no error that the leases `held` exceed the limit. Subclasses may
         override this method."""
         return False
 
