@@ -106,7 +106,7 @@ def hold(name: str, seconds: float, renew: str, mode: str = "sync") -> None:
 
 
 def adopt() -> None:
-    """Adopt the lease of the handle on stdin. Release it after a second line on stdin."""
+    """Read a handle from stdin, and adopt its lease. Read a second line, and release the lease."""
     lease = Lease.from_handle(sys.stdin.readline().strip())
     say("fence", lease.fence)
     sys.stdin.readline()

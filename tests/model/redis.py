@@ -252,7 +252,7 @@ class Store:
 
     def between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
         """Return the members whose scores are from `low` to `high`, with their scores. If `low`
-        begins with "(", return only scores above it."""
+        begins with "(", return only members with higher scores."""
         least, most = float(low.removeprefix("(")), float(high)
         rows = [row for row in self.order(key) if least <= row[1] <= most]
         return [row for row in rows if row[1] > least] if low.startswith("(") else rows

@@ -468,7 +468,6 @@ class World:
 
     def faults_of(self, state: State, index: int, thread: int, kinds: str) -> Steps:
         """Yield the faults that can happen to a client's plan (`thread` 0) or renewal thread (1).
-
         The renewal thread has only two faults: a delayed request, and a lost reply."""
         client, kind = state.clients[index], (state.clients[index].pending[thread] or ("",))[0]
         abandoned = self.abandon(state, index, thread)
@@ -542,7 +541,7 @@ def _put(state: State, index: int, client: Client) -> State:
 
 
 def _doing(state: State, index: int, thread: int, doing: Any) -> State:
-    """Return `state` with `doing` in `Client.pending[thread]` of the client `index`."""
+    """Return `state`, changed so that `Client.pending[thread]` of the client `index` is `doing`."""
     client = state.clients[index]
     pending = (client.pending[0], doing) if thread else (doing, client.pending[1])
     return _put(state, index, client._replace(pending=pending))

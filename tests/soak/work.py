@@ -82,7 +82,7 @@ NAMES = sorted({"rw" if kind in ("readers", "writer") else kind for kind in KIND
 
 
 class Log:
-    """Counts and unexpected errors of this process, and the file LOG of all processes."""
+    """Counts and unexpected errors of this process, and the file LOG, which all processes share."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -109,7 +109,7 @@ class _Name:
         #: Set while a script expands the name: the token and the end of the lease in the compact
         #: state. The script has to write this lease again.
         self.expanding: tuple[str, float] | None = None
-        self.channels: set[str] = set()  # of event loops; `deadlines` has an entry for each
+        self.channels: set[str] = set()  # channels of event loops, also in `deadlines`
         self.queue: dict[str, tuple[float, int]] = {}  # token -> (ticket, arrival in µs)
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
@@ -575,7 +575,7 @@ class Replay:
         ahead = next(self.waiting(token), None)
         if not shadow and ahead is not None and at.queue[ahead][0] < ticket:
             # An unfair request may overtake the first waiter if this waiter arrived less than
-            # HEARTBEAT ago. Times are rounded, so it may have arrived 1 ms later than computed.
+            # HEARTBEAT ago. Subtract 1 ms from its age, because times are rounded.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and ticket == math.inf
             if not (unfair and age < self.constants["HEARTBEAT"]):

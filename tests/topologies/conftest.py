@@ -27,7 +27,7 @@ from tests.support import journal
 from .everywhere import Everywhere, Journals, by_name
 
 HERE = Path(__file__).parent
-#: The environment variable with the cache alias of the topology and its entry of CACHES.
+#: Environment variable for child processes: the topology's cache alias, and its entry in CACHES.
 ELSEWHERE = "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
 #: Fixtures that start a single server. A borrowed test that uses one of them can't run on a
