@@ -1,4 +1,4 @@
-"""Run locks under faults, compare the events with the documentation, and print a table."""
+"""Run locks under faults, check the promises of their documentation, and print a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .lab import find_server
 #: Max seconds of a trial. A trial runs one lock under one fault.
 TRIAL_SECONDS = 240
 
-#: The HTML comments before and after the generated tables in a page of the documentation.
+#: HTML comments before and after the generated tables in a page of the documentation.
 BEGIN, END = re.compile("<!-- exam: (.+) -->\n"), "<!-- exam ends -->"
 
 Trial = tuple[str, str]  # the names of a lock and a fault
@@ -40,11 +40,11 @@ def main() -> int:
     add("--list", action="store_true", help="print the names of locks and faults")
     add("--self", action="store_true", help="test the exam with broken and correct locks")
     add("--times", type=int, default=1, metavar="N", help="run each trial N times, show the worst")
-    add("--at-once", type=int, default=2, metavar="N", help="run N trials at once (default: 2)")
+    add("--at-once", type=int, default=2, metavar="N", help="run N trials in parallel (default: 2)")
     add("--strict", action="store_true", help="exit 1 if a lock of this project fails")
-    add("--json", type=Path, metavar="FILE", help="add the results to this file")
+    add("--json", type=Path, metavar="FILE", help="add the results of this run to FILE")
     add("--write", type=Path, action="append", default=[], metavar="PAGE",
-        help="write the results, and those in the --json file, into this page")  # fmt: skip
+        help="write the results into PAGE, also the earlier ones in the --json FILE")  # fmt: skip
     options = parser.parse_args()
     if options.list:
         print("locks: ", *ADAPTERS, "\nfaults:", *FAULTS)
@@ -80,8 +80,8 @@ def examine_the_exam(options: argparse.Namespace) -> int:
     faults. Return 0 if all verdicts are right, else 1.
 
     Trials that run at the same time slow each other down. So a trial with a wrong verdict is
-    repeated alone. There is one exception: if a correct lock has a finding of a kind in PROVEN, its
-    trial is not repeated, because a slow machine can't cause such a finding.
+    repeated alone. There is one exception: if a correct lock has a problem of a kind in PROVEN, the
+    trial is not repeated, because a slow machine can't cause such a problem.
     """
     each = [(name, fault) for name in RIGHT for fault in FAULTS] + [*EXPECTED]
     trials = [(f"control:{name}", fault) for name, fault in each if fault in options.fault]
@@ -97,14 +97,14 @@ def examine_the_exam(options: argparse.Namespace) -> int:
 
 
 def expected(seen: Seen) -> set[str]:
-    """Return the expected kinds of findings. A broken lock must have a finding of at least one of
-    these kinds. For a correct lock, return an empty set."""
+    """Return the kinds of problems of which a broken lock must have at least one in this trial.
+    For a correct lock, return an empty set."""
     return EXPECTED.get((seen.lock.removeprefix("control:"), seen.fault), set())
 
 
 def is_just(seen: Seen) -> bool:
-    """Print the result of a trial. Return True if the result is right: a broken lock must have a
-    finding of an expected kind. A correct lock must have no finding against its claims."""
+    """Print the result of a trial of the exam itself. Return True if it is right: a broken lock
+    must have a problem of an expected kind, and a correct lock must not break a promise."""
     just = seen.outcome in ("passed", "seen")
     if kinds := expected(seen):
         just = not seen.why and not seen.kinds.isdisjoint(kinds)
@@ -120,7 +120,7 @@ def carried_out(trials: list[Trial], count: int) -> Iterator[Seen]:
 
 
 def examined(key: str, fault: str) -> Seen:
-    """Examine a lock under a fault, in another process."""
+    """Examine a lock under a fault, in a new process. Return the result."""
     words = [sys.executable, "-m", f"{__package__}.faults", key, fault]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(words, stdout=pipe, stderr=null, text=True) as process:
@@ -136,8 +136,8 @@ def examined(key: str, fault: str) -> Seen:
 
 
 def read(path: Path | None) -> dict[Trial, Seen]:
-    """Return the results of earlier runs from a JSON file, by (lock, fault). Return {} if there is
-    no file. Leave out locks and faults that the exam no longer has."""
+    """Return the results of earlier runs from a JSON file: (lock, fault) -> result. Return {} if
+    there is no file. Leave out locks and faults that the exam no longer has."""
     if path is None or not path.exists():
         return {}
     seen = [Seen.read(words) for words in json.loads(path.read_text())]
@@ -157,7 +157,7 @@ def cell(seen: Seen | None) -> str:
         return f"✓{after}"
     worst = seen.found[0]
     took = f" {worst.seconds:.1f} s" if worst.seconds >= 0.05 else ""
-    return f"**{worst.kind}**{took}" if worst.against else f"({worst.kind}{took})"
+    return f"**{worst.kind}**{took}" if worst.breach else f"({worst.kind}{took})"
 
 
 def line(seen: Seen) -> str:
@@ -166,8 +166,8 @@ def line(seen: Seen) -> str:
 
 
 def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
-    """Return the results as Markdown: a table for each group of locks, and lists of trials that
-    failed or don't apply. `absent`: lock that was not examined -> the reason."""
+    """Return the results as Markdown: a table for each group of locks, and lists of trials that did
+    not pass or don't apply. `absent`: lock that was not examined -> the reason."""
     examined = [*dict.fromkeys(lock for lock, _ in table)]
     others = [key for key in examined if key not in ADAPTERS]
     parts, shown = list[str](), list[str]()
@@ -195,7 +195,7 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
     for (title, why), names in reasons.items():
         titles[f"{why} ({', '.join(sorted(names))})"].append(title)
     missed = [f"- {', '.join(each)}: {why}." for why, each in titles.items()]
-    for heading, lines in (("What stands against them", accused), ("Not applicable", missed)):
+    for heading, lines in (("Trials that did not pass", accused), ("Not applicable", missed)):
         parts += [f"### {heading}", "", *lines, ""] if lines else []
     parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
     server = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
@@ -207,12 +207,12 @@ def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) ->
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Replace the text between two HTML comments in a page by the tables. The first comment names
+    """Replace the text between two HTML comments in a page with the tables. The first comment names
     the groups of locks that get a table. `absent`: lock that was not examined -> the reason."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:
-        raise SystemExit(f"{page} has no HTML comments that show where the tables belong")
+        raise SystemExit(f"{page} has no HTML comments that mark the place of the tables")
     absent = {key: why for key, why in absent.items() if key in ADAPTERS}
     made = text(table, absent, begin[1].split(", "))
     page.write_text(f"{old[: begin.end()]}\n{made}\n\n{old[end:]}", encoding="utf-8")

@@ -18,24 +18,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .checker import Claims
+from .checker import Promises
 
-#: Lease duration in seconds in the exam, for locks with a duration that users can choose.
+#: Lease duration in seconds in the exam, for locks whose users can choose the duration.
 LEASE = 2.0
-#: The claims of a lock that promises everything except a maximum wait (`within`).
-ALL = Claims(
-    lease=LEASE, renewed=True, fair=True, fenced=True, told=True, punctual=True, retries=True,
-    forks=True,
+#: The promises of a lock that promises everything except `max_wait`.
+ALL = Promises(
+    lease=LEASE, renewed=True, fair=True, fenced=True, reports_loss=True, punctual=True,
+    retries=True, forks=True,
 )  # fmt: skip
 
 
 class Lost(Exception):
-    """Raised by `Adapter.release()` if the lock reports that it is no longer held."""
+    """Raised by `Adapter.release()` if the lock reports that the caller no longer holds it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The arguments of an adapter: servers, and the name, limit, and lease of the lock."""
+    """The arguments of an adapter: addresses of servers, and the lock's name, limit, and lease."""
 
     url: str = ""  # address of the Redis server
     urls: tuple[str, ...] = ()  # addresses of three Redis servers, if `needs` is "quorum"
@@ -47,13 +47,13 @@ class Place:
 
 
 class Adapter:
-    """A lock under examination. Each worker process makes an adapter, and calls it from one thread.
-    If a fault needs several threads, each thread makes an adapter, unless `shared` is True."""
+    """A lock that the exam examines. Each worker process makes an adapter for its main thread. If a
+    fault needs more threads, each of them makes an adapter, unless `shared` is True."""
 
     title = ""  # the name of the lock in the table
-    claims = Claims()  # what the documentation of the lock promises
-    quotes: dict[str, str] = {}  # claim -> the sentence of the documentation that makes it
-    source = ""  # address of the documentation, and version of the library that it describes
+    promises = Promises()  # what the documentation of the lock promises
+    quotes: dict[str, str] = {}  # promise -> the sentence of the lock's documentation that makes it
+    source = ""  # address of the documentation, and the library's version
     needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
     limit = 1  # the limit in the exam: 2 for semaphores
     module = ""  # the Python module that has the lock
@@ -69,26 +69,26 @@ class Adapter:
         raise NotImplementedError
 
     def release(self, grant: Any) -> None:
-        """Release a grant. Raise Lost if the lock reports that it is no longer held."""
+        """Release a grant. Raise Lost if the lock reports that the caller no longer holds it."""
         raise NotImplementedError
 
     def held(self, grant: Any) -> bool:
-        """Return True if the lock is held, as far as the process knows without asking the server.
-        The exam calls this method only if the lock claims that holders detect a loss (`told`)."""
+        """Return True if the lock is held, as far as this process knows without asking the server.
+        The exam calls this method only if the lock promises `reports_loss`."""
         return True
 
     def fence(self, grant: Any) -> float | None:
-        """Return the fencing token of the grant. The exam calls this method only if the lock claims
-        to have such tokens (`fenced`)."""
+        """Return the fencing token of the grant, if the lock promises `fenced`. Otherwise, the exam
+        does not call this method."""
         return None
 
     async def aacquire(self, wait: float) -> Any:
-        """Async version of `acquire()`, if the lock has one. The fault `loop-ended` uses it."""
+        """Async version of `acquire()`, if the lock has one."""
         raise NotImplementedError
 
     @property
     def library(self) -> Any:
-        """The module of the lock, imported at first use."""
+        """The module of the lock. It is imported at the first use of this property."""
         return importlib.import_module(self.module)
 
     @classmethod
@@ -116,7 +116,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def lost_if(*errors: type[Exception]) -> Iterator[None]:
-    """Raise Lost if the `with` block raises one of `errors`: exceptions that report a lost lock."""
+    """Raise Lost if the `with` block raises one of `errors`, which report that a lock is lost."""
     try:
         yield
     except errors as error:
@@ -124,7 +124,7 @@ def lost_if(*errors: type[Exception]) -> Iterator[None]:
 
 
 def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
-    """Call `once()` until it returns something other than None, for up to `wait` seconds."""
+    """Repeat `once()` for up to `wait` seconds, until its result is not None. Return the result."""
     end = time.monotonic() + wait
     while (answer := once()) is None and time.monotonic() + pause <= end:
         time.sleep(pause)
@@ -140,8 +140,8 @@ class Program(Adapter):
         {"do": "held", "grant": ...}     -> {"held": true}
         {"do": "release", "grant": ...}  -> {}, or {"lost": "why"}
 
-    The answer {"error": "text"} means that the lock raised an error. If a fault kills or stops a
-    worker, the same happens to its program. The program should exit when its input ends.
+    The answer {"error": "text"} means that the lock raised an error. If the exam kills or stops a
+    worker, it also kills or stops the program. The program should exit when its input ends.
     """
 
     command: list[str] = []
@@ -180,7 +180,7 @@ class Program(Adapter):
 _table = configparser.ConfigParser(interpolation=None)
 _table.read(Path(__file__).with_name("adapters") / "locks.ini", encoding="utf-8")
 ADAPTERS = _table.sections()
-#: Title of a table -> names of the locks in this table.
+#: Title of a table of results -> names of the locks in this table.
 GROUPS: dict[str, list[str]] = defaultdict(list)
 for _key in ADAPTERS:
     GROUPS[_table[_key]["group"]].append(_key)
@@ -201,12 +201,12 @@ def find(key: str) -> type[Adapter]:
     if not words:
         return getattr(importlib.import_module(module), name)
     adapter = getattr(importlib.import_module(f".adapters.{module}", __package__), name)
-    words |= {claim: text.replace("\n", " ") for claim, text in words.items() if claim != "cannot"}
-    names = words.keys() & vars(Claims()).keys() - {"limit"}
+    words |= {each: text.replace("\n", " ") for each, text in words.items() if each != "cannot"}
+    names = words.keys() & vars(Promises()).keys() - {"limit"}
     words |= {"quotes": {name: words[name] for name in names}, "limit": int(words.get("limit", 1))}
     words["cannot"] = dict(
         line.split(": ") for line in words.get("cannot", "").strip().splitlines()
     )
-    if names and adapter.claims == Claims():
-        words["claims"] = Claims(**{name: LEASE if name == "lease" else True for name in names})
+    if names and adapter.promises == Promises():
+        words["promises"] = Promises(**{name: LEASE if name == "lease" else True for name in names})
     return type(name, (adapter,), words)

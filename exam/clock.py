@@ -1,4 +1,4 @@
-"""Move the wall clock of a running program, with a C library that the program loads."""
+"""Change the wall clock that a program sees, with a C library that the program loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reason() -> str:
 
 
 class Clock:
-    """A wall clock that `shift` moves, for programs that are started with `environment`."""
+    """A wall clock that `shift()` moves. Programs whose variables include `environment` see it."""
 
     def __init__(self, folder: Path) -> None:
         library, self._file = folder / "clock.so", folder / "offset"
@@ -31,6 +31,6 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(self._file)}
 
     def shift(self, seconds: float) -> None:
-        """Set the clock `seconds` ahead of the true time."""
-        with open(self._file, "r+b", buffering=0) as file:  # keep this file: programs map it
+        """Set the clock to the true time plus `seconds`."""
+        with open(self._file, "r+b", buffering=0) as file:  # programs have mapped this same file
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

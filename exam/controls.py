@@ -2,9 +2,9 @@
 
 A broken lock is the correct lock with defects. The code of the defects is in this module and in
 right.lua. For each fault, the field `control` in faults.ini has one or more lines "DEFECTS: KINDS".
-Under this fault, a lock with these defects must have a finding of one of these kinds. `stuck` and
-`untold` are abbreviations of several kinds. `python -m exam --self` examines the broken locks under
-their faults, and the correct lock, with the limits 1 and 2, under all faults.
+Under this fault, a lock with these defects must have a problem of one of these kinds. `stuck` and
+`overlap` each stand for several kinds. `python -m exam --self` examines the broken locks under
+their faults. It examines the correct lock under all faults, with limit 1 and with limit 2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .adapter import ALL, Adapter, Lost, Place
-from .checker import NEVER_FREE, NEVER_TOLD, NOT_GIVEN, TOLD_LATE, TWO_INSIDE
+from .checker import NEVER_FREE, NEVER_REPORTED, NOT_GIVEN, REPORTED_LATE, TWO_INSIDE
 from .faults import FAULTS
 
 SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
@@ -37,15 +37,15 @@ SCRIPT = Path(__file__).with_name("right.lua").read_text(encoding="utf-8")
 class Grant:
     token: str
     number: int
-    sent: float  # when the request was sent; the lease began at this time or later
+    sent: float  # when the client sent the request; the lease began then or later
     pid: int
     ended: threading.Event
 
 
 class Right(Adapter):
-    """A fair, fenced semaphore with renewed leases. Its waiters poll every 20 ms."""
+    """A fair semaphore with fencing tokens and renewed leases. Its waiters poll every 20 ms."""
 
-    claims = replace(ALL, within=2)
+    promises = replace(ALL, max_wait=2)
     defects: Sequence[str] = ()
 
     def __init__(self, place: Place) -> None:
@@ -114,7 +114,7 @@ class Right(Adapter):
             raise
 
     def pause(self) -> None:
-        """Wait before the next try of an acquire."""
+        """Wait before the next request of the same acquire."""
         if "subscribes-late" not in self.defects:
             return time.sleep(0.02)
         with self.client.pubsub() as channel:
@@ -148,14 +148,14 @@ class Right(Adapter):
             try:
                 if self.run("renew", grant.token):
                     grant.sent = sent
-                elif "never-tells" not in self.defects:
+                elif "never-reports" not in self.defects:
                     return
             except redis.RedisError:
                 if "ends-at-error" in self.defects:
                     return
 
     def held(self, grant: Grant) -> bool:
-        if {"never-tells", "never-renews"} & {*self.defects}:
+        if {"never-reports", "never-renews"} & {*self.defects}:
             return True
         return time.monotonic() < grant.sent + self.place.lease * 0.9
 
@@ -178,13 +178,13 @@ class Right(Adapter):
         try:
             released = self.run("release", grant.token)
         except redis.RedisError:
-            # The failed request may have released the lease. Then the retry finds no lease.
+            # The request that failed may have released the lease. Then the retry finds no lease.
             released = self.retried("release", grant.token, self.place.lease) or 1
         if not released:
             raise Lost("its lease ended")
 
     async def aacquire(self, wait: float) -> Any:
-        """Async version of `acquire()`, without renewals of the lease."""
+        """Async version of `acquire()`. It does not renew the lease."""
         client = redis.asyncio.Redis.from_url(self.place.url)
         script = self.scripts["acquire"].script
         words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
@@ -195,13 +195,13 @@ class Right(Adapter):
         return None
 
 
-#: The names of the correct locks. The exam must find nothing against their claims.
+#: Names of the correct locks, which must not break a promise in any trial.
 RIGHT = ("right", "right-at-two")
 #: Name -> adapter class, for the correct locks and for the broken locks that faults.ini names.
 CONTROLS = {one: type(one, (Right,), {"title": one, "limit": n + 1}) for n, one in enumerate(RIGHT)}
-#: (broken lock, fault) -> kinds of findings. A trial must have a finding of one of these kinds.
+#: (broken lock, fault) -> kinds of problems. The trial must find a problem of one of these kinds.
 EXPECTED: dict[tuple[str, str], set[str]] = {}
-_GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "untold": {TWO_INSIDE, NEVER_TOLD, TOLD_LATE}}
+_GROUPS = {"stuck": {NEVER_FREE, NOT_GIVEN}, "overlap": {TWO_INSIDE, NEVER_REPORTED, REPORTED_LATE}}
 
 for _fault, _section in FAULTS.items():
     for _line in _section.control.strip().splitlines():

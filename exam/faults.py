@@ -1,9 +1,9 @@
 """Carry out a trial: `python -m exam.faults LOCK FAULT` examines one lock under one fault.
 
 faults.ini has a script for each fault, and explains the scripts. Many steps of the scripts are
-methods of the class `Script`. Evidence shows that harm reached the lock. Steps that do harm count
-it in `evidence`, and `evidence_of` finds more evidence in the history. A trial counts only if it
-has all the evidence that faults.ini lists for its fault.
+methods of the class `Script`. A trial counts only if there is evidence that its fault reached the
+lock. The field `evidence` in faults.ini lists what must have happened. Steps count such events in
+`Script.evidence`, and the function `evidence_of` counts those that the observer has recorded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from .adapter import LEASE, Adapter, find
-from .checker import IN_VAIN, KINDS, Finding, Visit, check, gap, read
-from .lab import HOST, Lab, Team, Unable, Way
+from .checker import IN_VAIN, KINDS, Attempt, Problem, check, gap, read
+from .lab import HOST, Lab, Proxy, Team, Unable
 from .observer import state, times
 
 _table = configparser.ConfigParser(interpolation=None)
@@ -36,17 +36,17 @@ Fault = make_dataclass("Fault", ["title", "control", "script", *_table.defaults(
 FAULTS = {name: Fault(**_table[name]) for name in _table.sections()}
 
 
-def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
-    """Count the evidence, by kind, in the visits of a history."""
+def evidence_of(attempts: Sequence[Attempt]) -> Counter[str]:
+    """Count evidence in the attempts of a history. Return a Counter: what happened -> how often."""
     seen = Counter[str]()
-    for one in visits:
+    for one in attempts:
         role = one.who.rstrip("0123456789")
-        until = min(one.left, one.told)
+        until = min(one.left, one.reported)
         lasted = (end - start for start, end in one.stops if one.entered <= start < until)
         seen["turns"] += one.entered < math.inf
         seen["the lock was contended"] += any(
-            other.entered < one.asked < min(other.left, other.told, other.gone)
-            for other in visits
+            other.entered < one.asked < min(other.left, other.reported, other.gone)
+            for other in attempts
             if other.name == one.name
         )
         seen[f"{role} died"] += one.gone < min(until, one.gave_up, one.failed)
@@ -63,7 +63,7 @@ class Script(Lab):
     script."""
 
     def play(self, script: str) -> None:
-        """Run a script. Start all workers of the script before its first step."""
+        """Run a script. Before its first step, start all workers that the script names."""
         steps = [text.split() for text in re.split("[;\n]", script) if text.strip()]
         for name in [one[0] for one in steps if not hasattr(self, one[0])] + ["newcomer"]:
             self.team(name)
@@ -81,14 +81,14 @@ class Script(Lab):
     pause = staticmethod(time.sleep)
 
     def report(self, what: str, team: str = "") -> None:
-        """Report to the observer that harm begins ("harm") or has ended ("calm"). `team`: the
-        harmed workers; by default, all workers."""
+        """Report to the observer that a fault begins or has ended. `what`: "fault" or
+        "fault_end". `team`: the workers that the fault affects; by default, all workers."""
         for who in [hand.who for hand in self.team(team)] if team else [""]:
-            self.seat.say(what, who)
+            self.reporter.say(what, who)
 
     def until_inside(self, who: str, seconds: float, name: str = "") -> None:
-        """Wait for up to `seconds` until a worker gets in. `who`: the start of the worker's name.
-        `name`: the name of the lock; by default, any lock."""
+        """Wait until a worker has acquired the lock, but at most `seconds`. `who`: how the worker's
+        name begins. `name`: the name of the lock; by default, any lock."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for one in self.history():
@@ -97,22 +97,22 @@ class Script(Lab):
             time.sleep(0.03)
 
     def admit(self, waiters: str, name: str = "") -> None:
-        """Wait until the waiters hold the lock. Give up after LEASE, plus the maximum wait that the
-        lock claims, plus a margin. If the lock claims no maximum wait, use IN_VAIN instead."""
-        within = self.lock.claims.within
-        end = time.monotonic() + LEASE + (IN_VAIN + 4 if within is None else within + 1.3)
+        """Wait until each waiter has acquired the lock. Give up after LEASE, plus the `max_wait`
+        that the lock promises or else IN_VAIN, plus a margin."""
+        wait = self.lock.promises.max_wait
+        end = time.monotonic() + LEASE + (IN_VAIN + 4 if wait is None else wait + 1.3)
         for hand in self.team(waiters):
             self.until_inside(hand.who, end - time.monotonic(), name)
 
     def refill(self, workers: str, name: str = "") -> None:
-        """Let the workers acquire all permits while no other caller holds a permit. First wait up
-        to 3 s for their earlier commands. If a worker gets no permit, try up to twice more. In the
-        last try, waits are longer, and a new worker waits, too. The checker judges the waits."""
+        """Test that no permit is lost: let the workers take all permits of the lock at the same
+        time. If a worker gets no permit, try up to twice more. In the last try, the workers wait
+        longer, and a newcomer waits too. The checker reports waits that were too long."""
         *others, last = team = self.team(workers)
         if {"waits", "no"} & {*team.end(3)} or "time-up" in self.lock.cannot:
-            return  # skip: an earlier acquire waits or got no permit, or the lock has no timeout
+            return  # an earlier acquire still waits or got no permit, or the lock has no timeout
         time.sleep(0.1)
-        for wait in (1.5, 1.5, 8):  # load can excuse failed waits of 1.5 s, but not of 8 s
+        for wait in (1.5, 1.5, 8):  # the checker may excuse a wait of 1.5 s by load, but not 8 s
             said = [hand.do("take", wait, name) for hand in others]
             last.start("take", wait, name)
             if wait == 8:
@@ -123,21 +123,21 @@ class Script(Lab):
                 return
 
     def aftermath(self, waiters: str) -> None:
-        """Let the waiters get in, and then a newcomer. At last, let the waiters acquire all permits
-        (`refill`). The checker judges the waits."""
+        """Let the waiters acquire the lock, and then a newcomer. At the end, let the waiters
+        acquire all permits (`refill`). The checker reports waits that were too long."""
         self.play(f"admit {waiters}; newcomer turn 8 0.1 &; newcomer end 10; refill {waiters}")
 
-    # Harm to workers
+    # Faults of workers
 
     def deny_threads(self) -> None:
-        """Let holders acquire the lock while no thread can be started."""
+        """Let the workers `a` acquire and hold the lock while they can't start threads."""
         self.evidence["a thread was refused"] += sum(
             self.team("a").do("threadless", 0.3, LEASE + 3)
         )
 
     def settle(self, who: str, seconds: float) -> None:
-        """Wait until a worker needs almost no processor time, but at most `seconds`. `who`: the
-        name of a team. Only the first worker of the team is watched."""
+        """Wait until the first worker of a team needs almost no processor time, but at most
+        `seconds`. `who`: the name of the team."""
         end, used = time.monotonic() + seconds, math.inf
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -150,8 +150,9 @@ class Script(Lab):
         self.evidence["a crowd waited"] += isinstance(size, int) and size > 0.9 * count
 
     def chaos(self) -> None:
-        """Let workers use the lock for ten seconds. Harm one of them every 0 to 0.4 s."""
-        chance, born, harmless = random.Random(7), itertools.count(), Counter[Way]()
+        """Let workers use the lock for ten seconds. After random pauses of up to 0.4 s, kill or
+        stop a random worker, close its connections, or discard a reply to it."""
+        chance, born, spared = random.Random(7), itertools.count(), Counter[Proxy]()
 
         def new() -> Team:
             team = Team([self.hand(f"worker{next(born)}", "worker")])
@@ -173,34 +174,33 @@ class Script(Lab):
                 crew[place].stop()
                 time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
                 crew[place].resume()
-            for way in crew[place][0].ways if what in ("cut", "lose") else ():
-                # The lock may repeat a harmed request. Harm the proxy again after 15 requests.
-                if way.requests >= harmless[way]:
-                    way.cut() if what == "cut" else way.harm("lose")
-                    harmless[way] = way.requests + 15
+            for proxy in crew[place][0].proxies if what in ("cut", "lose") else ():
+                # The lock may repeat a request that failed. So spare the next 15 requests.
+                if proxy.requests >= spared[proxy]:
+                    proxy.cut() if what == "cut" else proxy.inject("lose")
+                    spared[proxy] = proxy.requests + 15
         time.sleep(LEASE + 2.5)
 
     def wrong_clocks(self) -> None:
-        """Count as evidence that the clocks of workers are wrong."""
+        """Check that the clocks of the workers are wrong, and count this as evidence."""
         off = [abs(said - time.time()) for said in self.team("ahead+behind").do("clock")]
         self.evidence["the clocks of workers were wrong"] += min(off) > 3000
 
-    # Harm to messages
+    # Faults of messages
 
-    def each_request(self, of: str, harm: str, seconds: float = 0) -> None:
-        """Harm one request of an acquire or release in each of up to four rounds: the first request
-        in the first round, and so on. Each round uses a new lock name.
-
-        `of`: "acquire" or "release". `harm` and `seconds`: see `Way`."""
+    def each_request(self, of: str, what: str, seconds: float = 0) -> None:
+        """Disturb one request of an acquire or release in each of up to four rounds: request N in
+        round N. Each round uses a new lock name. `of`: "acquire" or "release". `what` and
+        `seconds`: see `Proxy`."""
         (a,), b, newcomer = self.team("one"), self.team("b"), self.team("newcomer")
-        fillers = Team(self.team("filler")[1:])  # these workers take all permits but one
-        way, of_release = a.ways[0], of == "release"
+        fillers = Team(self.team("filler")[1:])  # these workers take all permits except one
+        proxy, of_release = a.proxies[0], of == "release"
         a.do("warm", "dry")
-        before = way.requests
+        before = proxy.requests
         a.do("take", 2, "dry")
-        taken = way.requests
+        taken = proxy.requests
         a.do("give")
-        requests = way.requests - taken if of_release else taken - before
+        requests = proxy.requests - taken if of_release else taken - before
         for number in range(min(requests, 4)):
             name = f"exam-{number}"
             a.do("warm", name)
@@ -208,8 +208,8 @@ class Script(Lab):
             if of_release:
                 a.do("take", 2, name)
             start = time.monotonic()
-            with self.seat.harm(f"a message: {harm}", a.who):
-                way.harm(harm, number, seconds)
+            with self.reporter.fault(f"a message: {what}", a.who):
+                proxy.inject(what, number, seconds)
                 a.start("give") if of_release else a.start("take", 4 + seconds, name)
                 time.sleep(0.3)
                 b.start("turn", 9, 1.7, name)
@@ -222,37 +222,36 @@ class Script(Lab):
             self.admit("b", name)
             newcomer.start("turn", 5, 0.1, name)
             newcomer.end(7)
-            # Redis may have a lease that the harmed worker doesn't know of. Let this lease expire.
+            # Worker `one` may have a lease that it doesn't know of. Let this lease expire.
             time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
             self.refill("b", name)
             time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
 
     def each_request_of_a_waiter(self) -> None:
-        """Delay one request of a waiter by 0.35 s in each of six rounds: the first request in the
-        first round, and so on. 0.2 s after the waiter's acquire began, the holders release."""
+        """Delay one request of a waiter by 0.35 s in each of six rounds: request N in round N. In
+        each round, the holders release the lock 0.2 s after the waiter's acquire began."""
         for number in range(6):
             name = f"exam-{number}"
             self.play(
-                f"one warm {name}; a take 5 {name}; one ways harm hold {number} 0.35;"
+                f"one warm {name}; a take 5 {name}; one proxies inject hold {number} 0.35;"
                 f"one turn 9 0.1 {name} &; pause 0.2; a give; one end 11"
             )
 
     def lose_renewals(self) -> None:
-        """Let the reply of each holder's next renewal get lost."""
-        self.play(f"a ways harm lose; pause {LEASE}")
-        lost = [hand.ways[0].done["lose"] for hand in self.team("a")]
+        """Discard the reply to the next renewal of each holder."""
+        self.play(f"a proxies inject lose; pause {LEASE}")
+        lost = [hand.proxies[0].done["lose"] for hand in self.team("a")]
         self.evidence["each holder lost a reply"] += min(lost)
 
-    # Harm to servers
+    # Faults of servers
 
     def used(self, what: str, done: bool) -> None:
-        """If the first server was harmed (`done`), record as evidence how many calls the lock has
-        sent to this server. The number shows that the lock uses the server. `what`: the kind of
-        harm, such as "was stopped"."""
+        """If the first server had a fault (`done`), count the commands that it has executed for the
+        lock, as evidence that the lock uses it. `what`: what happened to it: "was stopped"."""
         self.evidence[f"the lock's server {what}"] += done and self.calls()
 
     def kill_server(self, seconds: float) -> None:
-        """Kill the first server, and start it again after `seconds`."""
+        """Kill the first server. After `seconds`, start it again."""
         calls, before = self.calls(), self.ask("INFO", "server")["run_id"]
         keys = self.ask("DBSIZE")
         self.ask("SET", "a key of the exam", 1)
@@ -277,7 +276,7 @@ class Script(Lab):
         self.used("has another time", abs(self.ask("TIME")[0] - time.time() - seconds) < 2)
 
     def fill_memory(self) -> None:
-        """Let holders release while the first server rejects commands that need memory."""
+        """Let workers `a` release the lock while the first server's memory is full."""
 
         def rejected() -> int:
             stats = self.ask("INFO", "commandstats").values()
@@ -295,8 +294,8 @@ class Script(Lab):
         self.ask("FLUSHALL")
 
     def flush_scripts(self, seconds: float, more: str = "") -> None:
-        """Flush the scripts of all servers every 0.3 s, for `seconds`. Meanwhile, count the lock's
-        calls of scripts as evidence. `more`: suffix for the name of this evidence."""
+        """Flush the scripts of all servers every 0.3 s, for `seconds`. Count as evidence how often
+        the lock called scripts meanwhile. `more`: suffix for the name of this evidence."""
 
         def called() -> int:
             return sum(self.calls("evalsha", "evalsha_ro", server=one) for one in self.servers)
@@ -309,14 +308,14 @@ class Script(Lab):
         self.evidence[f"scripts of the lock were flushed{more}"] += called() - before
 
     def renew_without_scripts(self) -> None:
-        """Flush scripts while holders renew their leases, if the lock claims to renew leases."""
+        """If the lock promises to renew leases, flush scripts while holders renew their leases."""
         script = "a take 5; a keep 4.6 &; b wait; flush_scripts 4.2 again; a give; aftermath b"
-        self.play(script if self.lock.claims.renewed else "")
+        self.play(script if self.lock.promises.renewed else "")
 
     def replicate(self) -> None:
-        """Start a replica of the first server, connected through a proxy. When the replica is in
-        sync, silence the proxy, so that the replica misses later changes."""
-        link = self.way(self.redis)
+        """Start a replica of the first server. The replica connects through a proxy. When it is in
+        sync, silence the proxy, so that the replica misses all later changes."""
+        link = self.proxy(self.redis)
         self.replica = self.server({}, "--replicaof", HOST, str(link.server_address[1]))
         end = time.monotonic() + 20
         while self.ask("INFO", "replication", server=self.replica)["master_link_status"] != "up":
@@ -326,13 +325,13 @@ class Script(Lab):
         link.silence()
 
     def fail_over(self, workers: str) -> None:
-        """Kill the first server, promote its replica, and connect workers to the replica."""
+        """Kill the first server, promote its replica, and connect `workers` to the replica."""
         self.evidence["the lock used the primary"] += self.calls()
         self.redis.kill()
         self.ask("REPLICAOF", "NO", "ONE", server=self.replica)
         self.ask("CONFIG", "RESETSTAT", server=self.replica)
         for hand in self.team(workers):
-            hand.ways[0].lead_to(self.replica.port)
+            hand.proxies[0].connect_to(self.replica.port)
 
     def count_calls(self) -> None:
         self.evidence["the lock used the replica"] += self.calls(server=self.replica)
@@ -340,9 +339,9 @@ class Script(Lab):
 
 # A trial
 
-#: The outcomes of a trial, the worst first. "failed": a finding contradicts a claim. "broken off":
-#: the exam had an error. "seen": there are findings, but none contradicts a claim. "not reached":
-#: the harm did not reach the lock.
+#: The outcomes of a trial, the worst first. "failed": the lock broke a promise. "broken off": the
+#: exam itself had an error. "seen": the lock has problems, but broke no promise. "not reached": the
+#: fault did not reach the lock.
 OUTCOMES = ("failed", "broken off", "seen", "passed", "not reached", "not applicable")
 
 
@@ -353,30 +352,30 @@ class Seen:
     lock: str
     fault: str
     outcome: str
-    found: list[Finding] = field(default_factory=list)
-    free: float = 0.0  # the longest time in which the lock was free although a worker waited
-    why: str = ""  # reason why the trial has no result, or doesn't count
+    found: list[Problem] = field(default_factory=list)
+    free: float = 0.0  # the longest time for which a permit was free although a worker waited
+    why: str = ""  # the reason, if the trial has no result or doesn't count
     took: float = 0.0  # duration in seconds
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of the findings that contradict the lock's claims."""
-        return {one.kind for one in self.found if one.against}
+        """The kinds of problems that break a promise of the lock."""
+        return {one.kind for one in self.found if one.breach}
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Sort key for several runs of the same trial. The worst run has the lowest rank."""
+        """Sort key for runs of the same trial. A worse run has a lower rank."""
         kind = KINDS.index(self.found[0].kind) if self.found else len(KINDS)
         longest = self.found[0].seconds if self.found else self.free
         return OUTCOMES.index(self.outcome), kind, -longest
 
     @classmethod
     def read(cls, words: dict[str, Any]) -> Seen:
-        return cls(**{**words, "found": [Finding(**one) for one in words["found"]]})
+        return cls(**{**words, "found": [Problem(**one) for one in words["found"]]})
 
 
 def examine(key: str, which: str) -> Seen:
-    """Examine a lock under one fault."""
+    """Run a trial: examine a lock under a fault. `key`: see `adapter.find`. `which`: the fault."""
     start = time.monotonic()
     try:
         seen = _trial(key, which, find(key), FAULTS[which])
@@ -389,37 +388,37 @@ def examine(key: str, which: str) -> Seen:
 
 
 def _trial(key: str, which: str, lock: type[Adapter], fault: Any) -> Seen:
-    claims, flags = replace(lock.claims, limit=lock.limit), {*fault.flags.split()}
+    promises, flags = replace(lock.promises, limit=lock.limit), {*fault.flags.split()}
     why = lock.cannot.get(which, "")
     if "redis" in flags and not lock.needs:
         why = "the lock uses no Redis"
     elif fault.only == "async" and lock.aacquire is Adapter.aacquire:
         why = "the lock has no async version"
-    elif fault.only == "renewed" and not claims.renewed:
-        why = "the lock does not claim to renew"
+    elif fault.only == "renewed" and not promises.renewed:
+        why = "the lock does not promise to renew"
     if why:
         raise Unable(why)
     with contextlib.ExitStack() as stack:
         script = Script(stack, lock, key, fault)
         script.play(fault.script)
         history = script.history()
-    harm = sum((way.done for way in script.ways), Counter[str]())
-    evidence = script.evidence + harm + evidence_of(read(history).visits)
+    done = sum((proxy.done for proxy in script.proxies), Counter[str]())
+    evidence = script.evidence + done + evidence_of(read(history).attempts)
     missing = ", ".join(one for one in fault.evidence.split(", ") if not evidence[one])
     if missing and fault.without:
         raise Unable(fault.without)
-    # Ignore "lossy" for a quorum. A quorum must keep its promises even if one of the three servers
-    # loses its data.
-    found = check(history, claims, flags - {"lossy"} if lock.needs == "quorum" else flags)
-    claim, _, kinds = fault.unless.partition(": ")
-    if claim and not getattr(claims, claim):
+    # For a quorum, ignore "lossy": a quorum must keep its promises even if one of its three servers
+    # loses data.
+    found = check(history, promises, flags - {"lossy"} if lock.needs == "quorum" else flags)
+    promise, _, kinds = fault.unless.partition(": ")
+    if promise and not getattr(promises, promise):
         excused = kinds.split(", ") if kinds else KINDS
-        found = [replace(one, against=one.against and one.kind not in excused) for one in found]
-    found.sort(key=lambda one: not one.against)
+        found = [replace(one, breach=one.breach and one.kind not in excused) for one in found]
+    found.sort(key=lambda one: not one.breach)
     outcome = "not reached" if missing else "seen" if found else "passed"
-    if found and found[0].against:
+    if found and found[0].breach:
         outcome = "failed"
-    why = f"the harm did not reach the lock; missing: {missing}" if missing else ""
+    why = f"the fault did not reach the lock; missing: {missing}" if missing else ""
     return Seen(key, which, outcome, found, round(gap(history, lock.limit), 2), why)
 
 

@@ -89,17 +89,17 @@ class Server:
             self._process.wait()
 
 
-Harm = tuple[str, float]  # the arguments `what` and `seconds` of Way.harm()
+Injection = tuple[str, float]  # the arguments `what` and `seconds` of Proxy.inject()
 
 
 @dataclass(eq=False)
 class _Pair:
-    """A client's connection to the proxy, and the proxy's connection to the server. `harm`: the
-    harm to do to the server's next reply, or None."""
+    """A client's connection to the proxy, and the proxy's connection to the server. `injected`: the
+    fault to inject into the server's next reply, or None."""
 
     client: socket.socket
     server: socket.socket
-    harm: Harm | None = None
+    injected: Injection | None = None
 
     def end(self) -> None:
         for one in (self.client, self.server):
@@ -107,12 +107,12 @@ class _Pair:
                 one.shutdown(socket.SHUT_RDWR)  # end the threads that read from these sockets
 
 
-class Way(ThreadingTCPServer):
+class Proxy(ThreadingTCPServer):
     """A proxy between clients and a server. Clients connect to `url`. The proxy does not parse
-    the protocol: the data of one read from a client counts as one request. `done`: kind of harm ->
-    how many messages or connections the harm reached.
+    the protocol: the data of one read from a client counts as one request. `done`: kind of fault ->
+    number of messages or connections that got such a fault.
 
-    `harm(what, after, seconds)` skips `after` requests and harms the next one. `what`:
+    `inject(what, after, seconds)` forwards `after` requests, and disturbs the next one. `what`:
 
     drop      the request does not arrive, and the connection is closed
     lose      the request arrives, but its reply does not, and the connection is closed
@@ -128,36 +128,36 @@ class Way(ThreadingTCPServer):
         super().__init__((HOST, 0), self._serve)
         self.requests, self._to = 0, port
         self.done: Counter[str] = Counter()
-        self._next: tuple[int, Harm] | None = None
+        self._next: tuple[int, Injection] | None = None
         self._silent = False
         self._guard, self._pairs = threading.Lock(), set[_Pair]()
         self.url = f"redis://{HOST}:{self.server_address[1]}/0"
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
-    # Harm
+    # Faults
 
-    def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
-        """Harm one of the next requests. See the docstring of the class for the arguments."""
+    def inject(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
+        """Disturb one of the next requests. For the arguments, see the docstring of the class."""
         with self._guard:
             self._next = self.requests + after + 1, (what, seconds)
 
     def silence(self) -> None:
-        """From now on, discard all data from clients and from the server."""
+        """From now on, discard all data that clients or the server send."""
         self._silent = True
         self.done["silence"] += len(self._pairs)
 
     def speak(self) -> None:
-        """End the silence, and close all connections. Discarded data is lost."""
+        """Forward data again. Close all connections, because they have missed data."""
         self._silent = False
         self.cut()
 
     def cut(self) -> None:
-        """Close all connections."""
+        """Close all connections of the proxy."""
         for pair in [*self._pairs]:
             pair.end()
 
-    def lead_to(self, port: int) -> None:
-        """Close all connections, and connect new clients to another server."""
+    def connect_to(self, port: int) -> None:
+        """Close all connections, and connect new clients to the server with this port."""
         self._to = port
         self.cut()
 
@@ -166,7 +166,7 @@ class Way(ThreadingTCPServer):
         self.server_close()
         self.cut()
 
-    # One thread accepts connections, and two threads serve each connection
+    # One thread accepts connections. Two more threads serve each connection
 
     def _serve(self, client: socket.socket, *_: Any) -> None:
         with contextlib.suppress(OSError):  # the server may be down
@@ -187,10 +187,10 @@ class Way(ThreadingTCPServer):
         while data := pair.client.recv(65536):
             with self._guard:
                 self.requests += 1
-                harm = None
+                injected = None
                 if self._next and self._next[0] == self.requests:
-                    harm, self._next = self._next[1], None
-            what, seconds = harm or ("", 0)
+                    injected, self._next = self._next[1], None
+            what, seconds = injected or ("", 0)
             if what == "drop":
                 self.done[what] += 1
                 return
@@ -202,19 +202,19 @@ class Way(ThreadingTCPServer):
             elif what == "double":
                 self._again(data)
             elif what:
-                pair.harm = harm
+                pair.injected = injected
             if not self._silent:
                 pair.server.sendall(data)
 
     def _answers(self, pair: _Pair) -> None:
         while data := pair.server.recv(65536):
-            if pair.harm:
-                what, seconds = pair.harm
+            if pair.injected:
+                what, seconds = pair.injected
                 self.done[what] += 1
                 if what == "lose":
                     return
                 time.sleep(seconds)
-                pair.harm = None
+                pair.injected = None
             if not self._silent:
                 pair.client.sendall(data)
 
@@ -227,13 +227,13 @@ class Way(ThreadingTCPServer):
             server.recv(65536)
 
 
-#: Default of the max seconds that `Hand.end()` and `Team.end()` wait for answers.
+#: Max seconds that `Hand.end()` and `Team.end()` wait for answers by default.
 COMMAND_SECONDS = 40
 #: Names of teams with a single worker. Any other team has one worker per permit of the lock.
 ALONE = {"newcomer", "one", "crowd", "interrupted"}
 #: Team -> seconds by which the wall clocks of its workers are wrong. Other clocks are right.
 CLOCKS = {"ahead": 3600, "behind": -3600}
-#: Commands that don't count as use by a lock. Clients send them on connect, or the exam sends them.
+#: Commands that don't show that a lock is used: clients send them on connect, or the exam does.
 NOT_A_LOCKS = {
     "auth", "client", "command", "config", "dbsize", "flushall", "hello", "info", "ping", "psync",
     "quit", "replconf", "replicaof", "script", "select", "time",
@@ -245,14 +245,14 @@ class Unable(Exception):
 
 
 class Hand:
-    """Controls a worker process. `start` sends a command. `end` waits for the answers to all
-    commands, and returns the last answer. `end` returns "waits" if an answer does not arrive within
-    `seconds`, "ended" if the worker died, and "nothing" if there is no answer to wait for."""
+    """Controls a worker process. `start` sends a command. `end` waits for the answers to all sent
+    commands, and returns the last answer. `end` returns "waits" if an answer is not there in time,
+    "ended" if the worker died, and "nothing" if `end` has already received all answers."""
 
-    def __init__(self, who: str, path: str, place: Place, observer: str, ways: list[Way]) -> None:
-        self.who, self.ways, self._unanswered = who, ways, 0
+    def __init__(self, who: str, path: str, place: Place, file: str, proxies: list[Proxy]) -> None:
+        self.who, self.proxies, self._unanswered = who, proxies, 0
         self.line = Client(path, "AF_UNIX")
-        self.start(place, who, observer)
+        self.start(place, who, file)
         self.pid = self.end()
         if not isinstance(self.pid, int):
             raise RuntimeError(self.pid)
@@ -280,8 +280,8 @@ class Hand:
 
 
 class Team(list[Hand]):
-    """Workers that get the same commands. `kill`, `stop` and `resume` send signals to the workers
-    and to the processes that they have started."""
+    """Workers that get the same commands. `kill`, `stop` and `resume` send a signal to the workers
+    and to all processes that the workers have started."""
 
     def start(self, *words: Any) -> None:
         for hand in self:
@@ -296,21 +296,21 @@ class Team(list[Hand]):
         return self.end()
 
     def hold(self, *seconds: float) -> None:
-        """Acquire the lock. Then hold it in the background. Raise RuntimeError if it isn't free."""
+        """Acquire the lock, and hold it in the background. Raise RuntimeError if it is not free."""
         if set(self.do("take", 5)) != {"got"}:
             raise RuntimeError("a worker could not acquire a free lock")
         if seconds:
             self.start("keep", *seconds)
 
     def wait(self, wait: float = 16, stay: float = 1.2) -> None:
-        """Wait for the lock in the background, up to `wait` s. Then hold the lock for `stay` s."""
+        """In the background, wait for the lock up to `wait` s, and then hold it for `stay` s."""
         self.start("turn", wait, stay)
         time.sleep(0.4)
 
-    def ways(self, what: str, *values: Any) -> None:
-        """Call the method `what` of all proxies that the workers use."""
-        for way in (way for hand in self for way in hand.ways):
-            getattr(way, what)(*values)
+    def proxies(self, what: str, *values: Any) -> None:
+        """Call the method `what` of each proxy that the workers use. `values`: its arguments."""
+        for proxy in (proxy for hand in self for proxy in hand.proxies):
+            getattr(proxy, what)(*values)
 
     def signal(self, number: Signals) -> None:
         for hand in self:
@@ -322,7 +322,7 @@ class Team(list[Hand]):
     resume = partialmethod(signal, number=SIGCONT)
 
     def kill_alone(self) -> None:
-        """Kill the workers, but not the processes that the workers have started."""
+        """Kill the workers, but not the child processes that they have forked."""
         for hand in self:
             os.kill(hand.pid, SIGKILL)
             hand.line.close()
@@ -334,22 +334,22 @@ class Lab:
     def __init__(self, stack: ExitStack, lock: type[Adapter], key: str, fault: Any) -> None:
         self._stack, self.lock, self.key, self.fault = stack, lock, key, fault
         self.limit = lock.limit
-        #: Kind of evidence -> how often it was found. Evidence shows that harm reached the lock.
+        #: Evidence that the fault reached the lock: what happened -> how often.
         self.evidence: Counter[str] = Counter()
         self.folder = Path(tempfile.mkdtemp(prefix="exam-"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.observer = stack.enter_context(Observer())
-        self.seat = stack.enter_context(self.observer.seat("exam"))
+        self.reporter = stack.enter_context(self.observer.reporter("exam"))
         self.history = self.observer.history
         self.service = stack.enter_context(lock.service(str(self.folder)))
-        self.servers, self.ways = list[Server](), list[Way]()
+        self.servers, self.proxies = list[Server](), list[Proxy]()
         for number in range({"redis": 1, "quorum": 3}.get(lock.needs, 0)):
             environment = {}
             if "clock" in fault.flags and not number:
                 self.clock = self._clock(0)
                 environment = self.clock.environment
             self.servers.append(self.server(environment, *fault.config.split()))
-        self.redis: Any = next(iter(self.servers), None)  # harm is done to the first server
+        self.redis: Any = next(iter(self.servers), None)  # the server that faults affect
 
     # Servers
 
@@ -361,7 +361,7 @@ class Lab:
         return server
 
     def start(self, server: Server) -> None:
-        """Start a server, and let the observer watch it."""
+        """Start a server, and let the observer watch its process."""
         server.start()
         self.observer.watch(server.pid)
 
@@ -371,8 +371,8 @@ class Lab:
             return client.execute_command(*words)
 
     def calls(self, *names: str, server: Server | None = None) -> int:
-        """Return how many commands of the lock a server has executed. `names`: if given, count only
-        these commands. `server`: by default, the first."""
+        """Return how many commands a server has executed for the lock. `names`: if given, count
+        only these commands. `server`: by default, the first server."""
         stats = self.ask("INFO", "commandstats", server=server)
         counts = {key.partition("_")[2].partition("|")[0]: one for key, one in stats.items()}
         used = names or counts.keys() - NOT_A_LOCKS
@@ -380,28 +380,28 @@ class Lab:
 
     # Workers
 
-    def way(self, server: Server) -> Way:
+    def proxy(self, server: Server) -> Proxy:
         """Start and return a proxy to a server."""
-        self.ways.append(self._stack.enter_context(contextlib.closing(Way(server.port))))
-        return self.ways[-1]
+        self.proxies.append(self._stack.enter_context(contextlib.closing(Proxy(server.port))))
+        return self.proxies[-1]
 
-    @cache  # noqa: B019 - it ends with its process
+    @cache  # noqa: B019 - the cache ends with the process of the trial
     def team(self, names: str) -> Team:
-        """Return the workers of a team. `names`: the name of the team, or of several teams, as in
-        "a+b". The first call for a team starts its workers."""
+        """Return the workers of a team. `names`: the name of the team, or the names of several
+        teams, as in "a+b". The first call for a team starts its workers."""
         if "+" in names:
             return Team(hand for name in names.split("+") for hand in self.team(name))
         each = [names] if names in ALONE else [f"{names}{n + 1}" for n in range(self.limit)]
         return Team(self.hand(who, names) for who in each)
 
     def hand(self, who: str, team: str) -> Hand:
-        """Start a worker of a team, and return the object that controls it."""
-        own_way = team in self.fault.own_way.split()
-        ways = [self.way(one) for one in self.servers] if own_way else []
-        urls = tuple(one.url for one in ways or self.servers)
+        """Start a worker of a team, and return the object that controls the worker."""
+        own_proxy = team in self.fault.own_proxy.split()
+        proxies = [self.proxy(one) for one in self.servers] if own_proxy else []
+        urls = tuple(one.url for one in proxies or self.servers)
         place = Place("".join(urls[:1]), urls, self.service, str(self.folder), limit=self.limit)
         path = self._forker(CLOCKS.get(team, 0))
-        hand = Hand(who, path, place, self.observer.path, ways)
+        hand = Hand(who, path, place, self.observer.path, proxies)
         self._stack.callback(Team([hand]).kill)
         if team not in self.fault.cold.split() and (said := hand.do("warm")) != "warm":
             raise RuntimeError(f"a worker could not acquire and release a free lock: {said}")

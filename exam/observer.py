@@ -1,16 +1,16 @@
-"""The observer records when each worker is inside: when it holds the lock.
+"""The observer records when each worker is inside: when the worker holds the lock.
 
 Workers report what they will do and what they have done. A report is a line in a file. The line has
 the time of the monotonic clock, which all processes of a machine share. A worker reports `enter`
-after the grant, and `leave` before the release. So the observed time of a holder is always *within*
-its true time. A busy machine can hide an overlap of two holders, but can't cause an overlap.
+after the grant, and `leave` before the release. So the observer sees a worker inside only while
+this worker really holds the lock. A busy machine can hide an overlap of holders, but not cause one.
 
-A thread of the observer records when a worker dies, is stopped, or is continued. It also records
-when a worker, a watched server, or the thread itself can't run. This needs Linux.
+A thread of the observer records when a worker dies, is stopped by SIGSTOP, or runs again. It also
+records when a worker, a watched server, or the thread itself can't run. This needs Linux.
 
-A line is a JSON array: [time, seat, pid, who, what, name, number, text], see `Event`. `seat` is a
-text that is unique to the reporting thread or task. In the first line of a thread or task, `what`
-is "hello". A worker can be written in any language.
+A line is a JSON array: [time, reporter, pid, who, what, name, number, text], see `Event`.
+`reporter` is a text that is unique to the thread or task that reports. In its first line, `what` is
+"hello". A worker can be written in any language.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-#: LOOK: seconds between two checks of all processes. LOOK_AT_THREADS: the same for all threads.
+#: Seconds between two checks of all processes (LOOK) and of all threads (LOOK_AT_THREADS).
 LOOK, LOOK_AT_THREADS = 0.02, 0.2
-#: If the observer can't run for more than BUSY seconds, it records this as a delay. For other
-#: processes, it records delays of more than half of BUSY.
+#: The observer records that it could not run, if this lasted more than BUSY seconds. For other
+#: processes, it records times of more than half of BUSY.
 BUSY = 0.1
 _LIBC = ctypes.CDLL(None)
 
@@ -54,16 +54,16 @@ class Event:
     gave_up    worker    acquire returned without a grant
     error      worker    the lock raised an error; `text`: the error
     closed     worker    it will report no more
-    harm       exam      a harm begins; `text`: which; `name`: the harmed worker, or "" for all
-    calm       exam      the harm ended
+    fault      exam      a fault begins; `text`: which; `name`: the affected worker, or "" for all
+    fault_end  exam      the fault ended
     died       observer  the worker's process ended
-    stopped    observer  the worker's process was stopped by SIGSTOP; `number`: when it last ran
+    stopped    observer  the worker's process was stopped by SIGSTOP; `number`: when it ran last
     resumed    observer  the worker's process runs again
     busy       observer  the process `name`, or the observer, could not run for `number` seconds
     """
 
     at: float
-    seat: str
+    reporter: str
     pid: int
     who: str
     what: str
@@ -72,7 +72,7 @@ class Event:
     text: str = ""
 
 
-class Seat(contextlib.AbstractContextManager["Seat"]):
+class Reporter(contextlib.AbstractContextManager["Reporter"]):
     """Reports the events of one thread or task, which may hold only one lock at a time."""
 
     _numbers = itertools.count(1)
@@ -93,9 +93,9 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
     def say(
         self, what: str, name: str | None = None, number: float | None = None, text: str = ""
     ) -> float:
-        """Report an event, and return its time. `name`: by default, that of the last `ask`."""
+        """Report an event, and return its time. `name`: by default, the name of the last `ask`."""
         if os.getpid() != self._pid:
-            raise RuntimeError("a forked process needs a Seat of its own")
+            raise RuntimeError("a forked process needs a Reporter of its own")
         at, name = time.monotonic(), self.name if name is None else name
         line = json.dumps([at, *self._who, what, name, number, text]) + "\n"
         os.write(self._file, line.encode())
@@ -111,12 +111,8 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         return self.say("enter", None, fence)
 
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
-        """Call `held`, and report and return its result. A holder should call this method as often
-        as possible.
-
-        The method reports before and after the call of `held`. The result was right at some time
-        between these two reports.
-        """
+        """Report a probe, call `held`, report its result, and return it. At some time between the
+        two reports, the result was right. A holder should call this method as often as possible."""
         self.say("probe")
         is_held = held()
         self.say("held" if is_held else "lost")
@@ -132,35 +128,35 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         return self.say("error", text=f"{type(error).__name__}: {error}"[:300])
 
     @contextlib.contextmanager
-    def harm(self, what: str, *whom: str) -> Iterator[None]:
-        """Report harm during the `with` block, so that the checker expects errors and waits.
-        `what`: the harm. `whom`: the names of the harmed workers; by default, all workers."""
+    def fault(self, what: str, *whom: str) -> Iterator[None]:
+        """Report a fault for the time of the `with` block, so that the checker excuses errors.
+        `what`: the fault. `whom`: the names of the affected workers; by default, all workers."""
         for who in whom or [""]:
-            self.say("harm", who, text=what)
+            self.say("fault", who, text=what)
         try:
             yield
         finally:
             for who in whom or [""]:
-                self.say("calm", who, text=what)
+                self.say("fault_end", who, text=what)
 
 
 class _Process:
-    """A watched process, and its state at the last check."""
+    """A process that the observer watches, and the state of the process at the last check."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.times = pid, times(pid)
-        self.seats: list[tuple[str, int, str]] = []
+        self.reporters: list[tuple[str, int, str]] = []
         self.running, self.stopped = time.monotonic(), False
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """A file for reports, and a thread that watches processes. The end of the `with` block removes
-    the file and ends the thread."""
+    """A file for the reports of workers, and a thread that watches processes. The end of the `with`
+    block removes the file and ends the thread."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._file = tempfile.NamedTemporaryFile(prefix="observer-", buffering=0)  # noqa: SIM115
-        #: The path of the file to which workers write reports: the first argument of `Seat`.
+        #: Path of the file to which workers write reports. It is the first argument of `Reporter`.
         self.path = self._file.name
         self._unread = b""
         self._events: list[Event] = []
@@ -174,32 +170,33 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         self._thread.join()
         self._file.close()
 
-    def seat(self, who: str) -> Seat:
-        """Return a Seat. This process uses it to report events under the name `who`."""
-        return Seat(self.path, who)
+    def reporter(self, who: str) -> Reporter:
+        """Return a Reporter, with which this process can report events under the name `who`."""
+        return Reporter(self.path, who)
 
     def watch(self, pid: int) -> None:
-        """Watch a process, such as a server. Record when the process can't run."""
+        """Watch a process, such as a server: record the times when this process can't run."""
         self._processes.setdefault(pid, _Process(pid))
 
     def history(self) -> list[Event]:
-        """Return the events until now."""
+        """Return all events until now, in the order of their times."""
         with self._guard:
             self._read()
             return sorted(self._events, key=lambda event: event.at)
 
     def _read(self) -> None:
-        """Read the new lines of the file, and add their events."""
+        """Read the new lines of the file of reports, and add an event for each."""
         *lines, self._unread = (self._unread + self._file.read()).split(b"\n")
         for line in lines:
-            at, seat, pid, who, what, *words = json.loads(line)
+            at, reporter, pid, who, what, *words = json.loads(line)
             if what == "hello":
-                self._processes.setdefault(pid, _Process(pid)).seats.append((seat, pid, who))
+                process = self._processes.setdefault(pid, _Process(pid))
+                process.reporters.append((reporter, pid, who))
             else:
-                self._add(at, (seat, pid, who), what, *words)
+                self._add(at, (reporter, pid, who), what, *words)
 
-    def _add(self, at: float, seat: tuple[str, int, str], what: str, *words: Any) -> None:
-        self._events.append(Event(round(at - self._start, 6), *seat, what, *words))
+    def _add(self, at: float, reporter: tuple[str, int, str], what: str, *words: Any) -> None:
+        self._events.append(Event(round(at - self._start, 6), *reporter, what, *words))
 
     def _watch(self) -> None:
         last = looked_at_threads = time.monotonic()
@@ -216,19 +213,19 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
             last = now
 
     def _look(self, process: _Process, threads: bool) -> None:
-        """Record whether a process has died, was stopped, or was continued. If `threads` is true,
-        also record for how long a thread of the process had to wait for a processor."""
+        """Record if a process has died, was stopped, or runs again. If `threads` is true, also
+        record for how long a thread of the process had to wait for a processor."""
         now, letter = time.monotonic(), state(process.pid)
         if letter in ("", "Z", "X"):
             del self._processes[process.pid]
-            for seat in process.seats:
-                self._add(now, seat, "died")
+            for reporter in process.reporters:
+                self._add(now, reporter, "died")
             return
         if (letter == "T") != process.stopped:
             process.stopped = letter == "T"
             what = "stopped" if process.stopped else "resumed"
-            for seat in process.seats:
-                self._add(now, seat, what, "", process.running - self._start)
+            for reporter in process.reporters:
+                self._add(now, reporter, what, "", process.running - self._start)
         if not process.stopped:
             process.running = now
         if threads:

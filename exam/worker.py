@@ -2,8 +2,8 @@
 
 This process imports the adapter, and then forks a worker for each connection to SOCKET. A fork
 takes only milliseconds, and is safe because this process has no threads. A worker receives
-commands, executes them on its main thread, and answers each command. The worker reports to the
-observer what it does with the lock.
+commands, executes them on its main thread, and answers each command. To the observer, the worker
+reports what it does with the lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 from .adapter import Adapter, Lost, Place, find
-from .observer import Seat, die_with_parent
+from .observer import Reporter, die_with_parent
 
 #: A holder checks every OFTEN seconds whether it still holds the lock.
 OFTEN = 0.02
@@ -35,7 +35,7 @@ class Worker:
 
     def __init__(self, kind: type[Adapter], place: Place, who: str, observer: str) -> None:
         self.kind, self.place, self.who, self.observer = kind, place, who, observer
-        self.seat = Seat(observer, who)
+        self.reporter = Reporter(observer, who)
         self.locks: dict[str, Adapter] = {}
         self.lock = self.lock_of(place.name)
         self.grant: Any = None
@@ -50,7 +50,8 @@ class Worker:
     # Commands
 
     def warm(self, name: str = "") -> str:
-        """Acquire and release the lock `name` without reports, to load scripts and to connect."""
+        """Acquire and release the lock `name`, so that later acquires need not connect or load
+        scripts. Report nothing to the observer."""
         lock = self.lock_of(name or f"warm-{os.getpid()}")
         if (grant := lock.acquire(10)) is None:
             return "no"
@@ -62,10 +63,9 @@ class Worker:
         return time.time()
 
     def take(self, wait: float = 10, name: str = "") -> str:
-        """Acquire the lock `name` (default: the lock of the trial). Return the result of
-        `report()`."""
+        """Acquire the lock `name`, by default that of the trial. Return what `report()` returns."""
         self.lock = self.lock_of(name or self.place.name)
-        self.seat.ask(self.lock.place.name, wait)
+        self.reporter.ask(self.lock.place.name, wait)
         try:
             self.grant = self.lock.acquire(wait)
         except Exception as error:
@@ -76,22 +76,22 @@ class Worker:
         """Report the result of an acquire, or the error of an acquire or release. Return "got" if
         the worker has a grant, "no" if not, or a text that begins with "error"."""
         if error is not None:
-            self.seat.error(error)
+            self.reporter.error(error)
             return f"error {type(error).__name__}: {error}"[:200]
         if self.grant is None:
-            self.seat.gave_up()
+            self.reporter.gave_up()
             return "no"
-        self.seat.enter(self.lock.fence(self.grant) if self.kind.claims.fenced else None)
+        self.reporter.enter(self.lock.fence(self.grant) if self.kind.promises.fenced else None)
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
-        """Hold the lock. Sleep for `doze` seconds, and then check repeatedly for `seconds` whether
-        the lock is still held. If it is lost, stop."""
+        """Hold the lock. First sleep for `doze` seconds. Then check repeatedly, for `seconds`,
+        whether the lock is still held. If the lock is lost, stop."""
         if self.grant is None:
             return "nothing"
         time.sleep(doze)
-        end, told = time.monotonic() + seconds, self.kind.claims.told
-        while self.seat.still(lambda: not told or self.lock.held(self.grant)):
+        end, reports_loss = time.monotonic() + seconds, self.kind.promises.reports_loss
+        while self.reporter.still(lambda: not reports_loss or self.lock.held(self.grant)):
             if time.monotonic() >= end:
                 return "kept"
             time.sleep(OFTEN)
@@ -106,26 +106,26 @@ class Worker:
         if self.grant is None:
             return "nothing"
         self.last, self.grant = self.grant, None
-        self.seat.leave()
+        self.reporter.leave()
         try:
             self.lock.release(self.last)
         except Lost:
-            self.seat.refused()
+            self.reporter.refused()
             return "refused"
         except Exception as error:
             return self.report(error)
-        self.seat.released()
+        self.reporter.released()
         return "released"
 
     def again(self) -> str:
-        """Release the last grant a second time, unless the lock can't do this. Ignore errors."""
+        """Release the grant in `last` a second time, if the lock allows this. Ignore errors."""
         with contextlib.suppress(Exception):
             if "second-release" not in self.kind.cannot:
                 self.lock.release(self.last)
         return "again"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
-        """Acquire the lock, hold it for `hold` seconds, and release it. If the acquire has an
+        """Acquire the lock, hold it for `hold` seconds, and release it. If the acquire raises an
         error, try again until `wait` seconds have passed."""
         end = time.monotonic() + wait
         while (outcome := self.take(wait, name)).startswith("error") and time.monotonic() < end:
@@ -147,12 +147,12 @@ class Worker:
         return "stormed"
 
     def crowd(self, count: float, wait: float) -> str:
-        """Let `count` threads or tasks wait for the lock, up to `wait` seconds. Report them to the
-        observer as one waiter."""
+        """Let `count` threads or tasks wait for the lock, up to `wait` seconds. Report all of them
+        to the observer as a single waiter."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
-        self.seat.ask(self.place.name, wait)
+        self.reporter.ask(self.place.name, wait)
 
         async def tasks() -> None:
             lock = self.kind(self.place)
@@ -168,11 +168,11 @@ class Worker:
         return "waiting"
 
     def crowded(self) -> int:
-        """Return how many threads or tasks of `crowd()` have not acquired the lock."""
+        """Return how many threads or tasks of `crowd()` still wait or got an error."""
         return sum(not one.done() or one.exception() is not None for one in self.waiting)
 
     def beside(self, wait: float, hold: float) -> str:
-        """Let a second thread acquire, hold, and release the lock."""
+        """Let a second thread acquire the lock, hold it, and release it, in the background."""
         second = Worker(self.kind, self.place, f"{self.who}'s second thread", self.observer)
         if self.kind.shared:
             second.locks = self.locks
@@ -180,8 +180,8 @@ class Worker:
         return "started"
 
     def fork(self, gives: bool = False) -> str:
-        """Fork a child. If `gives` is true, the child releases the lock, although the parent still
-        holds it. Otherwise, the child only sleeps for 20 s, even if the parent is killed."""
+        """Fork a child. If `gives` is true, the child releases the lock that its parent still
+        holds. Otherwise, the child only sleeps for 20 s, even if its parent is killed."""
         if (pid := os.fork()) == 0:
             with contextlib.suppress(BaseException):
                 signal.alarm(5 if gives else 20)
@@ -192,12 +192,12 @@ class Worker:
         return "forked"
 
     def threadless(self, seconds: float, wait: float) -> int:
-        """Acquire and hold the lock while no thread can be started. If this acquire fails, repeat
-        it when threads can be started. Return how many starts of a thread failed."""
+        """Acquire and hold the lock while this process can't start threads. If this acquire fails,
+        repeat it afterwards. Return how many starts of a thread failed."""
         denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         names = {"_start_new_thread", "_start_joinable_thread"} & {*vars(threading)}
         patch = mock.patch.multiple(threading, **dict.fromkeys(names, denied))
-        with self.seat.harm("no thread can be started", self.who), patch:
+        with self.reporter.fault("no thread can be started", self.who), patch:
             outcome = self.take(5)
             self.keep(seconds)
         if outcome != "got":
@@ -211,7 +211,7 @@ class Worker:
             pass
 
         def ring(number: int, frame: Any) -> None:
-            # Interrupt only code that `alarmed` calls, such as acquire, and not `alarmed` itself.
+            # Interrupt only acquire and other code that `alarmed` calls, but not `alarmed` itself.
             if frame.f_code is not Worker.alarmed.__code__:
                 raise Alarm
 
@@ -220,7 +220,7 @@ class Worker:
         signal.signal(signal.SIGALRM, ring)
         for _ in range(int(times)):
             failure = None
-            self.seat.ask(self.place.name, 5)
+            self.reporter.ask(self.place.name, 5)
             signal.setitimer(signal.ITIMER_REAL, 10 ** chance.uniform(-3.7, -1.5))
             try:
                 self.grant = self.lock.acquire(5)
@@ -233,27 +233,27 @@ class Worker:
         return "alarmed"
 
     def close_loop(self) -> str:
-        """Acquire the lock on a new event loop, and let a task wait for it. Then close the loop,
-        without a release, and without cancelling the task."""
+        """Acquire the lock on a new event loop, and let a task on this loop wait for the lock. Then
+        close the event loop, without a release, and without cancelling the task."""
         self.lock, self.loop = self.kind(self.place), asyncio.new_event_loop()
-        self.seat.ask(self.place.name, 5)
+        self.reporter.ask(self.place.name, 5)
         self.grant = self.loop.run_until_complete(asyncio.wait_for(self.lock.aacquire(5), 5))
         self.report()
-        other = Seat(self.observer, "waiting task")
+        other = Reporter(self.observer, "waiting task")
         other.ask(self.place.name, 5)
         # Keep a reference to the task, so that it is not garbage-collected.
         self.last = self.loop.create_task(self.lock.aacquire(5))
         self.loop.run_until_complete(asyncio.sleep(0.3))
         self.loop.close()
         self.grant = None
-        for seat in (self.seat, other):  # report both ends here: a closed event loop runs no code
-            seat.close()
+        for each in (self.reporter, other):  # report the end here: the closed loop runs no code
+            each.close()
         return "closed"
 
 
 def _pack_numbers_as_text() -> None:
-    """Prevent a crash of hiredis, which happens if a signal handler raises an exception while
-    hiredis packs a number."""
+    """Let hiredis pack numbers as text. Otherwise, hiredis crashes if a signal handler raises an
+    exception while hiredis packs a number."""
     with contextlib.suppress(ImportError):
         import hiredis
 
@@ -267,7 +267,7 @@ def _pack_numbers_as_text() -> None:
 
 
 def _work(kind: type[Adapter], line: Connection) -> None:
-    """Run a worker in a process group of its own. It executes commands, and answers each."""
+    """Make this process a worker, in a new process group: execute commands, and answer each."""
     try:
         os.setpgid(0, 0)
         die_with_parent()
@@ -292,7 +292,7 @@ def main(key: str, path: str) -> None:
     """Fork a worker for each connection to the socket `path`. `key`: see `adapter.find`."""
     die_with_parent()
     kind = find(key)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap workers that ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes workers that have ended
     with Listener(path, "AF_UNIX", backlog=64) as door:
         print("ready", flush=True)
         while True:

@@ -17,7 +17,7 @@ import pytest
 from devtools.servers import find_server
 from exam import __main__ as main
 from exam.adapter import ADAPTERS, GROUPS, find
-from exam.checker import KINDS, NOT_GIVEN, TWO_INSIDE, Claims, Finding
+from exam.checker import KINDS, NOT_GIVEN, TWO_INSIDE, Problem, Promises
 from exam.controls import EXPECTED
 from exam.faults import FAULTS, Script, Seen, examine
 from exam.lab import Team
@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 #: waits. Every second acquire is interrupted by the signal. The others end 1 µs before the signal.
 FILE_LOCK = '''
 import contextlib, fcntl, os, signal, sys, time
-from exam.adapter import Adapter, Claims, Program, poll
+from exam.adapter import Adapter, Promises, Program, poll
 
 class FileLock(Adapter):
-    title, claims, late = "a file", Claims(lease=0, punctual=True), 0
+    title, promises, late = "a file", Promises(lease=0, punctual=True), 0
 
     def acquire(self, wait):
         file = os.open(f"{self.place.folder}/{self.place.name}", os.O_CREAT | os.O_RDWR)
@@ -56,7 +56,7 @@ class FileLock(Adapter):
 class Lines(Program):
     """A program that grants everything."""
 
-    title, needs, claims = "lines", "", Claims(lease=0, punctual=True)
+    title, needs, promises = "lines", "", Promises(lease=0, punctual=True)
     code = "import json, sys\\nfor line in sys.stdin: print(json.dumps(dict(grant=1)))"
     command = [sys.executable, "-uc", code]
 '''
@@ -145,19 +145,19 @@ def test_exam_trial_is_not_passed_if_its_fault_did_not_happen(
 
 def test_each_library_in_the_exam_has_a_source_and_a_version() -> None:
     assert [] == [key for key in GROUPS["Libraries"] if not re.search(r"\d", find(key).source)]
-    # The class of the lock "postgres" has the claims, and locks.ini has quotes that prove them.
+    # The adapter class of the lock "postgres" has its promises, and locks.ini has the quotes.
     postgres = find("postgres")
-    assert replace(Claims(), lease=0, punctual=True) == postgres.claims
+    assert replace(Promises(), lease=0, punctual=True) == postgres.promises
     assert {"lease", "punctual"} == {*postgres.quotes}
 
 
 # The table
 
 
-TWO, LATE = Finding(TWO_INSIDE, 1.0, 1.23, "a and b"), Finding(NOT_GIVEN, 1.0, 3.0, "b waited")
+TWO, LATE = Problem(TWO_INSIDE, 1.0, 1.23, "a and b"), Problem(NOT_GIVEN, 1.0, 3.0, "b waited")
 
 
-def seen(outcome: str, *found: Finding, lock: str = "lock", **more: Any) -> Seen:
+def seen(outcome: str, *found: Problem, lock: str = "lock", **more: Any) -> Seen:
     return Seen(lock, "killed", outcome, [*found], **more)
 
 
@@ -167,7 +167,7 @@ def test_each_exam_result_has_the_expected_table_cell_and_rank() -> None:
         "**free but not granted** 4.0 s": seen("failed", replace(LATE, seconds=4.0)),
         "**free but not granted** 3.0 s": seen("failed", LATE),
         "broken off": seen("broken off", why="it hung"),
-        "(free but not granted 3.0 s)": seen("seen", replace(LATE, against=False)),
+        "(free but not granted 3.0 s)": seen("seen", replace(LATE, breach=False)),
         "✓ 2.1 s": seen("passed", free=2.12),
         "✓": seen("passed"),
         "not reached": seen("not reached", why="no"),

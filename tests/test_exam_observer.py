@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exam.observer import Event, Observer, Seat
+from exam.observer import Event, Observer, Reporter
 
 from .behaviour.both import eventually
 
@@ -34,31 +34,31 @@ def kinds(observer: Observer) -> list[str]:
     return [one.what for one in observer.history() if one.what != "busy"]
 
 
-def forked(path: str, body: Callable[[Seat], object], who: str = "") -> int:
+def forked(path: str, body: Callable[[Reporter], object], who: str = "") -> int:
     """Fork a process that runs `body` and reports events to `path`. Return its process id."""
     pid = os.fork()
     if pid == 0:
-        with contextlib.suppress(BaseException), Seat(path, who) as seat:
-            body(seat)
+        with contextlib.suppress(BaseException), Reporter(path, who) as reporter:
+            body(reporter)
         os._exit(0)
     return pid
 
 
 def test_history_contains_the_events_that_a_worker_reported(observer: Observer) -> None:
-    with observer.seat("me") as seat:
-        times = [seat.ask("x", 1.5), seat.enter(7)]
-        assert seat.still() and not seat.still(lambda: False)
-        times += [seat.leave(), seat.released()]
+    with observer.reporter("me") as reporter:
+        times = [reporter.ask("x", 1.5), reporter.enter(7)]
+        assert reporter.still() and not reporter.still(lambda: False)
+        times += [reporter.leave(), reporter.released()]
     words = ["ask", "enter", "probe", "held", "probe", "lost", "leave", "released", "closed"]
     assert words == kinds(observer)
     asked, entered, *_ = observer.history()
-    assert Event(asked.at, asked.seat, os.getpid(), "me", "ask", "x", 1.5) == asked
+    assert Event(asked.at, asked.reporter, os.getpid(), "me", "ask", "x", 1.5) == asked
     assert (7, "x", sorted(times)) == (entered.number, entered.name, times)
     assert entered.at - asked.at == pytest.approx(times[1] - times[0], abs=1e-5)
 
 
 def test_observer_detects_that_a_worker_is_paused_resumed_or_killed(observer: Observer) -> None:
-    pid = forked(observer.path, lambda seat: (seat.ask("x"), time.sleep(60)))
+    pid = forked(observer.path, lambda reporter: (reporter.ask("x"), time.sleep(60)))
     eventually(lambda: kinds(observer))
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: "stopped" in kinds(observer))
@@ -78,7 +78,7 @@ def test_observer_records_how_long_each_worker_waited_for_a_processor(observer: 
     """Three workers share a processor, so each must wait for it. The observer must record the waits
     of each worker. The test also passes the first worker to `watch()`, like a server."""
 
-    def spin(seat: Seat | None = None) -> None:
+    def spin(reporter: Reporter | None = None) -> None:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         end = time.monotonic() + 1
         while time.monotonic() < end:
@@ -94,7 +94,7 @@ def test_observer_records_how_long_each_worker_waited_for_a_processor(observer: 
 
 
 def test_forked_process_can_not_report_events_of_its_parent(observer: Observer) -> None:
-    with observer.seat("parent") as seat:
-        os.waitpid(forked(observer.path, lambda _: seat.ask("x"), "child"), 0)
+    with observer.reporter("parent") as reporter:
+        os.waitpid(forked(observer.path, lambda _: reporter.ask("x"), "child"), 0)
     reports = [(one.who, one.what) for one in observer.history()]
     assert ("child", "closed") in reports and ("parent", "ask") not in reports

@@ -1,6 +1,6 @@
 """Adapters of this project's locks, and of other locks that need Django or PostgreSQL.
 
-No other module of the exam imports other parts of this repository.
+This is the only module of the exam that imports parts of this repository outside of the exam.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from ..adapter import ALL, Adapter, Lost, Place, lost_if, poll
-from ..checker import Claims
+from ..checker import Promises
 from .peers import OnLoop
 
 
@@ -59,7 +59,7 @@ class _OnDjango(Adapter):
 class OurSemaphore(_OnDjango):
     """This project's `Semaphore`, or its `Lock` if the limit is 1."""
 
-    claims = replace(ALL, within=3)
+    promises = replace(ALL, max_wait=3)
     options: dict[str, Any] = {}
 
     def __init__(self, place: Place) -> None:
@@ -86,7 +86,7 @@ class OurSemaphore(_OnDjango):
 class OurQuorum(OurSemaphore):
     """This project's quorum lock: two of three independent servers have to grant it."""
 
-    claims = replace(OurSemaphore.claims, fair=False, fenced=False)
+    promises = replace(OurSemaphore.promises, fair=False, fenced=False)
     options = {"using": ["default", "second", "third"]}
 
 
@@ -102,9 +102,9 @@ class OurAsyncSemaphore(OnLoop, OurSemaphore):
 
 
 class OurRequests(_OnDjango):
-    """A view that this project limits. A request holds the permit while it is inside the view."""
+    """A view that this project limits. A request holds a permit while the view runs."""
 
-    claims = replace(OurSemaphore.claims, told=False, fenced=False)
+    promises = replace(OurSemaphore.promises, reports_loss=False, fenced=False)
 
     def limited(self, view: Any, wait: float) -> Any:
         limit = {"limit": self.place.limit, "blocking_timeout": wait}
@@ -120,18 +120,18 @@ class OurRequests(_OnDjango):
             leave.wait(120)
             return HttpResponse()
 
-        def visit() -> None:
+        def send() -> None:
             try:
                 answer.set_result(self.limited(view, wait)(RequestFactory().get("/")).status_code)
             except Exception as error:
                 answer.set_exception(error)
 
-        thread = threading.Thread(target=visit, daemon=True)
+        thread = threading.Thread(target=send, daemon=True)
         try:
             thread.start()
             entered.wait()
         except BaseException:
-            leave.set()  # let the view end
+            leave.set()  # end the view, which waits for this event
             raise
         if not answer.done():
             return leave, thread, answer
@@ -148,10 +148,10 @@ class OurRequests(_OnDjango):
 
 
 class DjangoSmartRatelimit(OurRequests):
-    """A view that django-smart-ratelimit limits. This library rejects requests instead of letting
-    them wait. The client repeats a rejected request."""
+    """A view that django-smart-ratelimit limits. That library rejects requests instead of letting
+    them wait. The adapter repeats a rejected request."""
 
-    claims = Claims()
+    promises = Promises()
 
     def limited(self, view: Any, wait: float) -> Any:
         limit = {"max_concurrent": self.place.limit, "ttl": int(self.place.lease)}
@@ -162,7 +162,7 @@ class DjangoSmartRatelimit(OurRequests):
 
 
 class CacheAdd(_OnDjango):
-    """A lock made of Django's `cache.add` and `cache.delete`, as in recipes for Celery tasks."""
+    """A lock that consists of Django's `cache.add` and `cache.delete`, as in recipes for Celery."""
 
     def acquire(self, wait: float) -> Any:
         name, lease = self.place.name, self.place.lease
@@ -173,9 +173,9 @@ class CacheAdd(_OnDjango):
 
 
 class PostgresAdvisory(Adapter):
-    """An advisory lock of PostgreSQL. The lock ends when it is released or the connection ends."""
+    """An advisory lock of PostgreSQL. PostgreSQL also frees the lock when the connection ends."""
 
-    claims = Claims(lease=0, punctual=True)
+    promises = Promises(lease=0, punctual=True)
     connection: Any = None
 
     @classmethod

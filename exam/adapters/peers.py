@@ -1,4 +1,4 @@
-"""Adapters of other libraries, used as their documentation shows: see `source` in locks.ini.
+"""Adapters of other libraries. They use each library as its documentation shows: see locks.ini.
 
 If a library waits inside one Redis command, its client has no socket timeout. If a library promises
 a lease, the lease duration is LEASE. Other options are those of the library's documentation.
@@ -19,14 +19,14 @@ import redis
 import redis.asyncio
 
 from ..adapter import LEASE, Adapter, Place, lost_if, poll
-from ..checker import Claims
+from ..checker import Promises
 
 
 class OnRedis(Adapter):
     """A lock that uses one Redis client."""
 
     options: dict[str, Any] = {}
-    #: True if the library's documentation uses `from_url()`. Clients from it never retry.
+    #: True if the library's documentation shows `from_url()`, whose clients never retry.
     by_url = False
 
     def __init__(self, place: Place) -> None:
@@ -58,7 +58,7 @@ class RedisPy(OnRedis):
 
 
 class PythonRedisLock(OnRedis):
-    """A lock that waits without limit in a `with` statement. If `wait` is at most 1 s, the adapter
+    """A lock whose `with` statement waits without limit. If `wait` is at most 1 s, the adapter
     calls `acquire(timeout=1)` instead, because the lock accepts only whole seconds."""
 
     def acquire(self, wait: float) -> Any:
@@ -87,7 +87,7 @@ class Pottery(OnRedis):
 
 
 class RedisSemaphore(OnRedis):
-    """A semaphore that waits without limit in a `with` statement, and that promises no lease."""
+    """A semaphore that promises no lease. Its `with` statement waits without limit."""
 
     options = {"socket_timeout": None}
 
@@ -97,8 +97,8 @@ class RedisSemaphore(OnRedis):
 
 
 class Steindamm(OnRedis):
-    """A semaphore with the option `expiry`. According to its README, this option is for keys
-    without activity, and not for holders that died."""
+    """A semaphore with an option `expiry`. According to the library's README, this option is for
+    keys without activity, not for holders that died."""
 
     options, by_url = {"socket_timeout": None}, True
 
@@ -122,8 +122,8 @@ class Steindamm(OnRedis):
 
 
 class OnLoop(Adapter):
-    """A lock for async code. The first call starts a thread with an event loop, which runs this
-    call and all later calls."""
+    """A lock for async code. The first call starts a thread with an event loop. This event loop
+    runs the coroutines of all calls."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -157,7 +157,7 @@ class OnLoop(Adapter):
 
 
 class AsyncRedisRateLimiters(OnLoop):
-    """A semaphore without a timeout for waiters. `asyncio.wait_for` limits the wait."""
+    """A semaphore without a timeout for waiters. The adapter uses `asyncio.wait_for` instead."""
 
     _manager: Any = None
 
@@ -181,7 +181,7 @@ class AsyncRedisRateLimiters(OnLoop):
 class _Polling(OnRedis):
     """A lock that polls. A subclass defines `once()`, which returns a grant or None."""
 
-    claims = Claims(lease=LEASE, punctual=True)
+    promises = Promises(lease=LEASE, punctual=True)
 
     def acquire(self, wait: float) -> Any:
         self.name, self.limit, self.seconds = self.place.name, self.place.limit, self.place.lease
@@ -189,7 +189,7 @@ class _Polling(OnRedis):
 
 
 class SetnxExpire(_Polling):
-    """A lock with SETNX and then EXPIRE. DEL releases it."""
+    """A lock that is acquired with SETNX and then EXPIRE, and released with DEL."""
 
     def once(self) -> Any:
         taken = self.client.setnx(self.name, "taken")
@@ -200,7 +200,7 @@ class SetnxExpire(_Polling):
 
 
 class SetNxEx(_Polling):
-    """A lock with SET NX EX and a token. A script releases it with GET, a comparison, and DEL."""
+    """A lock that is acquired with SET NX EX, and released by a script that compares its token."""
 
     SCRIPT = 'return redis.call("get", KEYS[1]) == ARGV[1] and redis.call("del", KEYS[1]) or 0'
 
@@ -213,8 +213,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore in a sorted set, with a member for each request. The score is the time of the
-    request, by the client's clock. A request with a rank below the limit holds a permit."""
+    """A semaphore in a sorted set with a member for each request. The score is the time of the
+    request by the client's clock. Requests whose rank is below the limit hold a permit."""
 
     def once(self) -> Any:
         me, now = uuid.uuid4().hex, time.time()
@@ -230,8 +230,8 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """A fair semaphore in two sorted sets. One set has the time of each request, the other has its
-    number from a counter. A request holds a permit if its rank by number is below the limit."""
+    """A fair semaphore in two sorted sets with a member for each request. The scores are times in
+    one set, and numbers from a counter in the other. The lowest numbers hold the permits."""
 
     def once(self) -> Any:
         me, now, owners = uuid.uuid4().hex, time.time(), f"{self.name}:owner"
@@ -250,8 +250,8 @@ class FairSortedSet(_Polling):
 
 
 class IncrLock(_Polling):
-    """A semaphore that is a counter. A caller gets a permit if INCR returns at most the limit. DECR
-    releases the permit."""
+    """A semaphore that counts holders. If INCR returns no more than the limit, the caller gets a
+    permit. DECR releases the permit."""
 
     def once(self) -> Any:
         if self.client.incr(self.name) <= self.limit:
