@@ -69,7 +69,7 @@ GOALS = [
         242_000,
     ),
     Goal(
-        "Python bytecodes of a limited request, besides its script calls",
+        "Python bytecodes of a limited request, without those of its script calls",
         "client",
         _cell(client.REQUEST, "beyond the scripts"),
         1_000,

@@ -49,13 +49,12 @@ def main() -> None:
 
 
 def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
-    """Simulate a limit that is split over several names. Print the percentage of callers that are
-    rejected although another name has a free permit.
+    """Simulate a limit that is split over several names. Print two percentages of callers that are
+    rejected although another name has a free permit: if each caller tries one name, and if it tries
+    a second name.
 
-    Callers arrive at random times, and hold permits for random times. If no caller were rejected,
-    `load` callers would hold permits at the same time, on average. Each caller picks a name at
-    random. For the first percentage, a caller is rejected if this name is full. For the second
-    percentage, the caller tries one more name before it is rejected.
+    Callers arrive at random times, hold permits for random times, and pick names at random. If no
+    caller were rejected, `load` callers would hold permits at the same time, on average.
     """
     for parts in (1, 4, 10):
         once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))

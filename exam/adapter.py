@@ -55,7 +55,7 @@ class Adapter:
     quotes: dict[str, str] = {}  # promise -> the sentence of the lock's documentation that makes it
     source = ""  # address of the documentation, and the library's version
     needs = "redis"  # "redis": one server; "quorum": three servers; "": no server
-    limit = 1  # the limit in the exam: 2 for semaphores
+    limit = 1  # the limit that the exam uses; adapters of semaphores set it to 2
     module = ""  # the Python module that has the lock
     package = ""  # the distribution of `module`, if it has another name
     shared = False  # True if all threads of a process use the same adapter

@@ -99,7 +99,7 @@ class Case(NamedTuple):
 
     says: str = ""
     views: Any = ()
-    sync: dict[str, Any] = {}  # REDIS_SYNC; without REQUESTS, the test sets trusted_proxies to 1
+    sync: dict[str, Any] = {}  # REDIS_SYNC. If it has no REQUESTS, the test adds trusted_proxies
     middleware: Any = (AUTHENTICATION, OURS)
     atomic: bool = False
     caches: dict[str, Any] = {}

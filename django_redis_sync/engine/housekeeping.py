@@ -58,7 +58,7 @@ class Housekeeper:
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
     def forget(self) -> None:
-        """Discard all entries that are not yet written, by replacing all jobs with new ones."""
+        """Discard what is not yet written to Redis: replace the housekeeping jobs with new ones."""
         self.names, self.overrides = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses)
         self.holders = HolderIndex(self._held)
@@ -120,7 +120,7 @@ class Housekeeper:
             yield named, 0, 1
 
     def finish(self, until: float) -> None:
-        """When the process exits, let all jobs write their entries. Give up at the time `until`."""
+        """When the process exits, write what is not yet written. Give up at the time `until`."""
         if any(job.due < math.inf for job in self._jobs):
             self._leaving = True
             self._worker.finish(lambda: not self._left, until)
@@ -129,7 +129,7 @@ class Housekeeper:
         return min(job.due for job in self._jobs)
 
     def _turn(self) -> float:
-        """Run the jobs that are due. Return the time at which the next job is due."""
+        """Run the housekeeping jobs that are due. Return the time at which the next one is due."""
         self._busy, leaving, now = True, self._leaving, clock()
         try:
             for job in self._jobs:

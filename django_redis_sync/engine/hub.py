@@ -43,8 +43,8 @@ class Hub:
     waiter would slow down `wait()`. `subscriptions`: number of Pub/Sub connections.
     """
 
-    # Invariants: The timer fires at _fires_at. No wait reaches its time limit before this time.
-    # Each name in _by_name has a timer for its next heartbeat.
+    # Invariants: The hub's timer fires at _fires_at, and no wait reaches its time limit earlier.
+    # Each name in _by_name has another timer, for its next heartbeat.
     def __init__(self, client: Any, prefix: str, subscriptions: int = 1) -> None:
         self._client, self._subscriptions = client, subscriptions
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"

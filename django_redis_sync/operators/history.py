@@ -122,8 +122,8 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
     # Go from the last row to the first. `ended` estimates how many leases were held at the start of
-    # the row and have ended by now. To the `ended` of the later row, add the releases in this row.
-    # Then subtract the grants in this row, except those of current leases.
+    # the row and have ended by now. Add the leases released in a row: they may have been held at
+    # its start. Subtract those granted in the row that have ended by now: they were not.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))

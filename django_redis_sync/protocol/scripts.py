@@ -76,7 +76,7 @@ CONSTANTS = MappingProxyType(
         "AWAY": 100,  # estimated time that a task queue takes to send a job again
         "STARVED": 3,  # reserve a permit for a job after this many deliveries near the head in vain
         "TURN": 2000,  # how long a permit is reserved for a job; a job overdue by TURN seems lost
-        "REST": 30_000,  # min time from TURN after the due time of a reservation to the next one
+        "REST": 30_000,  # min time from the end of a reservation (due + TURN) to the next one
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
 )
@@ -192,7 +192,8 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
 
 
 def keys_of(verb: str) -> tuple[str, ...]:
-    """Return the KEYS of a script. For a script on one name, add the keys of `set_key_names`."""
+    """Return the KEYS of a script. If it works on one name, they include those that
+    `set_key_names.lua` derives from the name."""
     declared = header(read(verb), "KEYS")
     derived = header(read("functions/set_key_names"), "KEYS")
     return declared + derived if "leases" in declared else declared

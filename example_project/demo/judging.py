@@ -51,7 +51,7 @@ class ExportsSeen:
 
 @dataclass(frozen=True)
 class KillSeen:
-    """The observations of a worker that was killed while it held the only permit."""
+    """What the demo observed when it killed a worker that held the only permit."""
 
     lease: float
     before: Answer  # the answer to a request that came while the worker held the permit

@@ -401,7 +401,7 @@ class Replay:
         if new.holder and not same:
             self.put_lease(new.holder, new.ends)
             self.fences.append(str(new.fence))
-        # In compact state, the key `leases` exists even without a lease, and expires like `info`.
+        # In compact state, the key `leases` exists even without a lease. It expires with `info`.
         self.at.expires["leases"] = self.at.expires["info"]
 
     def on_del_leases(self) -> None:

@@ -347,7 +347,7 @@ class Client:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return [self.adopt(self.nth)]
         if roll > 0.9 and self.known is not None:
-            return [self.adopt(self.known + rng.randint(1, 1000))]  # a second adoption
+            return [self.adopt(self.known + rng.randint(1, 1000))]  # another process adopts
         if roll > 0.93:
             # Send a late copy of an older renewal. If the client has sent at most one renewal, the
             # script may apply this copy. In this case, forget the local expiry.

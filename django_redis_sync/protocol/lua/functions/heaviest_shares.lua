@@ -21,7 +21,7 @@ local function heaviest_shares(name, max_rows, ended)
   end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
-    held = math.max(0, held - (ended[share] or 0)) -- not below 0, because share_use returns 0 for an outdated number
+    held = math.max(0, held - (ended[share] or 0)) -- share_use returns 0 if its stored number is outdated
     local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
     local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end
