@@ -60,7 +60,7 @@ def with_two_scripts(view: Any) -> Any:
 
 
 def limited_by_peer(view: Any) -> Any:
-    """Return the view, limited by django-smart-ratelimit. Return None if that isn't installed."""
+    """Return the view, limited by django-smart-ratelimit, or None if this is not installed."""
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         return None
     from django_smart_ratelimit import concurrency_limit

@@ -25,7 +25,7 @@ def help_of(*words: str) -> str:
     return out.getvalue()
 
 
-def test_help_texts_of_all_locks_actions_equal_the_snapshot(
+def test_help_of_each_action_of_the_locks_command_equals_the_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The test collapses spaces and line breaks, because they differ between versions of Python."""

@@ -360,7 +360,7 @@ def test_waiter_with_prepared_arguments_sends_a_heartbeat_after_a_wait_reply(
         ({"lease": 4.0}, 600, 4000, 100.9, 104.6),
         ({"lease": 4.0}, 60_000, 4000, 100.5, 104.5),  # the server's clock jumped forward
         ({"lease": 4.0}, 600, 4000, 104.7, None),  # the lease expired before the message came
-        # A message on a channel can get lost. So without a renewal, the lease lasts only for CLAIM.
+        # With a channel, the message may get lost, so a lease that is not renewed lasts only CLAIM.
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),

@@ -74,8 +74,9 @@ def _learn(policy: Policy) -> bool:
         out, _, quoted = field.partition(":")
         if out in ("xp", "xl") and quoted.startswith(f"{policy.quoted}@"):
             free = {of for of in "pl" if f"x{of}:{quoted}" in found}
-            own = ("0" if of in free else value for of, value in (("p", paused), ("l", limit)))
-            exemptions[quoted] = _text(*own)
+            exemptions[quoted] = _text(
+                "0" if "p" in free else paused, "0" if "l" in free else limit
+            )
     policy.due = sent + STALE
     if (overrides, exemptions) == (policy.overrides, policy.exemptions):
         return False
