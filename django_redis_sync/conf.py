@@ -11,6 +11,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.utils.crypto import salted_hmac
 
 from . import defaults
@@ -93,15 +94,26 @@ def _filled(
         raise ImproperlyConfigured(f"{where}: {error}.") from error
 
 
+_forgets: list[Callable[[], None]] = []
+
+
 def on_change(forget: Callable[[], None]) -> Callable[[], None]:
     """Call `forget` whenever REDIS_SYNC or CACHES changes, for example by `override_settings`."""
-
-    def changed(*, setting: str, **_: Any) -> None:
-        if setting in (SETTING, "CACHES"):
-            forget()
-
-    setting_changed.connect(changed, weak=False)
+    _forgets.append(forget)
     return forget
+
+
+@receiver(setting_changed)
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting == "CACHES":
+        # Let Django reset its caches first. Otherwise, a background thread could get an old cache
+        # after `forget()`. Only tests change settings, so only tests import this module.
+        from django.test.signals import clear_cache_handlers
+
+        clear_cache_handlers(setting=setting)
+    if setting in (SETTING, "CACHES"):
+        for forget in _forgets:
+            forget()
 
 
 on_change(current.cache_clear)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_sync import Lock
+from django_redis_sync import Lock, Unavailable
 
 from .both import both
 from .watching import View, living
@@ -78,6 +80,23 @@ async def test_lease_can_be_released_after_the_caches_setting_has_changed(io, se
         leases.append(await io.do(lock, "acquire", blocking=False))
     for lease in leases:
         await io.do(lease, "release")
+
+
+def test_acquire_of_a_thread_during_a_change_of_caches_keeps_no_old_server(settings, monkeypatch):
+    def acquire() -> None:
+        with contextlib.suppress(Unavailable):
+            Lock("other").acquire(blocking=False)
+
+    def acquire_in_a_thread() -> None:
+        """Run in place of the first step of the receiver with which Django resets its caches."""
+        thread = threading.Thread(target=acquire)
+        thread.start()
+        thread.join()
+
+    down = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1"}  # nothing listens here
+    monkeypatch.setattr("django.core.cache.close_caches", acquire_in_a_thread)
+    with override_settings(CACHES={"default": down}), pytest.raises(Unavailable):
+        Lock("x").acquire()  # the old server would grant this lock
 
 
 class Subclassed(RedisCache):
