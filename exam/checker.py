@@ -107,7 +107,7 @@ def check(
 
 
 def read(history: Sequence[Event], promises: Promises = Promises()) -> Course:
-    """Return a Course: the attempts in a history, and the times of faults and of load."""
+    """Return a Course: the attempts in a history, and the spans of time with faults or load."""
     course = Course(promises, history[-1].at if history else 0.0)
     latest: dict[str, Attempt] = {}
     for event in history:
@@ -165,7 +165,7 @@ class Attempt:
     error: str = ""
     probe: float = 0.0
     stops: list[Span] = field(default_factory=list)
-    #: Times of more than APART seconds between two checks by a holder. Perhaps it did not run then.
+    #: Periods longer than APART seconds between two checks. Perhaps the holder did not run then.
     pauses: list[Span] = field(default_factory=list)
 
     @property

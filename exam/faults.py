@@ -276,7 +276,7 @@ class Script(Lab):
         self.used("has another time", abs(self.ask("TIME")[0] - time.time() - seconds) < 2)
 
     def fill_memory(self) -> None:
-        """Let workers `a` release the lock while the first server's memory is full."""
+        """While the first server's memory is full, let the workers of team `a` release the lock."""
 
         def rejected() -> int:
             stats = self.ask("INFO", "commandstats").values()

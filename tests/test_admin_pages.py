@@ -380,7 +380,7 @@ def test_usage_bar_is_marked_as_full_only_if_callers_wait(
 
 @pytest.fixture
 def used(raw: redis.Redis, settings: Any) -> Callable[..., None]:
-    """Return a function that replaces the statistics counters of `exports`.
+    """Return a function that overwrites the statistics of the name "exports" in Redis.
 
     For example, the argument `{5: {"g": 3}}` means: five minutes ago, 3 grants (event g)."""
 

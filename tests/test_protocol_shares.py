@@ -159,7 +159,9 @@ def crowded(waiters: int, shares: int) -> Shared:
 
 
 def command_count(x: Shared, verb: str, token: str, **said: Any) -> int:
-    """Return how many commands the script `verb` runs with arguments `said`. Undo its changes."""
+    """Return how many commands the script `verb` runs, and undo what it changed.
+
+    `said`: the arguments of the script."""
     ran, before = list[Any](), x.names.copy()
 
     class Counting(Recording):

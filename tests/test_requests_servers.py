@@ -21,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("clean_redis")
 
 
 def started(kind, folder, **sync):
-    """Return a Site with the middleware, without garbage collection. `sync`: REDIS_SYNC options."""
+    """Start a Site with the middleware, in a process without garbage collection. Return the Site.
+
+    `sync`: options of REDIS_SYNC."""
     endpoints = {"quick": {"limit": 3, "blocking_timeout": 60}, "reports:*": ONE}
     sync = {"ENDPOINTS": endpoints, "REQUESTS": {"max_waiting_threads": None}, **sync}
     options = {"middleware": [OBEYING, MIDDLEWARE], "without_gc": True, "sync": sync}

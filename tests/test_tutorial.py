@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Reader:
-    """A reader of the tutorial: an editor, a terminal, and a terminal that runs the site."""
+    """Does what a reader of the tutorial does in an editor and in two terminals."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.folder, self.port, self.log = folder, free_port(), folder / "runserver.log"

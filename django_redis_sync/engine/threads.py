@@ -242,7 +242,7 @@ class CallbackExecutor:
 
     def ensure_thread(self) -> bool:
         """If callbacks wait and fewer than MAX_THREADS threads run, start a thread. Return True if
-        callbacks still wait and no thread runs."""
+        callbacks wait but no thread runs yet, for example because none could be started."""
         if self._todo and len(self._threads) < MAX_THREADS:
             thread = threading.Thread(
                 target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True

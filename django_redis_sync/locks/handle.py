@@ -19,8 +19,8 @@ from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
-#: Min value of `max_hold` in a handle, in seconds. The value must be positive, even if no time is
-#: left.
+#: Min value of `max_hold` in a handle, in seconds. The value must be positive, even if the max_hold
+#: of the lease has passed.
 _MIN_TIME_LEFT = 0.001
 
 

@@ -167,8 +167,8 @@ class Change:
         """Undo `resize()`, so that the callers' limit applies again."""
         return self._undo("reset", "l")
 
-    # Private methods. Argument `field`: "p" for a pause, or "l" for a limit. An override's entry in
-    # the registry begins with this letter.
+    # Private methods. Argument `field`: "p" for a pause, or "l" for a limit. The entry of the
+    # override in the registry of names begins with `field`.
 
     @cached_property
     def _alias(self) -> str:

@@ -90,7 +90,7 @@ class Grant(NamedTuple):
       server has granted a shorter lease, the holder must renew the lease.
     - `unanswered`: True if an acquire of this token was not answered. The release then writes a
       tombstone.
-    - `rejected`: why the limit would have rejected the request, if only shadow mode granted it.
+    - `rejected`: why the limit would have rejected the request, if shadow mode granted it.
     - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
     - `used`: permits in use after the grant or, if unknown, the permits of this grant.
     - `job_id`: the ID of the job that the release marks as done, or "".

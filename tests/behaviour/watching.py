@@ -27,8 +27,8 @@ from tests.support.packed import leases_of
 
 
 def living(kind: type) -> list[Any]:
-    """Return all existing objects of the class `kind`. Don't use isinstance(), which would evaluate
-    lazy objects."""
+    """Return all existing objects of the class `kind`. This doesn't call isinstance(), which
+    would evaluate lazy objects."""
     return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 

@@ -1,4 +1,4 @@
-"""The cases that the checker explores: clients, faults, and minimum numbers of states."""
+"""The cases of the checker: clients, faults, and how many states it must reach at least."""
 
 from __future__ import annotations
 

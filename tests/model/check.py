@@ -307,7 +307,8 @@ class Checker:
             _check_shares(facts)
 
     def _closed(self, state: State) -> set[str]:
-        """Return the tokens of ended acquires. A script must not grant a permit to such a token."""
+        """Return the tokens of finished acquires and ended leases. A script must not grant a permit
+        to such a token."""
         closed: set[str] = set()
         for index, client in enumerate(state.clients):
             node = self.world.node(state, index)

@@ -147,7 +147,7 @@ class Client:
     sent_renewals: int = 0  # number of renewals that the renewal thread has sent
     renewal: Any = None  # the renewal thread's request that is not yet answered
     undos: list[Any] = field(default_factory=list)  # undo requests that are not yet sent
-    closed: list[str] = field(default_factory=list)  # tokens of acquires that have ended
+    closed: list[str] = field(default_factory=list)  # tokens of finished acquires and ended leases
     ended: str = ""  # result of the latest acquire
 
     def name(self) -> str:

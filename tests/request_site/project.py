@@ -1,5 +1,5 @@
-"""A Django project for tests: limited views, functions that hold a request inside a view, and
-functions that read the statistics."""
+"""A Django project for tests: limited views, functions that keep a request inside its view,
+and functions that read the statistics."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: Seconds in which all keys must expire after the last call. Each lease, waiter, and tombstone
 #: expires earlier.
 SETTLE = 20.0
-#: The final parts of keys that the soak ignores when it looks for keys that did not expire. These
-#: keys last longer than their name, or several names share them.
+#: Suffixes of keys. When the soak looks for keys that did not expire, it ignores these keys. They
+#: last longer than their name, or several names share them.
 LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
 
 

@@ -321,8 +321,8 @@ class Replay:
         cards = (len(at.leases), len(at.queue))
         expires = at.expires["info"]
         if expires is not None and expires <= now and (found == (0, 0) or expires < now - 1):
-            # By the replay's clock, the keys have expired. The server may delete them up to 1 ms
-            # later. `check_expiry` checks that keys don't expire too early.
+            # By the replay's clock, the keys have expired, so remove them here too. The server may
+            # delete them up to 1 ms later. If it deleted them too early, `check_expiry` finds this.
             at.wipe()
             at.expires["info"] = math.inf
             cards = (0, 0)

@@ -26,9 +26,9 @@ def at_any_step(frame: FrameType, event: str) -> bool:
 
 
 def inside_ours(frame: FrameType, event: str) -> bool:
-    """Return True for a bytecode, unless it returns to a caller outside of the package.
+    """Return True for a bytecode, except for a return from the package to its caller.
 
-    At such a return, an exception would already be raised in the caller's code."""
+    An exception at such a return would already interrupt the caller, and not the package."""
     return event == "opcode" and not _returns_to_us(frame)
 
 

@@ -196,7 +196,7 @@ def forget(quorum: Members, token: str) -> None:
     _known.pop((quorum, token), None)
 
 
-# Steps for a server
+# Steps that are sent to a server
 
 
 def undo(step: Run, tombstone: int) -> Run:

@@ -34,7 +34,7 @@ if record then
   return answer_known(name, token, record)
 end
 local known, reply, vain, seen, again = redis.call('HGET', INFO, id), nil, 0, 0, false
-if known then redis.call('DEL', NEVER) end -- for a known job, write even if the memory is full (see retry_write)
+if known then redis.call('DEL', NEVER) end -- allow a known job to write even if the memory is full (see retry_write)
 local limit = name.override or tonumber(string.match(terms, '^%d+ (%d+)'))
 nth, ticket = tonumber(nth), math.min(tonumber(ticket), name.us)
 serve_others(name, base, id, terms)

@@ -1,5 +1,5 @@
--- Return true if `permits` more permits are within the limit, and the name is not paused. If `permits` is 0 (the whole
--- name), return true if the name has no lease. The last free permit may be reserved for a job (see keeps).
+-- Return true if the name is not paused, and `permits` more permits are within the limit. A request for the whole name
+-- has the `permits` 0. It fits if the name has no lease. A permit that is reserved for a job (see keeps) is not free.
 local function fits(name, permits, limit)
   if name.paused then return false end
   if permits == 0 then return name.card == 0 end

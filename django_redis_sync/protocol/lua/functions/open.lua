@@ -21,7 +21,7 @@ local function open(token, keep, us, mark)
 
   local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares', '#lone')
   local card = redis.pcall('ZCARD', LEASES)
-  if meta[11] or not tonumber(card) then -- an earlier script stopped between the compact and the expanded state
+  if meta[11] or not tonumber(card) then -- an earlier script stopped while it expanded the state
     -- If another program wrote LEASES, this raises an error.
     expand(meta[11] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
     return open(token, keep, us, mark)

@@ -7,7 +7,7 @@ local function repair_share(name, terms)
   if first ~= '' and redis.call('ZSCORE', QUEUE, first) then return end
   local found = call_up(name, share, held, false)
   if found ~= first then
-    redis.call('DEL', NEVER) -- for a heartbeat, write even if the memory is full (see retry_write)
+    redis.call('DEL', NEVER) -- allow a heartbeat to write even if the memory is full (see retry_write)
     store_share(name, share, held, found)
   end
 end

@@ -13,7 +13,7 @@ local function serve_others(name, base, id, terms)
     local state, _, token = string.match(redis.call('HGET', INFO, one) or '', JOB)
     if state == 'r' and tonumber(redis.call('ZSCORE', LEASES, token) or 0) > name.now then
       redis.call('ZADD', base .. 'due', name.at, one) -- the job runs, so keep its record
-    else -- the job did not come back, or its record is old
+    else -- the job did not come back, or its lease has ended
       remove_job(base, one)
       if state == 'a' then
         count(name, 'x', 1)
