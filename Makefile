@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 ARGS ?=
 # Most tests wait more than they compute: so many keep two cores busy. A server that others use too
 # is not asked by several at once.
-WORKERS ?= $(if $(REDIS_URL),,-n 12 --dist worksteal)
+WORKERS ?= $(if $(REDIS_URL),,-n 10 --dist worksteal)
 
 # What is read again by each worker is compiled once, whatever the environment says of bytecode.
 test tools deep: export PYTHONDONTWRITEBYTECODE :=

@@ -82,7 +82,7 @@ def _lowest() -> list[str]:
 def _test(session: nox.Session, versions: list[str], *words: str) -> None:
     session.install("-q", "-e", ".[test]", *versions)
     # With REDIS_URL, other programs may use the server, so run only one worker.
-    workers = () if os.environ.get("REDIS_URL") else ("-n", "12", "--dist", "worksteal")
+    workers = () if os.environ.get("REDIS_URL") else ("-n", "10", "--dist", "worksteal")
     session.run("python", "-m", "pytest", "-q", *workers, *words, *session.posargs)
 
 

@@ -52,6 +52,7 @@ def test_no_order_of_events_breaks_the_protocol(case: Case) -> None:
     assert found.fair >= case.floor // SAMPLE
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("name", DEFECTS)
 def test_model_checker_finds_each_inserted_defect(name: str) -> None:
     defect = DEFECTS[name]

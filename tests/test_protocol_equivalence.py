@@ -119,6 +119,7 @@ def test_scripts_reply_and_count_in_the_same_way_in_compact_and_expanded_state(
 _IDLE = "call('HSET', LEASES, '#', idle)"
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(
     ("text", "instead", "found"),
     [
