@@ -244,7 +244,13 @@ def _packed(reply: Any) -> bytes:
 
 @cache
 def _server() -> RedisServer:
-    return RedisServer().start()  # the server ends with this process
+    server = RedisServer().start()  # the server ends with this process
+    # Load the scripts. Otherwise, a first EVALSHA would be repeated as EVAL, and tests that count
+    # the commands of a script would depend on earlier tests.
+    with redis.Redis(HOST, server.port or 0) as client:
+        for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS):
+            client.script_load(scripts.script(name).source)
+    return server
 
 
 _numbers = itertools.count(1)
