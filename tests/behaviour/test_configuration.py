@@ -82,10 +82,12 @@ async def test_lease_can_be_released_after_the_caches_setting_has_changed(io, se
         await io.do(lease, "release")
 
 
-def test_acquire_of_a_thread_during_a_change_of_caches_keeps_no_old_server(settings, monkeypatch):
+def test_acquire_of_a_thread_during_a_change_of_caches_keeps_no_old_server(
+    private, settings, monkeypatch
+):
     def acquire() -> None:
         with contextlib.suppress(Unavailable):
-            Lock("other").acquire(blocking=False)
+            Lock("other", using="moved").acquire(blocking=False)
 
     def acquire_in_a_thread() -> None:
         """Run in place of the first step of the receiver with which Django resets its caches."""
@@ -93,10 +95,13 @@ def test_acquire_of_a_thread_during_a_change_of_caches_keeps_no_old_server(setti
         thread.start()
         thread.join()
 
-    down = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1"}  # nothing listens here
-    monkeypatch.setattr("django.core.cache.close_caches", acquire_in_a_thread)
-    with override_settings(CACHES={"default": down}), pytest.raises(Unavailable):
-        Lock("x").acquire()  # the old server would grant this lock
+    up = {**settings.CACHES["default"], "LOCATION": private.url}
+    down = {**up, "LOCATION": "redis://127.0.0.1:1"}  # nothing listens here
+    settings.CACHES = was = {**settings.CACHES, "moved": up}
+    with monkeypatch.context() as patch:
+        patch.setattr("django.core.cache.close_caches", acquire_in_a_thread)
+        with override_settings(CACHES={**was, "moved": down}), pytest.raises(Unavailable):
+            Lock("x", using="moved").acquire()  # the old server would grant this lock
 
 
 class Subclassed(RedisCache):
