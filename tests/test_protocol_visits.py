@@ -281,6 +281,22 @@ def test_permit_is_granted_only_to_jobs_near_the_front_of_the_queue(x: Visited) 
     assert "ok" == x.visit(names[near - 1], 1)[:2]
 
 
+@pytest.mark.parametrize("share", [{}, {"share": "s", "share_limit": 1}], ids=["alone", "share"])
+def test_job_gets_a_permit_if_all_jobs_before_it_seem_lost(
+    x: Visited, share: dict[str, Any]
+) -> None:
+    x.hold("h", lease=60_000, **share)
+    lost = [f"p{n:03}" for n in range(C["BOUND"] * 2)]
+    x.away(*lost, **share)
+    delay = int(x.visit("q", **share).split(" ")[1])
+    x.end("h")
+    x.pass_time(delay)
+    assert "later" == x.visit("q", 1, **share)[:5], "the jobs before may still come within TURN"
+    x.pass_time(C["TURN"])
+    assert "ok" == x.visit("q", 2, **share)[:2]
+    assert "0" == x.visit(lost[0], 1, **share).split(" ")[4], "a late job lost its position"
+
+
 # Shares
 
 

@@ -5,6 +5,7 @@
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, id, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)
+  local own, shares = nil, 1
   if name.shared then
     local bound, text = share_of(terms)
     if not text then -- a job without a share belongs to the common share
@@ -14,17 +15,23 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
     share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
     -- Shares get permits alternately. So estimate the rank of the job: the number of earlier jobs of its share, times
     -- the number of shares with jobs.
-    local placed, own = base .. 'placed', text .. ' ' .. at .. ' ' .. id
+    local placed = base .. 'placed'
+    own = text .. ' ' .. at .. ' ' .. id
     redis.call('ZADD', placed, '0', own)
-    rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * #shares_with_jobs(placed)
+    shares = #shares_with_jobs(placed)
+    rank = redis.call('ZLEXCOUNT', placed, '[' .. text .. ' ', '(' .. own) * shares
   end
   -- the composer inserts here: note_job
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
-  local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
+  local nearest = math.ceil(limit * (1 + AWAY / mean))
+  if rank >= nearest then
+    rank = without_lost(name, base, rank, nearest, own, shares)
+  end
+  local near = fitting and rank < nearest
   local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of the first waiter, if any
   if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
     redis.call('ZREM', base .. 'places', id)
-    if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. id) end
+    if name.shared then redis.call('ZREM', base .. 'placed', own) end
     note_job(name, base, id, 'r', nth, token, ticket, 0, seen, share, job, name.now)
     local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
     return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
