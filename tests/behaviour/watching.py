@@ -186,6 +186,12 @@ class Losses:
             expected = time.monotonic()
 
 
+def load_scripts(client: redis.Redis) -> None:
+    """Load all scripts into a server, so that no later call has to send a script's source."""
+    for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS):
+        client.script_load(scripts.script(name).source)
+
+
 @contextlib.contextmanager
 def sent() -> Iterator[Counted]:
     """Count the commands that this thread and its event loop send to any server during the block.
@@ -193,8 +199,7 @@ def sent() -> Iterator[Counted]:
     Commands of background threads don't count. Before the block, all scripts are loaded, so that no
     call has to load them."""
     with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
-        for verb in scripts.NAME_SCRIPTS:
-            client.script_load(scripts.script(verb).source)
+        load_scripts(client)
     seen, mine, names = Counted(), threading.get_ident(), Counter[str]()
 
     def noting(send: Any) -> Any:

@@ -22,7 +22,7 @@ from django_redis.pool import ConnectionFactory
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
-from tests.behaviour.watching import View
+from tests.behaviour.watching import View, load_scripts
 
 #: Special replies of a relay. SILENCE: send no reply, but leave the connection open. CUT: close the
 #: connection.
@@ -245,11 +245,10 @@ def _packed(reply: Any) -> bytes:
 @cache
 def _server() -> RedisServer:
     server = RedisServer().start()  # the server ends with this process
-    # Load the scripts. Otherwise, a first EVALSHA would be repeated as EVAL, and tests that count
-    # the commands of a script would depend on earlier tests.
+    # Without this, the first call of each script would send one command more, and tests that count
+    # commands would depend on earlier tests.
     with redis.Redis(HOST, server.port or 0) as client:
-        for name in (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS):
-            client.script_load(scripts.script(name).source)
+        load_scripts(client)
     return server
 
 
