@@ -67,8 +67,8 @@ def find_server() -> Path | None:
 def free_port() -> int:
     """Return a free loopback port. The number plus 10000, which a Cluster node also uses, is a free
     port, too. Raise NoServer if there is no such port."""
-    # SystemRandom has no seed. Tests seed the module's functions, so with these, several processes
-    # would try the same ports.
+    # Tests set the seed of `random.sample`. Several processes would get the same ports from it, so
+    # use SystemRandom, which has no seed.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:

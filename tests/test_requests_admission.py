@@ -170,7 +170,7 @@ def test_number_of_waiting_requests_of_a_process_is_bounded(
         for _ in range(waiters + (given is not None)):
             visits.append(project.visit("one"))
             eventually(lambda: waiting() == sum(not visit.ended for visit in visits))
-        # A request without a slot leaves the queue at once.
+        # Wait until the request without a wait slot has left the queue.
         eventually(lambda: waiters == waiting() == sum(not visit.ended for visit in visits))
         assert 200 == project.status("two"), "a free permit needs no wait slot"
         if given is not None:
