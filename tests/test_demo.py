@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from devtools.servers import find_server
+from devtools.servers import find_server, free_port
+from example_project.demo.traffic import PageRequest, burst
 from example_project.redis_url import neighbour_database
 from tests.support.commands import accepts
 
@@ -117,7 +118,24 @@ def test_terminated_demo_leaves_no_process(tmp_path: Path, redis_url: str) -> No
         running.wait_for("flash sale, gunicorn")
         assert processes_of(tmp_path) or sys.platform != "linux"
         running.process.terminate()
-        assert 128 + signal.SIGTERM == running.ended()
+        assert 128 + signal.SIGTERM == running.ended(), running.text
+
+
+def test_signal_is_not_lost_while_the_demo_sends_requests() -> None:
+    class Request:
+        def __del__(self) -> None:  # an exception that is raised in here would be lost
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.01)
+
+    def stop(*_: object) -> None:
+        raise SystemExit
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(SystemExit):
+            burst(f"http://127.0.0.1:{free_port()}", [PageRequest("/")], Request)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.timeout(200)

@@ -1,8 +1,10 @@
 """Send many HTTP requests to a server at once."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +50,20 @@ def answer_of(response: httpx.Response) -> Answer:
 
 
 def burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
-    """Send all requests, each after its own delay. Call `each` after each answer."""
-    return asyncio.run(_burst(url, asks, each))
+    """Send all requests, each after its own delay. Call `each` after each answer, in another
+    thread."""
+    answers: Future[list[Answer]] = Future()
+
+    def run() -> None:
+        try:
+            answers.set_result(asyncio.run(_burst(url, asks, each)))
+        except BaseException as error:
+            answers.set_exception(error)
+
+    # Not on the main thread: the demo's signal handlers raise exceptions there. In an event loop,
+    # an exception can get lost in a weakref's callback, or leave tasks that never end.
+    threading.Thread(target=run, daemon=True).start()
+    return answers.result()
 
 
 async def _burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
