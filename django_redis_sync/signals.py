@@ -14,5 +14,5 @@ lease_lost = Signal()
 acquire_rejected = Signal()
 
 #: Redis became unavailable for request limits (down=True), or is available again (down=False).
-#: Arguments: alias (str), down (bool). Sent on another thread.
+#: Arguments: alias (str), down (bool). Sent on another thread, for each alias in order.
 outage_changed = Signal()

@@ -344,6 +344,7 @@ def test_late_success_of_an_earlier_request_does_not_end_an_outage(
     begin_outage()
     link.let_go()
     assert [200, 503] == [early.entered().end(), project.status("trigger")]
+    eventually(changes)
     assert [True] == changes()
 
 
@@ -359,6 +360,25 @@ def test_late_failure_of_an_earlier_request_does_not_start_another_outage(
     eventually(lambda: project.status("trigger") == 200)
     assert [200, 200] == [early.entered().end(), project.status("trigger")]
     eventually(lambda: changes() == [True, False])
+
+
+def test_receiver_of_outage_changed_is_called_in_the_order_of_the_changes(
+    project, fast_probes, begin_outage
+):
+    ended = list[bool]()
+
+    def slow_at_the_beginning(down, **_):
+        time.sleep(down * 0.5)
+        ended.append(down)
+
+    outage_changed.connect(slow_at_the_beginning)
+    try:
+        begin_outage()
+        eventually(lambda: project.status("trigger") == 200)
+        eventually(lambda: len(ended) == 2)
+    finally:
+        outage_changed.disconnect(slow_at_the_beginning)
+    assert [True, False] == ended
 
 
 @pytest.mark.promise(30)

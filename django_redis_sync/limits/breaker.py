@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from functools import partial
 
 from .. import conf
 from ..engine.server import server_of
@@ -41,6 +40,7 @@ class Breaker:
         self.alias, self.pid = alias, os.getpid()  # `made_once` checks `pid` after a fork
         self.generation = 0
         self._lock = threading.Lock()
+        self._notifying, self._notified = threading.Lock(), 0  # _notified: generation of the last signal
         self._probe_answered = False
         self._prober: threading.Thread | None = None
         self._logged, self._remind_at = "", 0.0
@@ -76,7 +76,7 @@ class Breaker:
         if changed:
             message = "Redis for cache %r is available again, and applies request limits"
             logger.warning(message, self.alias)
-            self._notify(down=False)
+            run_callbacks(self._notify)
 
     def failed(self, generation: int, error: BaseException) -> None:
         """Record that Redis did not answer a request, because of `error`. If the breaker is closed,
@@ -91,7 +91,7 @@ class Breaker:
                 self._ensure_prober()
         self._log(error, changed)
         if changed:
-            self._notify(down=True)
+            run_callbacks(self._notify)
 
     def close(self) -> None:
         """Stop probing Redis. Called after the settings have changed."""
@@ -145,8 +145,13 @@ class Breaker:
                 with self._lock:
                     self._probe_answered = generation == self.generation
 
-    def _notify(self, down: bool) -> None:
-        run_callbacks(partial(outage_changed.send_robust, Breaker, alias=self.alias, down=down))
+    def _notify(self) -> None:
+        """Send `outage_changed` for each change that was not sent yet, in order."""
+        with self._notifying:
+            while self._notified < self.generation:
+                self._notified += 1
+                down = self._notified % 2 == 1
+                outage_changed.send_robust(Breaker, alias=self.alias, down=down)
 
 
 _breakers: dict[str, Breaker] = forgotten_in_forks({})
