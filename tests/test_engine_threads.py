@@ -194,10 +194,14 @@ def test_destructor_can_submit_work_during_a_submit_of_the_same_thread() -> None
 # Callbacks
 
 
-def test_slow_callbacks_run_on_a_limited_number_of_threads() -> None:
+def test_slow_callbacks_run_on_a_limited_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def running() -> int:
         return [one.name for one in threading.enumerate()].count("redis-sync-callbacks")
 
+    run = threading.Thread.run
+    monkeypatch.setattr(threading.Thread, "run", lambda one: time.sleep(0.1) or run(one))
     go, ran = threading.Event(), list[int]()
     for _ in range(100):
         threads.run_callbacks(lambda: go.wait(20))
@@ -394,7 +398,8 @@ def test_one_warning_per_cause_is_logged_if_the_process_can_not_run_threads(
         threads.warn_about_this_process()
     assert "" == caplog.text
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={b"master": b"1"}))
-    monkeypatch.setattr(threading, "get_ident", lambda: 1)  # gevent also replaces get_ident
+    # gevent also replaces get_ident.
+    monkeypatch.setattr(threading, "get_ident", lambda get_ident=threading.get_ident: get_ident())
     for _ in range(2):
         threads.warn_about_this_process()
     monkeypatch.undo()

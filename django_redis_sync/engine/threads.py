@@ -244,12 +244,17 @@ class CallbackExecutor:
         """If callbacks wait and fewer than MAX_THREADS threads run, start a thread. Return True if
         callbacks wait but no thread runs yet, for example because none could be started."""
         if self._todo and len(self._threads) < MAX_THREADS:
+            me = object()
             thread = threading.Thread(
-                target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True
+                target=self._run, args=(me,), name="redis-sync-callbacks", daemon=True
             )
             try:
+                self._threads[me] = None  # before the start, because threads may start slowly
                 thread.start()
-            except RuntimeError as error:
+            except BaseException as error:
+                self._threads.pop(me, None)
+                if not isinstance(error, RuntimeError):  # such as that of a signal handler
+                    raise
                 if not is_shutdown(error):
                     logger.error("callbacks wait, because no thread could be started: %s", error)
         return bool(self._todo) and not self._threads
@@ -261,7 +266,7 @@ class CallbackExecutor:
                 while self._todo:
                     _run_all(self._todo.popleft())
         finally:
-            del self._threads[me]
+            self._threads.pop(me, None)
             self.ensure_thread()
 
 
