@@ -137,7 +137,8 @@ def test_locks_status_marks_silent_waiters_and_permits_that_were_handed_off(
         assert "a: 2 of 2 in use, 1 waits\n" in page
         (row,) = [row for row in rows(page) if row.get("WAITER") == waiter.id]
         assert ("1", "1") == (row["#"], row["PERMITS"]) and row["WHO"].startswith("a waiter")
-        assert "a" == rows(locks("status", "--sort", "waiting"))[0]["NAME"]
+        table = eventually(lambda: rows(locks("status", "--sort", "waiting")))
+        assert "a" == table[0]["NAME"]
 
         def is_silent() -> bool:
             raw.zadd(waiters, {waiter.token: 1})  # make the waiter's last heartbeat old

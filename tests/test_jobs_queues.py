@@ -144,6 +144,7 @@ def test_deliveries_and_dropped_copies_of_jobs_are_counted(jobs: Queue, name: st
         for _ in range(2):
             jobs.deliver(export, "1", "acme", note=jobs.sent[-1])
         assert "dropped" == jobs.deliver(export, "1", "acme", note=jobs.sent[0])
+        eventually(lambda: as_json("status")["names"])
         eventually(lambda: shown()["ever"]["job_delivered"] == 4)
         assert 1 == shown()["ever"]["job_copy_dropped"]
 
