@@ -40,7 +40,8 @@ class Breaker:
         self.alias, self.pid = alias, os.getpid()  # `made_once` checks `pid` after a fork
         self.generation = 0
         self._lock = threading.Lock()
-        self._notifying, self._notified = threading.Lock(), 0  # _notified: generation of the last signal
+        self._notifying = threading.Lock()
+        self._notified = 0  # the generation that the last signal reported
         self._probe_answered = False
         self._prober: threading.Thread | None = None
         self._logged, self._remind_at = "", 0.0
