@@ -224,8 +224,13 @@ async def test_late_reply_adds_a_server_to_a_quorum_lease_only_if_the_reply_is_a
     assert bool(late.verbs("renew")) == (reply is None)
     await io.do(lease, "release")
     await until(io, lambda: all(five.counts("release")))
-    how = [one.arguments("release")[0]["how"] for one in five]
-    assert ["release"] * 4 + ["release" if reply is None else "undo"] == how
+
+    def hows(one: Relay) -> set[str]:
+        return {arguments["how"] for arguments in one.arguments("release")}
+
+    # The release doesn't wait for a server that was late, so an undo may overtake it there.
+    await until(io, lambda: all("release" in hows(one) for one in granted))
+    assert reply is None or {"undo"} == hows(late)
     await until(io, lambda: [0] * 5 == five.holding)
 
 
