@@ -14,5 +14,6 @@ lease_lost = Signal()
 acquire_rejected = Signal()
 
 #: Redis became unavailable for request limits (down=True), or is available again (down=False).
-#: Arguments: alias (str), down (bool). Sent on another thread, for each alias in order.
+#: Arguments: alias (str), down (bool). Sent on another thread. The signals of an alias are sent in
+#: the order of its changes.
 outage_changed = Signal()

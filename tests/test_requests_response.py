@@ -132,9 +132,9 @@ def test_view_continues_after_its_permit_is_lost_and_the_loss_is_reported(projec
     with received(lease_lost) as lost:
         assert b"done" == project.get().content
         eventually(lambda: ["one"] == [signal["lease"].name for signal in lost])
-    found = lambda: [line for line in caplog.messages if "lost its permit of 'one'" in line]  # noqa: E731
-    eventually(found)
-    assert ["a request to /home/ continues although"] == [line[:38] for line in found()]
+    about = "lost its permit of 'one'"
+    lines = eventually(lambda: [line for line in caplog.messages if about in line])
+    assert ["a request to /home/ continues although"] == [line[:38] for line in lines]
 
 
 short = semaphore_required("one", limit=1, max_hold=1.5)

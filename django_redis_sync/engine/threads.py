@@ -253,14 +253,13 @@ class CallbackExecutor:
                 thread.start()
             except BaseException as error:
                 self._threads.pop(me, None)
-                if not isinstance(error, RuntimeError):  # such as that of a signal handler
+                if not isinstance(error, RuntimeError):  # for example, from a signal handler
                     raise
                 if not is_shutdown(error):
                     logger.error("callbacks wait, because no thread could be started: %s", error)
         return bool(self._todo) and not self._threads
 
     def _run(self, me: object) -> None:
-        self._threads[me] = None
         try:
             with contextlib.suppress(IndexError):  # another thread took the last callbacks
                 while self._todo:

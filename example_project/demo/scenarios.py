@@ -5,9 +5,7 @@ has the sold tickets. Both work without Redis.
 """
 
 import os
-import queue
 import signal
-import threading
 import time
 from collections.abc import Sequence
 
@@ -25,7 +23,14 @@ from example_project.demo.judging import (
 )
 from example_project.demo.report import Each, Show
 from example_project.demo.site import Server
-from example_project.demo.traffic import Answer, PageRequest, answer_of, burst, client_options
+from example_project.demo.traffic import (
+    Answer,
+    PageRequest,
+    answer_of,
+    burst,
+    client_options,
+    in_thread,
+)
 from example_project.shop.models import Sale
 from example_project.shop.sales import TICKETS, open_sale
 from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
@@ -104,7 +109,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
         show.step(f"killed worker, {server.name}", LEASE, "seconds") as each,
         httpx.Client(**client_options(server.url)) as client,
     ):
-        first = _ask_aside(server.url, f"{page}?seconds={HOLD_SECONDS}")
+        first = in_thread(lambda: _ask_alone(server.url, f"{page}?seconds={HOLD_SECONDS}"))
         holder = _holder(server)
         before = _ask(client, f"{page}?seconds=0")
         time.sleep(HOLD_BEFORE_KILL)
@@ -113,7 +118,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
             return judge_kill(KillSeen(LEASE, before))
         back = _back_after(client, f"{page}?seconds=0", each)
         peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
-        answer = first.get(timeout=GIVE_UP_SECONDS)
+        answer = first.result(timeout=GIVE_UP_SECONDS)
         return judge_kill(KillSeen(LEASE, before, answer, back, peak))
 
 
@@ -165,16 +170,10 @@ def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
     return None
 
 
-def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
-    """Send a request in a new thread. Return a queue, to which the thread will add the answer."""
-    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-
-    def ask() -> None:
-        with httpx.Client(**client_options(url)) as client:
-            answers.put(_ask(client, page))
-
-    threading.Thread(target=ask, daemon=True).start()
-    return answers
+def _ask_alone(url: str, page: str) -> Answer:
+    """Send a request with a client of its own."""
+    with httpx.Client(**client_options(url)) as client:
+        return _ask(client, page)
 
 
 def _ask(client: httpx.Client, page: str) -> Answer:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 SECONDS = 25.0  # max seconds that a client waits for data
 TOKEN_PAGE = "/sale/"  # a page with a form, so its answer sets the CSRF cookie
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,25 @@ def answer_of(response: httpx.Response) -> Answer:
 
 
 def burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
-    """Send all requests, each after its own delay. Call `each` after each answer, in another
-    thread."""
-    answers: Future[list[Answer]] = Future()
+    """Send all requests, each after its own delay. In another thread, call `each` after each
+    answer."""
+    # The event loop does not run on the main thread, because the demo's signal handlers raise
+    # exceptions there. Such an exception can get lost, or leave tasks that never end.
+    return in_thread(lambda: asyncio.run(_burst(url, asks, each))).result()
+
+
+def in_thread(call: Callable[[], Result]) -> Future[Result]:
+    """Call a function in a new thread. Return a future of its result, or of its exception."""
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            answers.set_result(asyncio.run(_burst(url, asks, each)))
+            future.set_result(call())
         except BaseException as error:
-            answers.set_exception(error)
+            future.set_exception(error)
 
-    # Not on the main thread: the demo's signal handlers raise exceptions there. In an event loop,
-    # an exception can get lost in a weakref's callback, or leave tasks that never end.
     threading.Thread(target=run, daemon=True).start()
-    return answers.result()
+    return future
 
 
 async def _burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:

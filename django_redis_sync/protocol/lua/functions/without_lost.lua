@@ -2,8 +2,8 @@
 -- - `rank`: number of jobs before this job, with the lost jobs
 -- - `enough`: if at least `enough` of these jobs do not seem lost, return `rank`
 -- - `own`: the job's member of the set `placed`, or nil if the name has no shares
--- - `shares`: number of shares with jobs, or 1 if the name has no shares. Each counted job counts `shares` times, as in
---   `rank`.
+-- - `shares`: number of shares with jobs, or 1 if the name has no shares. `rank` and the returned number are multiplied
+--   by it.
 local function without_lost(name, base, rank, enough, own, shares)
   local present, share = 0, own and string.match(own, '^%S* ')
   for skip = 0, BOUND * (ROUNDS - 1), BOUND do
