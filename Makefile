@@ -14,7 +14,7 @@ test tools deep: export PYTHONDONTWRITEBYTECODE :=
 test tools deep: export HYPOTHESIS_NO_PLUGINS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools deep soak mutants bench exam lint docs messages matrix server clean
+.PHONY: help demo test tools deep soak mutants bench lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -25,7 +25,7 @@ demo: $(VENV)/.installed server  ## the example site under real traffic (ARGS=--
 test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-tools: $(VENV)/.installed server  ## the tests of the exam, the benchmarks and other tools
+tools: $(VENV)/.installed server  ## the tests of the benchmarks and other tools
 	@$(BIN)/python -m pytest $(WORKERS) -m tools $(ARGS)
 
 deep: $(VENV)/.installed server  ## the tests that take many servers or minutes, one after the other
@@ -39,9 +39,6 @@ mutants: $(VENV)/.installed server  ## planted defects, which the tests have to 
 
 bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
 	@$(BIN)/python -m benchmarks $(ARGS)
-
-exam: $(VENV)/.exam server  ## locks under the same faults, this project and its peers (ARGS="--only NAME --fault NAME", --self)
-	@$(BIN)/python -m exam $(ARGS)
 
 lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, the names in the Lua scripts, and phrases to avoid
 	@$(BIN)/python -m ruff check .
@@ -78,7 +75,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) -e '.[demo,test,lint]'
 	@touch $@
 
-$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench $(VENV)/.exam: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.installed
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
 

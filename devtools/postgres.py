@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests and the exam, in a temporary folder.
+"""A PostgreSQL server for tests, in a temporary folder.
 
 The server ends when the process that started it ends.
 """
@@ -47,7 +47,7 @@ class Postgres:
     def __enter__(self) -> Postgres:
         # PostgreSQL refuses to run as root. If this process is root, use the user nobody.
         self._user = "nobody" if os.getuid() == 0 else None
-        self._folder = Path(tempfile.mkdtemp(prefix="exam-pg-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="tests-pg-"))
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start()
@@ -62,7 +62,7 @@ class Postgres:
         if self._user:
             os.chown(self._folder, pwd.getpwnam(self._user).pw_uid, -1)
         data, port = self._folder / "data", free_port()
-        words = ["-D", str(data), "-U", "exam", "-A", "trust", "--no-sync", "-E", "UTF8"]
+        words = ["-D", str(data), "-U", "tests", "-A", "trust", "--no-sync", "-E", "UTF8"]
         self._run(str(found / "initdb"), *words)
         options = ["-k", str(self._folder), "-p", str(port), "-F", "-c", "listen_addresses="]
         self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class Postgres:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
-        self.dsn = f"host={self._folder} port={port} user=exam dbname=postgres"
+        self.dsn = f"host={self._folder} port={port} user=tests dbname=postgres"
         self._wait(self._process, found, port)
 
     def _run(self, *words: str) -> None:

@@ -27,7 +27,7 @@ autodoc_typehints = "signature"
 copybutton_prompt_text = "$ "
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-exclude_patterns = ["_build", "articles.md", "exam.md", "exam-adapters.md"]
+exclude_patterns = ["_build", "articles.md"]
 nitpicky = True
 # Types that are not part of the documented API.
 nitpick_ignore_regex = [("py:.*", r".*")]

@@ -25,7 +25,7 @@ from tests.support.commands import run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
-FOLDERS = (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs")
+FOLDERS = (PACKAGE, "benchmarks", "devtools", "example_project", "tests", "docs")
 #: The value of SOURCE_DATE_EPOCH for the builds.
 EPOCH = "1700000000"
 #: Some of the files that the sdist must contain.

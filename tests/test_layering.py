@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_redis_sync"
-OTHER_FOLDERS = ["benchmarks", "devtools", "exam", "example_project", "tests"]
+OTHER_FOLDERS = ["benchmarks", "devtools", "example_project", "tests"]
 
 # The layers, lowest first. A module may import only from its own layer and from lower layers.
 LAYERS = [

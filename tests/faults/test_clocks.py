@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
-from exam import clock
 from tests.behaviour.both import eventually, within
 from tests.behaviour.watching import Losses, View
+from tests.support import clock
 from tests.support.journal import Journal, journalling
 
 pytestmark = pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())

@@ -31,9 +31,9 @@ import redis
 
 from devtools.servers import HOST, RedisServer
 from django_redis_sync.protocol import scripts
-from exam.clock import Clock, reason
 from tests.behaviour.proxy import Proxy
 from tests.support import journal
+from tests.support.clock import Clock, reason
 from tests.support.history import Replay
 
 SETTINGS = "tests.soak.settings"

@@ -21,7 +21,7 @@ BUYERS, TICKETS = 15, 8
 
 if __name__ == "__main__":
     redis_url, host, port = sys.argv[1:]
-    database = {"NAME": "postgres", "USER": "exam", "HOST": host, "PORT": port}
+    database = {"NAME": "postgres", "USER": "tests", "HOST": host, "PORT": port}
     engine = {"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}
     cache = {"BACKEND": "django_redis.cache.RedisCache", "KEY_PREFIX": "tickets"}
     settings.configure(

@@ -16,10 +16,10 @@ import pytest
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
 from django_redis_sync import Lock, Unavailable
-from exam import clock
 from tests.behaviour.both import Sync, answered, both, eventually, until, within
 from tests.behaviour.conftest import ATTEMPT, Impatient
 from tests.behaviour.watching import View
+from tests.support import clock
 
 from .conftest import start_servers
 from .crowd import Crowd

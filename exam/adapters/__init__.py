@@ -1,1 +1,0 @@
-"""Adapters of the locks under examination, which locks.ini lists."""
