@@ -6,13 +6,13 @@ of an option determines where the option may be given. In the list below, "in co
 such as `Semaphore(...)`, and "for requests" means in the limits of views.
 
 - `Settings`: in REDIS_SYNC, in upper case.
-- `Shared`: in code and for requests.
-- `Named`: in code. An entry of SEMAPHORES may set the default for code.
+- `CommonOptions`: in code and for requests.
+- `NamedOptions`: in code. An entry of SEMAPHORES may set the default for code.
 - `SemaphoreOptions`: in code, as keywords of Semaphore, Lock, RLock, ReadWriteLock, synchronized.
 - `RequestOptions`: for requests. REQUESTS may set the default for all requests.
 - `PolicyOptions`: for requests: in ENDPOINTS, SEMAPHORES, the decorator, and the mixin.
-- `Entry`: the options of `PolicyOptions`, and the limit. The decorator has a separate argument for
-  the limit.
+- `EntryOptions`: the options of `PolicyOptions`, and the limit. The decorator has a separate
+  argument for the limit.
 - `Requests`: in REQUESTS. The options that only this class has apply to a process, not to a policy.
 
 `Policy`, the decorator, the mixin, the checks, and docs/settings.md are generated from this table.
@@ -117,7 +117,7 @@ class Settings:
 # Semaphores, in code and for requests
 
 
-class Shared(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     timeout: Annotated[
         float | None,
         values.lease,
@@ -130,7 +130,7 @@ class Shared(TypedDict, total=False):
     ]
 
 
-class Named(Shared, total=False):
+class NamedOptions(CommonOptions, total=False):
     blocking_timeout: Annotated[
         float | None,
         values.not_negative,
@@ -143,7 +143,7 @@ class Named(Shared, total=False):
     ]
 
 
-class SemaphoreOptions(Named, total=False):
+class SemaphoreOptions(NamedOptions, total=False):
     blocking: Annotated[bool, Option(True, "False: don't wait, as with blocking_timeout=0.")]
     renew: Annotated[
         bool | None, Option(None, "Whether to renew the lease. None: only if no timeout is given.")
@@ -183,7 +183,7 @@ class SemaphoreOptions(Named, total=False):
     ]
 
 
-class RequestOptions(Shared, total=False):
+class RequestOptions(CommonOptions, total=False):
     methods: Annotated[
         Iterable[str] | None,
         values.methods,
@@ -275,7 +275,7 @@ class PolicyOptions(RequestOptions, total=False):
     using: Annotated[str | None, values.alias, Option(None, "A cache alias. None: CACHE.")]
 
 
-class Entry(PolicyOptions, total=False):
+class EntryOptions(PolicyOptions, total=False):
     limit: Annotated[
         Limit, values.limit, Option(None, "Permits: an int, or a callable request -> int.")
     ]
@@ -337,7 +337,7 @@ def table(options: Any) -> Mapping[str, Row]:
 
 
 SETTINGS = table(Settings)
-NAMED = table(Named)
+NAMED = table(NamedOptions)
 SEMAPHORE = table(SemaphoreOptions)
 REQUESTS = table(Requests)
-ENTRY = table(Entry)
+ENTRY = table(EntryOptions)

@@ -29,9 +29,10 @@ from .defaults import Share
 from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
-from .limits.identity import key_of, run
+from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
 from .limits.routes import Route, is_preflight, policies_of, routes
+from .limits.steps import run
 from .locks.lease import Lease
 from .locks.semaphore import Semaphore
 from .memory import MemoryServer

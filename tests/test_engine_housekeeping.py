@@ -91,7 +91,7 @@ def test_release_that_failed_is_repeated_in_the_background(relay: Relay, reply: 
 def test_release_is_not_repeated_after_it_has_failed_for_too_long(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("django_redis_sync.engine.housekeeping.GIVE_UP", 0.5)
+    monkeypatch.setattr("django_redis_sync.engine.queues.GIVE_UP", 0.5)
     lease = Lock("x", using=relay.alias).acquire()
     relay.answer("release", "-ERR odd")
     with pytest.raises(Unavailable):

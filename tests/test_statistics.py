@@ -169,7 +169,7 @@ def test_permit_that_is_held_for_long_stays_in_the_statistics(
 def test_statistics_show_only_the_busiest_keys_of_a_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(statistics, "NAMED", 1)
+    monkeypatch.setattr(statistics, "LISTED", 1)
     for key, count in (("a", 5), ("b", 4), ("c", 1)):
         for _ in range(count):
             Semaphore("api", 9, key=key).acquire()

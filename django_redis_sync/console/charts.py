@@ -29,7 +29,7 @@ class Bar(NamedTuple):
     level: str
 
 
-class Column(NamedTuple):
+class ChartColumn(NamedTuple):
     """A rectangle of a chart."""
 
     x: str
@@ -51,8 +51,8 @@ class Chart(NamedTuple):
     use: str
     use_top: int
     limit_y: str | None
-    waits: list[Column]
-    rejections: list[Column]
+    waits: list[ChartColumn]
+    rejections: list[ChartColumn]
     count_top: int
     ticks: list[datetime]
     eventful: list[Step]
@@ -103,14 +103,14 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
     )
 
 
-def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[Column]:
+def _columns(pairs: Sequence[tuple[int, int]], top: int) -> Iterator[ChartColumn]:
     """Yield a column for each step with a value other than 0. `pairs`: for each step, the value at
     the bottom of the column, and the step's value. `top`: the value at the top of the plot."""
     across = WIDTH / max(1, len(pairs))
     for position, (below, value) in enumerate(pairs):
         if value:
             y, height = HEIGHT - (below + value) / top * HEIGHT, value / top * HEIGHT
-            yield Column(*map(number, (position * across, y, across * 0.8, height)))
+            yield ChartColumn(*map(number, (position * across, y, across * 0.8, height)))
 
 
 def _stairs(values: Sequence[int], top: int) -> str:

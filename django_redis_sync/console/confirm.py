@@ -21,7 +21,7 @@ Outcome = tuple[int, str]
 ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 
-class Action(forms.Form):
+class ActionForm(forms.Form):
     """The form of an operator action. It has a field for each argument of the action, and a field
     for the reason. By default, `run` calls a method of `actions.Change`. The name of the method is
     the name of the form's class in lower case. `title`, `effect`: texts of the confirmation page.
@@ -49,7 +49,7 @@ class Action(forms.Form):
         return messages.SUCCESS, str(self.done) % {"name": status.display, **self.cleaned_data}
 
 
-class Pause(Action):
+class Pause(ActionForm):
     title = gettext_lazy("Pause %(name)s")
     effect = gettext_lazy(
         "During the pause, no new permits are granted. Present holders keep their permits."
@@ -69,14 +69,14 @@ class Pause(Action):
     )
 
 
-class Resume(Action):
+class Resume(ActionForm):
     title = gettext_lazy("Resume %(name)s")
     effect = gettext_lazy("Permits that are not in use are granted to waiters at once.")
     done = gettext_lazy("Resumed %(name)s.")
     harmless = True
 
 
-class Resize(Action):
+class Resize(ActionForm):
     title = gettext_lazy("Set the limit of %(name)s")
     effect = gettext_lazy(
         "The new limit overrides the callers’ own limit in every process until it is reset. No "
@@ -88,14 +88,14 @@ class Resize(Action):
     limit = forms.IntegerField(label=gettext_lazy("New limit"), min_value=1, max_value=MOST_PERMITS)
 
 
-class Reset(Action):
+class Reset(ActionForm):
     title = gettext_lazy("Reset the limit of %(name)s")
     effect = gettext_lazy("The callers’ own limit applies again.")
     done = gettext_lazy("The callers’ own limit of %(name)s applies again.")
     harmless = True
 
 
-class Clear(Action):
+class Clear(ActionForm):
     """Evict each holder if its fence is at most the fence in the form. A holder that got its permit
     after the page was opened has a higher fence, and is not evicted."""
 
@@ -139,6 +139,6 @@ class Release(Clear):
     evicts = staticmethod(operator.eq)
 
 
-ACTIONS: dict[str, type[Action]] = {
+ACTIONS: dict[str, type[ActionForm]] = {
     action.__name__.lower(): action for action in (Release, Clear, Pause, Resume, Resize, Reset)
 }

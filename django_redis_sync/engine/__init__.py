@@ -25,8 +25,8 @@ Waiting
 In the background, per process and alias
     renewal       Renews leases, and reports lost leases.
     schedule      A heap of the times at which leases or waiters are due.
-    housekeeping  One thread that runs the jobs of `names`, `overrides`, and `statistics`, and one
-                  thread that retries failed cleanups.
+    queues        Threads that send renewals to a node, and a thread that retries failed cleanups.
+    housekeeping  A thread that runs the chores of `names`, `overrides`, and `statistics`.
     names         Writes which names are in use and since when. Writes and reads labels of holders.
     overrides     Reads which policies operators have paused or resized.
     statistics    Counts the outcomes of acquires, and the ends of leases.

@@ -28,7 +28,7 @@ SPLIT_FROM = 32
 _REPLIES = frozenset({bytes, str, list})
 
 
-class Command(NamedTuple):
+class PendingStep(NamedTuple):
     """A step and the future of its answer. `whole`: True to send the script's source, False to
     send its hash."""
 
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     """Commands that were sent together, at the time `sent`. `limit`: the time limit for all of
     their replies."""
 
-    commands: list[Command]
+    commands: list[PendingStep]
     sent: float
     limit: LoopTimeout
 
@@ -60,7 +60,7 @@ class Batcher:
         self._pool = client.connection_pool
         self._patience = self._pool.connection_kwargs.get("socket_timeout") or math.inf
         self._connection: Any = None
-        self._queue: list[Command] = []
+        self._queue: list[PendingStep] = []
         self._in_flight: list[Batch] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -68,7 +68,7 @@ class Batcher:
         """Queue a step and return a future of its answer. The step is sent even if the future is
         cancelled."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append(Command(step, False, done))
+        self._queue.append(PendingStep(step, False, done))
         if self._flusher is None:
             self._flusher = start_task(self._flush())
         return done
@@ -118,14 +118,14 @@ class Batcher:
             _fail(commands, Failure(errors.ConnectionError(reason), clock(), "unanswered"))
         self._in_flight, self._queue = [], []
 
-    def _take(self, split: bool = False) -> list[Command]:
+    def _take(self, split: bool = False) -> list[PendingStep]:
         count = min(MAX_BATCH, len(self._queue))
         if split and count >= SPLIT_FROM:
             count //= 2
         taken, self._queue = self._queue[:count], self._queue[count:]
         return taken
 
-    async def _send(self, commands: list[Command]) -> Batch | None:
+    async def _send(self, commands: list[PendingStep]) -> Batch | None:
         """Send commands and return their batch. On an error, fail each command and return None."""
         limit = LoopTimeout(min(self._patience, *(step.timeout for step, _, _ in commands)))
         batch, connected = Batch(commands, clock(), limit), False
@@ -195,7 +195,7 @@ class Batcher:
         again = []
         for (step, whole, done), reply in zip(batch.commands, replies, strict=False):
             if isinstance(reply, errors.NoScriptError) and not whole:
-                again.append(Command(step, True, done))
+                again.append(PendingStep(step, True, done))
             elif isinstance(reply, Exception):
                 if not done.done():
                     done.set_exception(Failure(reply, received, why(reply, True)))
@@ -224,7 +224,7 @@ class Batcher:
                 await self._pool.release(connection)
 
 
-def _fail(commands: list[Command], failure: Failure) -> None:
+def _fail(commands: list[PendingStep], failure: Failure) -> None:
     for _, _, done in commands:
         if not done.done():
             done.set_exception(failure)

@@ -20,7 +20,7 @@ from ..logs import logger
 from ..protocol.keys import Keys, quote
 from ..protocol.steps import Failure, Run
 from .server import Server, server_of
-from .statistics import Named, Use
+from .statistics import NameAndTemplate, Use
 from .wire import ROUND, clock, text, whole
 
 #: Seconds after which a name in use is written to the registry again.
@@ -61,7 +61,7 @@ def quorums_key(prefix: str) -> str:
 
 
 class Names:
-    """The housekeeping job that writes the names in use to the registry. `uses`: a function that
+    """The housekeeping chore that writes the names in use to the registry. `uses`: a function that
     returns the leases and waiters of this process.
 
     `registered`: the names that don't have to be written again in the current minute.
@@ -153,13 +153,13 @@ def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
     return found
 
 
-class Held(Protocol):
+class HeldLease(Protocol):
     """The attributes of a lease that housekeeping reads. `remaining`: seconds until the lease
     expires; inf for a permanent lease. `permits`: 0 if the lease excludes all other leases of its
     name, as for a writer."""
 
     @property
-    def _settings(self) -> Named: ...
+    def _settings(self) -> NameAndTemplate: ...
     @property
     def permits(self) -> int: ...
     @property
@@ -180,16 +180,16 @@ def holders_key(prefix: str) -> str:
 
 
 class HolderIndex:
-    """The housekeeping job for the index of holders. With this index, operators' lists show the
+    """The housekeeping chore for the index of holders. With this index, operators' lists show the
     names with the oldest leases first. `held`: a function that returns the leases of this process.
 
-    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, this job enters the
-    permanent leases of this process, and the leases that were already held at the previous write.
-    If a lease has ended, the job corrects the entry of its name. The job also checks a few other
-    entries, because a process that was killed doesn't correct its entries.
+    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, this chore enters
+    the permanent leases of this process, and the leases that were already held at the previous
+    write. If a lease has ended, the chore corrects the entry of its name. The chore also checks a
+    few other entries, because a process that was killed doesn't correct its entries.
     """
 
-    def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
+    def __init__(self, held: Callable[[], Iterable[HeldLease]]) -> None:
         self.due, self._held = math.inf, held
         self._before: set[int] = set()  # fencing tokens of the leases at the last write
         self._entered: dict[Place, int] = {}  # grant time in ms of each name's oldest lease

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ..logs import logger
-from ..protocol.keys import Keys, Policy, policies
+from ..protocol.keys import Keys, PolicyOverrides, policies
 from ..protocol.steps import Answer, Failure, Run
 from .drivers import error_of
 from .pools import retry_if_disconnected
@@ -65,7 +65,7 @@ def take(registry: str, answer: Answer) -> bool:
     return any(changed)
 
 
-def _learn(policy: Policy) -> bool:
+def _learn(policy: PolicyOverrides) -> bool:
     """Apply the last read overrides to `policy`. Return True if this changed the policy."""
     found, sent = _read.get(policy.registry, ({}, -math.inf))
     paused, limit = (found.get(f"{field}:{policy.quoted}", "0") for field in "pl")
@@ -95,15 +95,15 @@ def refresh(server: Server, registry: str) -> None:
 
 
 class OverridePoller:
-    """The housekeeping job for overrides of an alias. `uses`: a function that returns the leases
+    """The housekeeping chore for overrides of an alias. `uses`: a function that returns the leases
     and waiters of this process."""
 
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self.due, self._uses, self._readable = math.inf, uses, True
 
-    def needed(self, policy: Policy) -> bool:
+    def needed(self, policy: PolicyOverrides) -> bool:
         """Return True if the overrides must be read before a key of `policy` is acquired. Also
-        schedule this job, so that it reads the overrides regularly from now on."""
+        schedule this chore, so that it reads the overrides regularly from now on."""
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
@@ -112,7 +112,7 @@ class OverridePoller:
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """Apply the overrides in `answer` to policies. If an override changed, make this job due
+        """Apply the overrides in `answer` to policies. If an override changed, make this chore due
         now, so that it sends the change to the server."""
         self._readable = True
         if take(registry, answer):
@@ -161,7 +161,7 @@ class OverridePoller:
         for start in range(0, len(steps), _BATCH):
             server.many(steps[start : start + _BATCH])
 
-    def _used(self, now: float) -> list[Policy]:
+    def _used(self, now: float) -> list[PolicyOverrides]:
         """Return the policies with waiters, holders, or recent acquires in this process."""
         known = list(policies.values())
         for named, *_ in self._uses() if known else ():
@@ -170,5 +170,5 @@ class OverridePoller:
         return [policy for policy in known if now - policy.used < IDLE]
 
 
-def _of(registry: str) -> list[Policy]:
+def _of(registry: str) -> list[PolicyOverrides]:
     return [policy for (where, _), policy in list(policies.items()) if where == registry]

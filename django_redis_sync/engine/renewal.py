@@ -27,8 +27,9 @@ from django.core.exceptions import ImproperlyConfigured
 from ..logs import logger
 from ..protocol.keys import Keys
 from ..protocol.steps import Answer, Failure, Run
-from .housekeeping import Entry, Housekeeper, Outcome, RetryQueue, StepQueue
-from .names import Held
+from .housekeeping import Housekeeper
+from .names import HeldLease
+from .queues import Outcome, QueuedStep, RetryQueue, StepQueue
 from .schedule import Schedule
 from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
@@ -42,7 +43,7 @@ EARLY = 1 / 8
 POLL_INTERVAL = 60.0
 
 
-class RenewableLease(Held, Protocol):
+class RenewableLease(HeldLease, Protocol):
     """The attributes of a lease that the renewer uses.
 
     `_due`: when to renew the lease. `_deadline`: when the lease counts as lost, unless a renewal
@@ -70,7 +71,7 @@ class LeaseRenewer:
         self.later = self.retries.add
         self._watched: dict[str, tuple[weakref.ref[RenewableLease], Keys]] = {}
         self._schedule, self._in_flight, self._fresh = Schedule(), set[str](), dict[str, None]()
-        self._answers: deque[tuple[Entry, Outcome]] = deque()
+        self._answers: deque[tuple[QueuedStep, Outcome]] = deque()
         #: A queue for each node. Each entry of a queue is a renewal with the token of its lease.
         self._queues: dict[Hashable, StepQueue] = {}
         #: The nodes on which the most recent renewals failed.
@@ -154,7 +155,7 @@ class LeaseRenewer:
                 return
             self._plan(token)
 
-    def _take(self, entry: Entry, outcome: Outcome) -> None:
+    def _take(self, entry: QueuedStep, outcome: Outcome) -> None:
         step, token = entry
         self._in_flight.discard(token)
         lease = self._lease(token)
@@ -162,7 +163,7 @@ class LeaseRenewer:
             self._guarded(lambda: lease._renewal_done(step, outcome), token)
             self._plan(token)
 
-    def _renewal(self, token: str, now: float) -> Entry | None:
+    def _renewal(self, token: str, now: float) -> QueuedStep | None:
         """Return the renewal to send for a lease that is due, or None if there is none to send."""
         lease, step = self._lease(token), None
         # While a renewal is in flight, don't send another one. But after the deadline, call
@@ -209,8 +210,8 @@ class LeaseRenewer:
             self.forget(token)
             return None
 
-    def _send(self, entries: list[Entry]) -> None:
-        by_node: dict[Hashable, list[Entry]] = {}
+    def _send(self, entries: list[QueuedStep]) -> None:
+        by_node: dict[Hashable, list[QueuedStep]] = {}
         try:
             for entry in entries:
                 by_node.setdefault(server_of(self._alias).node_of(entry[0]), []).append(entry)
@@ -227,7 +228,7 @@ class LeaseRenewer:
     # Methods for the threads of the queues
 
     def _answered(
-        self, node: Hashable, entries: Sequence[Entry], outcomes: Sequence[Outcome]
+        self, node: Hashable, entries: Sequence[QueuedStep], outcomes: Sequence[Outcome]
     ) -> None:
         # Only the watching thread may change _in_flight, so pass the outcomes to that thread.
         self._answers.extend(zip(entries, outcomes, strict=True))

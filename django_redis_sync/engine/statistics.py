@@ -41,7 +41,7 @@ MOST_GROUPS = 500
 #: Max keys per group for which rejections are written. These keys have the most rejections.
 MOST_KEYS = 200
 #: A gauge lists this many keys with the most permits in use, and as many with the most waiters.
-NAMED = 20
+LISTED = 20
 #: The name of the group that contains all names: the site.
 SITE = ""
 
@@ -59,7 +59,7 @@ Kind = str
 Event = tuple[Keys, str, Kind, int, int]
 
 
-class Named(Protocol):
+class NameAndTemplate(Protocol):
     """The name of an acquire or a lease. `template`: the template from which the name was made, or
     "" if there is none."""
 
@@ -70,7 +70,7 @@ class Named(Protocol):
 
 
 #: A use of a name by this process: (name, permits, 0) for a lease, or (name, 0, 1) for a waiter.
-Use = tuple[Named, int, int]
+Use = tuple[NameAndTemplate, int, int]
 
 
 @dataclass(slots=True)
@@ -119,12 +119,12 @@ class _Sum:
         busiest keys."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
-        named = dict([*ranked[:NAMED], *waiting[:NAMED]])
+        named = dict([*ranked[:LISTED], *waiting[:LISTED]])
         return json.dumps([self.in_use, self.waiting, named], separators=(",", ":"))
 
 
 class StatisticsBuffer:
-    """The housekeeping job for statistics of an alias. `uses`: a function that returns the leases
+    """The housekeeping chore for statistics of an alias. `uses`: a function that returns the leases
     and waiters of this process, for its gauges."""
 
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:

@@ -23,11 +23,11 @@ from ..protocol.scripts import MOST_PERMITS
 from ..signals import acquire_rejected
 from . import identity
 from .breaker import Breaker, breaker
-from .identity import Call, Either, Plan, arun, run
 from .local import LocalWait, local_limiter
 from .policy import Policy
 from .response import Hold, Permit, RequestLease, state_of
-from .semaphore import RequestSemaphore, Wait, WaitSlots, semaphore_of, tasks, threads
+from .semaphore import RequestSemaphore, RequestWait, WaitSlots, semaphore_of, tasks, threads
+from .steps import Call, Either, RequestPlan, arun, run
 
 
 class RejectedRequest(NamedTuple):
@@ -93,7 +93,7 @@ class _Admission:
         self.state = state_of(request)
         self.hold = Hold(self.state.held)
 
-    def plan(self, policies: Sequence[Policy], preflight: bool) -> Plan:
+    def plan(self, policies: Sequence[Policy], preflight: bool) -> RequestPlan:
         """Return a Hold with the permits, or a RejectedRequest."""
         hold = self.hold
         semaphores = yield from self._semaphores(policies, preflight)
@@ -115,7 +115,7 @@ class _Admission:
             raise
         return hold
 
-    def _semaphores(self, policies: Sequence[Policy], preflight: bool) -> Plan:
+    def _semaphores(self, policies: Sequence[Policy], preflight: bool) -> RequestPlan:
         """Return the semaphores of the policies that apply to the request, in the order in which to
         acquire them."""
         semaphores, state = [], self.state
@@ -136,7 +136,7 @@ class _Admission:
             semaphores.sort(key=lambda one: (one.name, one.id.using, one.key or ""))
         return semaphores
 
-    def _semaphore_for(self, policy: Policy) -> Plan:
+    def _semaphore_for(self, policy: Policy) -> RequestPlan:
         """Return the semaphore of a policy for this request. Called only if the policy's key,
         share, limit, or share_limit depends on the request."""
         key = share = None
@@ -162,7 +162,7 @@ class _Admission:
             partial(acquire_rejected.asend_robust, Policy, **arguments),
         )
 
-    def _permit(self, semaphore: RequestSemaphore) -> Plan:
+    def _permit(self, semaphore: RequestSemaphore) -> RequestPlan:
         """Request a permit. If the request is admitted, add the permit to the hold and return None.
         If the request is rejected, return the Rejection. In shadow mode, do both for a request that
         would be rejected: add the permit, and return the Rejection."""
@@ -184,7 +184,9 @@ class _Admission:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
-    def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> Plan:
+    def _with_redis(
+        self, semaphore: RequestSemaphore, redis: Breaker, generation: int
+    ) -> RequestPlan:
         """Admit or reject the request with Redis, and return what `_permit` returns. Send only one
         acquire request, because Redis counts each request in the statistics. Raise Unavailable if
         Redis doesn't answer."""
@@ -199,10 +201,11 @@ class _Admission:
         if policy.blocking_timeout and policy.enforce:
             seconds = self._seconds_left(policy)
             if seconds > 0 and not self.slots.full(self.request):
-                # A wait begins only after Redis has answered. So the Wait reports this answer to
-                # the breaker at once. Otherwise, the breaker could close only after the wait.
+                # A wait begins only after Redis has answered. So the RequestWait reports this
+                # answer to the breaker at once. Otherwise, the breaker could close only after the
+                # wait.
                 succeeded = partial(redis.succeeded, generation)
-                take.wait = Wait(self.request, self.slots, seconds, succeeded)
+                take.wait = RequestWait(self.request, self.slots, seconds, succeeded)
         try:
             got = yield take
             redis.succeeded(generation)
@@ -222,7 +225,7 @@ class _Admission:
             return replace(got, reason=self.slots.reason)
         return got
 
-    def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> Plan:
+    def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> RequestPlan:
         """Admit or reject the request while Redis is down, as the option `on_outage` says. Return
         what `_permit` returns."""
         policy = semaphore.policy
@@ -237,7 +240,7 @@ class _Admission:
         self.hold.add(Permit(semaphore.id, None, redis))
         return None
 
-    def _locally(self, semaphore: RequestSemaphore) -> Plan:
+    def _locally(self, semaphore: RequestSemaphore) -> RequestPlan:
         """Ask the local limiter to admit the request, and wait if the policy allows it. Return None
         if the request is admitted, else the Rejection."""
         policy, used, hold = semaphore.policy, semaphore.id, self.hold
@@ -247,7 +250,7 @@ class _Admission:
         newcomer = LocalWait(used, hold, semaphore.limit or 0, *shares)
         admitted = local_limiter.try_enter(newcomer, max_waiters)
         if isinstance(admitted, LocalWait):
-            wait = Wait(self.request, self.slots, seconds)
+            wait = RequestWait(self.request, self.slots, seconds)
             yield WaitHere(admitted, wait)
             reason = self.slots.reason if wait.no_slot else TIMEOUT
             admitted = local_limiter.finish_wait(used, hold)
@@ -268,12 +271,12 @@ class _Admission:
 class Take:
     """The step that requests a permit from Redis. Its result is a lease or a Rejection.
 
-    `wait`: the Wait of the request, or None if the request must not wait for a permit. `got`: a
-    copy of the result. If an error stops the plan before it receives the result, the plan releases
-    the lease in `got`.
+    `wait`: the RequestWait of the request, or None if the request must not wait for a permit.
+    `got`: a copy of the result. If an error stops the plan before it receives the result, the plan
+    releases the lease in `got`.
     """
 
-    wait: Wait | None = None
+    wait: RequestWait | None = None
     got: Lease | Rejection | None = None
 
     def __init__(self, semaphore: RequestSemaphore, request: HttpRequest) -> None:
@@ -292,7 +295,7 @@ class WaitHere(NamedTuple):
     """The step in which a request waits in the queue of the local limiter."""
 
     waiter: LocalWait
-    wait: Wait
+    wait: RequestWait
 
     def do(self) -> None:
         if self.wait("", begins=True):

@@ -192,8 +192,8 @@ async def arespond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: b
 class SemaphoreRequiredMixin:
     """Let at most `semaphore_limit` requests of a class-based view run at the same time.
 
-    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. A function in such an
-    attribute is called without `self`: with the request, and for `response` also with the
+    Each option of `defaults.EntryOptions` is an attribute `semaphore_<option>`. A function in such
+    an attribute is called without `self`: with the request, and for `response` also with the
     rejection. To compute an option for each request, override `get_semaphore_<option>(self)`.
     Without a name, the semaphore is named after the class. List the mixin before View and after
     LoginRequiredMixin, so that a request without a login takes no permit.

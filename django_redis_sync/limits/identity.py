@@ -1,27 +1,26 @@
 """Find the key and the share of a request, such as its user or its address. Addresses and free-form
 values are replaced by digests.
 
-A callable of the project that returns a key or a share may query the database. So the code is
-written as plans: generators that yield each call as a step. `run` carries out the steps in sync
-code, and `arun` in async code.
+`key_of` and `share_of` are plans of a request (see `steps.py`), because a callable of the project
+that returns a key or a share may query the database.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
 from .. import conf
 from ..locks.arguments import text_of_share
 from ..protocol.keys import check_text
+from .steps import Call, Either, RequestPlan
 
 if TYPE_CHECKING:
     from .policy import Policy
@@ -123,92 +122,17 @@ def _bare(text: str) -> str:
     return text
 
 
-# Steps
+# Keys and shares of requests
 
 
-#: A generator of steps. Each step has two methods: `do` for sync code, and `ado` for async code.
-Plan = Generator[Any, Any, Any]
-
-
-def run(plan: Plan) -> Any:
-    """Run the steps of a plan in sync code, and return the result of the plan."""
-    try:
-        step = plan.send(None)
-        while True:
-            try:
-                answer = step.do()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(answer)
-    except StopIteration as stop:
-        return stop.value
-    except BaseException as error:
-        # If the plan raised this error, the plan has ended, and throw() raises the error again. If
-        # the error interrupted this function between two steps, throw() raises the error inside the
-        # plan. Then the plan yields its last step, which releases the permits.
-        plan.throw(error).do()
-        raise
-
-
-async def arun(plan: Plan) -> Any:
-    """Async version of `run()`."""
-    try:
-        step = plan.send(None)
-        while True:
-            try:
-                answer = await step.ado()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(answer)
-    except StopIteration as stop:
-        return stop.value
-    except BaseException as error:
-        await plan.throw(error).ado()
-        raise
-
-
-class Call(NamedTuple):
-    """The step that calls a callable of the project. In async code, a sync callable runs in a
-    thread, because it may query the database."""
-
-    function: Any
-    request: Any
-
-    def do(self) -> Any:
-        value = self.function(self.request)
-        return async_to_sync(_awaited)(value) if isawaitable(value) else value
-
-    async def ado(self) -> Any:
-        if iscoroutinefunction(self.function):
-            return await self.function(self.request)
-        value = await sync_to_async(partial(self.function, self.request))()
-        return await value if isawaitable(value) else value
-
-
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
-
-
-class Either(NamedTuple):
-    """The step that calls `do` in sync code, and `ado` in async code."""
-
-    do: Callable[[], Any]
-    ado: Callable[[], Awaitable[Any]]
-
-
-# Plans
-
-
-def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+def key_of(policy: Policy, request: HttpRequest, seen: Any) -> RequestPlan:
     """Return the key of a request for a keyed policy. If the policy's key is "user" and the user is
     anonymous, return the key of the client's address. `seen`: the view's request object."""
     found = yield from _value_of(policy.key, of_value, policy, request, seen)
     return _client(policy, request) if found is None else found
 
 
-def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+def share_of(policy: Policy, request: HttpRequest, seen: Any) -> RequestPlan:
     """Return the share of a request. Return None, the common share, if the policy's share is "user"
     and the user is anonymous, or if the policy's callable returns None."""
     return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
@@ -220,7 +144,7 @@ def _value_of(
     policy: Policy,
     request: HttpRequest,
     seen: Any,
-) -> Plan:
+) -> RequestPlan:
     """Return the key or the share of a request. `option`: "user", "ip", or a callable of the
     project. `checked`: a function that makes the key or the share from what the callable returns.
     Return None if `checked` returns None, or if `option` is "user" and the user is anonymous."""

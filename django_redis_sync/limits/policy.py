@@ -56,9 +56,9 @@ class Policy(_Options):  # type: ignore[misc]
     time. Times are in seconds.
 
     `semaphores`: a cache of the policy's semaphores, by key, limit, share, and share_limit. The
-    other attributes are the options that `defaults.Entry` explains, with two differences. For an
-    option that was given as a dotted path, the attribute is the imported callable. `methods` are in
-    upper case.
+    other attributes are the options that `defaults.EntryOptions` explains, with two differences.
+    For an option that was given as a dotted path, the attribute is the imported callable. `methods`
+    are in upper case.
     """
 
     __slots__ = ()

@@ -26,8 +26,8 @@ from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
 from ..protocol.reasons import OUTAGE
 from .admission import RejectedRequest
-from .identity import Call
 from .policy import Policy
+from .steps import Call
 
 #: Seconds for Retry-After: the min, the max, and the value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0

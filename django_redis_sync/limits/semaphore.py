@@ -95,18 +95,18 @@ class RequestSemaphore(Semaphore):
         self._counted = key is None or counted_keys.has(self.id)
         self._shadow, self._usual = not policy.enforce, {}
 
-    def take_for(self, request: HttpRequest, wait: Wait | None) -> Lease | Rejection:
+    def take_for(self, request: HttpRequest, wait: RequestWait | None) -> Lease | Rejection:
         """Return a lease with the label of `request`, or a Rejection. If `wait` is None, don't wait
         for a permit."""
         if not may_wait():
             self._check_may_wait("acquire")
         return self._got(*self._asked_by(request, wait))
 
-    async def atake_for(self, request: HttpRequest, wait: Wait | None) -> Lease | Rejection:
+    async def atake_for(self, request: HttpRequest, wait: RequestWait | None) -> Lease | Rejection:
         """Async version of `take_for()`."""
         return await self._agot(*self._asked_by(request, wait))
 
-    def _asked_by(self, request: HttpRequest, wait: Wait | None) -> Asked:
+    def _asked_by(self, request: HttpRequest, wait: RequestWait | None) -> Asked:
         terms, ask = self._asked(wait is not None, label_of(request))
         if wait is None:
             return terms, ask
@@ -155,8 +155,8 @@ class WaitSlots:
         #: The name of the option that sets the number of slots. If no slot is free, this name is
         #: the reason of the Rejection.
         self.reason = option
-        # The Waits that have a slot. If an exception from a signal handler ends a wait without a
-        # call of `leave`, the weak reference frees the slot as soon as the Wait is deleted.
+        # The waits that have a slot. If an exception from a signal handler ends a wait without a
+        # call of `leave`, the weak reference frees the slot as soon as the RequestWait is deleted.
         self._taken = weakref.WeakSet[Any]()
         if hasattr(os, "register_at_fork"):  # a forked child starts without requests
             os.register_at_fork(after_in_child=self._taken.clear)
@@ -165,7 +165,7 @@ class WaitSlots:
         """Return True if no slot is free."""
         return len(self._taken) >= self._max(request)
 
-    def take(self, wait: Wait, request: HttpRequest) -> bool:
+    def take(self, wait: RequestWait, request: HttpRequest) -> bool:
         """Take a slot for `wait` and return True. If no slot is free, return False. If two callers
         want the last slot at the same time, both may get False."""
         self._taken.add(wait)
@@ -174,7 +174,7 @@ class WaitSlots:
         self._taken.discard(wait)
         return False
 
-    def leave(self, wait: Wait) -> None:
+    def leave(self, wait: RequestWait) -> None:
         """Free the slot of `wait`."""
         self._taken.discard(wait)
 
@@ -188,7 +188,7 @@ class WaitSlots:
 threads, tasks = WaitSlots(MAX_WAITING_THREADS), WaitSlots(MAX_WAITING_TASKS)
 
 
-class Wait:
+class RequestWait:
     """The wait of a request for a permit. The code that waits calls this object when the wait
     begins, and again when it ends."""
 

@@ -18,7 +18,7 @@ from ..engine.drivers import command
 from ..exceptions import SyncError
 from ..logs import logger
 from ..protocol.keys import quote
-from .facts import Named, datetime_of
+from .facts import FactsOfName, datetime_of
 from .formats import moment
 from .names import pairs_of
 from .reads import server_time, where
@@ -34,7 +34,7 @@ MAX_IDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Action(Named):
+class Action(FactsOfName):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
     `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
     pause, or None. `ids`: the ids of the cleared holders and waiters, at most MAX_IDS. `amount`:

@@ -101,7 +101,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FactsOfName:
     """A name, or the key `key` of a policy."""
 
     name: str
@@ -113,7 +113,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Named):
+class Status(FactsOfName):
     """The state of a name.
 
     - `kind`: "plain" or "read/write".
@@ -175,7 +175,7 @@ class Status(Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Unread(Named):
+class Unread(FactsOfName):
     """A name that could not be read, and the error."""
 
     error: SyncError

@@ -13,7 +13,7 @@ from typing import Any
 from ..engine.wire import whole
 from ..protocol.keys import keys_of
 from ..protocol.scripts import CONSTANTS
-from .facts import Named, Status
+from .facts import FactsOfName, Status
 from .reads import read_each, server_time, where
 
 #: Redis has counters per minute for the last FINE minutes. Older counters are per STEP minutes.
@@ -66,7 +66,7 @@ _NOTHING = Counters()
 
 
 @dataclass(frozen=True, slots=True)
-class History(Named):
+class History(FactsOfName):
     """The history of a name: a row per `step` minutes, oldest first. The period of the last row has
     not ended yet.
 

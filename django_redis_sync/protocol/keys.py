@@ -38,7 +38,7 @@ class Token(str):
         return repr(f"{head}{colon}{token[:SHOWN]}…")
 
 
-class Policy:
+class PolicyOverrides:
     """The operators' overrides of a policy, as this process last read them.
 
     - `overrides`: the text "PAUSED LIMIT", or "-" for none. PAUSED is a pause (see `pause_of`), or
@@ -58,7 +58,7 @@ class Policy:
 
 
 #: Maps (Redis key of the overrides, quoted name of the policy) to a policy of this process.
-policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
+policies: WeakValueDictionary[tuple[str, str], PolicyOverrides] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
@@ -82,7 +82,7 @@ class Keys(NamedTuple):
     wake: str
     stats: str
     keep: int
-    policy: Policy | None
+    policy: PolicyOverrides | None
     declared: tuple[str, str]
 
     @property
@@ -92,7 +92,8 @@ class Keys(NamedTuple):
 
     @property
     def overrides(self) -> str:
-        """The overrides that the policy has for this name, as text (see `Policy.overrides`)."""
+        """The overrides that the policy has for this name, as text (see
+        `PolicyOverrides.overrides`)."""
         policy = self.policy
         if policy is None:
             return "-"
@@ -177,7 +178,7 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
     if key is not None:
         check_text("a key", key)
         at = marks_key(prefix), quoted
-        policy = policies.get(at) or policies.setdefault(at, Policy(*at))
+        policy = policies.get(at) or policies.setdefault(at, PolicyOverrides(*at))
         quoted = f"{quoted}@{quote(key)}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
     leases, queue, parked, waiters, info, wake, stats = (base + part for part in _PARTS)

@@ -219,7 +219,7 @@ class AsyncQuorumServer(AsyncServer):
 
     async def _renew(self, step: Run) -> list[Any]:
         token, _, how, ms, *rest = step.argv
-        held = voting.held_of(self.quorum, token)
+        held = voting.remembered_of(self.quorum, token)
         if held is None:
             return ["lost"]
         asked, sent = voting.stretched(ms) if how == "set" else ms, clock()
@@ -251,7 +251,7 @@ class AsyncQuorumServer(AsyncServer):
         token, how = step.argv[0], arguments_of(step.verb, step.argv)["how"]
         if how == "lost":
             return await self._by_majority(step)
-        held = voting.held_of(self.quorum, token)
+        held = voting.remembered_of(self.quorum, token)
         if held is None or how == "giveup":  # nothing to release: a failed try undoes its grants
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
@@ -263,7 +263,7 @@ class AsyncQuorumServer(AsyncServer):
         voting.forget(self.quorum, token)
         return ["gone"]
 
-    async def _give_back(self, step: Run, token: str, held: voting.Held) -> list[Any]:
+    async def _give_back(self, step: Run, token: str, held: voting.Remembered) -> list[Any]:
         def of(alias: str) -> Run | None:
             if alias in held.ended:
                 # This server has already released the lease. A repeated release would be answered
@@ -314,7 +314,7 @@ class AsyncQuorumServer(AsyncServer):
         `leases`: the lease durations in the servers' replies. All are in milliseconds."""
         return sorted(map(voting.deducted, leases), reverse=True)[self.quorum.need - 1]
 
-    async def _undo(self, step: Run, held: voting.Held, votes: voting.Votes) -> None:
+    async def _undo(self, step: Run, held: voting.Remembered, votes: voting.Votes) -> None:
         """Remove a token from all servers that may have it. On servers that did not answer the
         acquire, also write a tombstone, so that they reject the acquire if it arrives late. If a
         server can't be reached, retry in the background."""

@@ -141,7 +141,7 @@ MAX_REMEMBERED = 1000
 FORGET = 300.0
 
 
-class Held:
+class Remembered:
     """What this process remembers of a token.
 
     - `wire`: the token that is sent to the servers. Each new try of the acquire uses a new token.
@@ -174,25 +174,25 @@ class Held:
 
 #: What this process remembers of each token of a quorum. All threads and event loops share this
 #: dict, because a lease may be acquired on one thread and renewed on another.
-_known: dict[tuple[Members, str], Held] = {}
+_known: dict[tuple[Members, str], Remembered] = {}
 
 
-def held_of(quorum: Members, token: str) -> Held | None:
+def remembered_of(quorum: Members, token: str) -> Remembered | None:
     """Return what this process remembers of a token, or None."""
     return _known.get((quorum, token))
 
 
-def remember(quorum: Members, token: str) -> Held:
-    """Return the Held object of a token. If the process has none yet, make one."""
+def remember(quorum: Members, token: str) -> Remembered:
+    """Return the Remembered object of a token. If the process has none yet, make one."""
     if len(_known) > MAX_REMEMBERED:
         now = clock()
         for key in [key for key, held in list(_known.items()) if held.until < now]:
             _known.pop(key, None)
-    return _known.setdefault((quorum, token), Held(token))
+    return _known.setdefault((quorum, token), Remembered(token))
 
 
 def forget(quorum: Members, token: str) -> None:
-    """Remove the Held object of a token."""
+    """Remove the Remembered object of a token."""
     _known.pop((quorum, token), None)
 
 
