@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.utils.functional import LazyObject, empty
 
 from .. import conf
 from ..locks.arguments import text_of_share
@@ -162,20 +163,72 @@ def _client(policy: Policy, request: HttpRequest) -> str:
     return digest("ip", network(found, policy.ipv6_prefix))
 
 
+def known_user(request: Any) -> Any:
+    """Return the user that the view sees. Return None if there is none, or if it is not known
+    without a query of the database."""
+    known = vars(request)
+    user = known.get("user")
+    if not isinstance(user, LazyObject) or user._wrapped is not empty:
+        return user
+    if not _is_of_session(user):
+        return None
+    user = known.get("_cached_user")
+    return known.get("_acached_user") if user is None else user
+
+
+def pk_of(user: Any, missing: Any = None) -> Any:
+    """Return the primary key of a user. Return None if the user is anonymous, and `missing` if it
+    has no attribute `pk`."""
+    if user is None or not getattr(user, "is_authenticated", True):
+        return None
+    return getattr(user, "pk", missing)
+
+
+_MIDDLEWARE = "django.contrib.auth.middleware"
+
+
+def _is_of_session(user: Any) -> bool:
+    """Return True if Django's AuthenticationMiddleware made `user`."""
+    made_by = vars(user).get("_setupfunc") if isinstance(user, LazyObject) else None
+    return getattr(made_by, "__module__", "") == _MIDDLEWARE
+
+
 def _user(request: Any) -> Any:
-    """Return the primary key of the request's user, or None if the user is anonymous. Raise
-    ImproperlyConfigured if the request has no user."""
+    """Return the primary key of the user that the view sees, or None if the user is anonymous.
+    Raise ImproperlyConfigured if the request has no user, or if the user has no primary key."""
     try:
-        return request.user.pk
+        user = request.user
     except AttributeError as error:
         raise ImproperlyConfigured(
             "A policy with key 'user' needs request.user: add AuthenticationMiddleware."
         ) from error
+    return _checked_pk(user)
+
+
+def _checked_pk(user: Any) -> Any:
+    pk = pk_of(user, ...)
+    if pk is ...:
+        raise ImproperlyConfigured(
+            f"A policy with key 'user' needs request.user.pk, but the {type(user).__name__} has no "
+            "attribute 'pk': set key to a callable that returns what identifies the user."
+        )
+    return pk
 
 
 async def _auser(request: Any) -> Any:
-    # Call auser() only on Django's own requests. On a request of Django REST framework, auser()
-    # returns the user of Django instead of the framework's user.
-    if isinstance(request, HttpRequest) and hasattr(request, "auser"):
-        return (await request.auser()).pk
-    return await sync_to_async(_user)(request)
+    # The view sees request.user, unless only request.auser was replaced. Don't call Django's own
+    # auser(): it returns the user of the session, even if a middleware has set another user.
+    known = vars(request)
+    of_session, auser = _is_of_session(known.get("user")), known.get("auser")
+    if of_session and auser is not None:
+        made_by = getattr(auser, "func", auser)
+        if getattr(made_by, "__module__", "") != _MIDDLEWARE:
+            return _checked_pk(await auser())
+    user = known_user(request)
+    if user is not None:
+        return _checked_pk(user)
+    pk = await sync_to_async(_user)(request)
+    if of_session and "_cached_user" in known:
+        # Django stores the user for auser() separately. Spare the view a second query.
+        known.setdefault("_acached_user", known["_cached_user"])
+    return pk

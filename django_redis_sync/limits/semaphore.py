@@ -28,6 +28,7 @@ from ..locks.semaphore import Semaphore
 from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
+from . import identity
 from .policy import Policy, SemaphoreId
 from .response import RequestLease, state_of
 
@@ -139,10 +140,10 @@ def label_of(request: HttpRequest) -> str:
     """Return the label of a request's lease. It has the view's name, the user's primary key, and
     the header X-Request-ID."""
     match = request.resolver_match
-    user = getattr(request, "_cached_user", None)  # request.user may query the database
+    pk = identity.pk_of(identity.known_user(request))  # request.user may query the database
     return write_label(
         request.path if match is None else match.view_name,
-        "" if user is None or user.pk is None else str(user.pk),
+        "" if pk is None else str(pk),
         request.META.get("HTTP_X_REQUEST_ID", ""),
     )
 
