@@ -40,12 +40,11 @@ mutants: $(VENV)/.installed server  ## planted defects, which the tests have to 
 bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, the names in the Lua scripts, and phrases to avoid
+lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, and the names in the Lua scripts
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m devtools.lua_lint
-	@$(BIN)/python -m devtools.words
 
 docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs

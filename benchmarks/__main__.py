@@ -14,16 +14,10 @@ from . import (
     contenders,
     crowds,
     cycles,
-    ends,
     goals,
-    handover,
     instructions,
-    keeping,
-    plots,
-    process,
     project,
     report,
-    requests,
     server,
     serving,
     shares,
@@ -36,20 +30,12 @@ BENCHMARKS = {
     "statistics": server.statistics,
     "limit-1": crowds.limit_1,
     "limit-4": crowds.limit_4,
-    "threads": crowds.threads,
     "tasks": crowds.tasks,
     "waiting-tasks": crowds.waiting_tasks,
     "holders": server.by_holders,
     "waiters": server.by_waiters,
-    "handover": handover.handover,
     "shares": shares.shares,
-    "wsgi": requests.wsgi,
-    "asgi": requests.asgi,
     "gunicorn": serving.gunicorn,
-    "uvicorn": serving.uvicorn,
-    "keeping": keeping.keeping,
-    "ends": ends.ends,
-    "process": process.process,
 }
 
 
@@ -61,7 +47,6 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     json = Path("build", "benchmarks.json")
     parser.add_argument("--json", type=Path, default=json, metavar="FILE", help=f"default: {json}")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw SVGs")
     options = parser.parse_args()
     try:
         # Start a server of its own, because the run deletes all data between the benchmarks.
@@ -74,8 +59,7 @@ def main() -> int:
     if where["missing"]:
         print(f"Not installed, so not measured: {', '.join(where['missing'])}")
     report.write(options.json, where, tables)
-    drawn = plots.draw(options.plots, tables) if options.plots else []
-    print(*(f"{path} written" for path in [options.json, *drawn]), sep="\n")
+    print(f"{options.json} written")
     return 0
 
 

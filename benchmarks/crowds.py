@@ -35,16 +35,6 @@ def limit_4(url: str, quick: bool) -> Table:
     )
 
 
-def threads(url: str, quick: bool) -> Table:
-    """Measure one process with 32 threads. The limit is so high that no thread has to wait."""
-    return _race(
-        Table("Never full, 1 process × 32 threads", ""),
-        Crowd(limit=1000, hold=0, processes=1, workers=32, seconds=0.7 if quick else 1.5),
-        url,
-        rounds=1 if quick else 3,
-    )
-
-
 def tasks(url: str, quick: bool) -> Table:
     return _race(
         Table(

@@ -98,6 +98,8 @@ GOALS = [
     ),
     Goal("server time of acquire: many holders / 10", "holders", _last("acquire × 10"), 1.3),
     Goal("server time of release: many holders / 10", "holders", _last("release × 10"), 1.3),
+    Goal("server time of joining: many waiters / 10", "waiters", _last("acquire × 10"), 1.3),
+    Goal("server time of a handoff: many waiters / 10", "waiters", _last("release × 10"), 1.3),
     Goal("server time: with / without statistics", "statistics", _cell("on", "both × off"), 1.3),
 ]
 

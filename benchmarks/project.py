@@ -41,10 +41,6 @@ def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"", headers={"Content-Length": "0"})
 
 
-async def aplain(request: HttpRequest) -> HttpResponse:
-    return plain(request)
-
-
 def with_two_scripts(view: Any) -> Any:
     """Return a view that runs two empty scripts and then calls `view`. This is the minimum for a
     limit in Redis, which needs a script to acquire and a script to release."""

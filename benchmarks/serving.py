@@ -1,4 +1,4 @@
-"""Measure how many requests per second gunicorn and uvicorn answer.
+"""Measure how many requests per second gunicorn answers.
 
 A child process sends the requests: `python -m benchmarks.serving PORT PATH CLIENTS SECONDS`. It
 uses keep-alive connections, and prints the number of responses. To leave the CPU to the server, the
@@ -40,34 +40,22 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 def gunicorn(url: str, quick: bool) -> Table:
-    words = ["gunicorn", "-k", "gthread", "--threads", "8", "--keep-alive", "60", "-b"]
-    return _serving("gunicorn, 1 worker of 8 threads", url, quick, "wsgi", words)
-
-
-def uvicorn(url: str, quick: bool) -> Table:
-    words = ["uvicorn", "--log-level", "warning", "--no-access-log", "--port"]
-    return _serving("uvicorn, 1 worker", url, quick, "asgi", words)
-
-
-def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> Table:
     table = Table(
-        f"Requests per second, and CPU time of the server: {title}, {CLIENTS} clients",
-        "limited ≥ 0.6 × unlimited on gunicorn; uvicorn has no goal",
+        "Requests per second, and CPU time of the server: gunicorn, 1 worker of 8 threads, "
+        f"{CLIENTS} clients",
+        "limited ≥ 0.6 × unlimited",
     )
-    if importlib.util.find_spec(words[0]) is None:
-        table.notes.append(f"{words[0]} is not installed")
+    if importlib.util.find_spec("gunicorn") is None:
+        table.notes.append("gunicorn is not installed")
         return table
     sites = dict(SITES)
-    if kind == "asgi":
-        # Leave out FLOOR. Its view uses a sync Redis client, which would block the event loop.
-        del sites[FLOOR]
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
     rates: dict[str, list[float]] = {name: [] for name in sites}
     cpu: dict[str, list[float]] = {name: [] for name in sites}
     with contextlib.ExitStack() as stack:
         served = {
-            middleware: stack.enter_context(_served(words, kind, url, middleware))
+            middleware: stack.enter_context(_served(url, middleware))
             for middleware in dict.fromkeys(m for _, m in sites.values())
         }
         seconds = 0.5 if quick else 1.0
@@ -75,7 +63,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
             for name, (path, middleware) in sites.items():
                 port, pid = served[middleware]
                 before = _cpu(pid)
-                rate = _drive(port, f"{path}/{kind}", seconds)
+                rate = _drive(port, path, seconds)
                 if nth >= 0:  # the first round is a warm-up
                     rates[name].append(rate)
                     cpu[name].append((_cpu(pid) - before) / (rate * seconds))
@@ -100,12 +88,12 @@ def _cpu(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
-    """Run a server during the `with` block. Yield two numbers: its port and its process id."""
+def _served(url: str, middleware: str) -> Iterator[tuple[int, int]]:
+    """Run gunicorn during the `with` block. Yield two numbers: its port and its process id."""
     port = free_port()
-    where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
+    words = ["gunicorn", "-k", "gthread", "--threads", "8", "--keep-alive", "60"]
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
-    command = [sys.executable, "-m", *words, where, f"benchmarks.site:{kind}"]
+    command = [sys.executable, "-m", *words, "-b", f"127.0.0.1:{port}", "benchmarks.site:wsgi"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, env={**os.environ, **own}, **quiet)  # type: ignore[call-overload]
     try:

@@ -16,7 +16,6 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,17 +61,16 @@ def wheel(built: dict[str, Path]) -> Path:
     return built[".whl"]
 
 
-def test_builds_of_the_same_source_are_identical(built: dict[str, Path], tmp_path: Path) -> None:
-    """The second build runs later, on the unpacked sdist. The test changes the times and modes of
-    the unpacked files."""
+def test_wheels_of_the_same_source_are_identical(built: dict[str, Path], tmp_path: Path) -> None:
+    """The second build runs later, on the unpacked sdist, whose files have other times."""
     run(sys.executable, "-m", "tarfile", "-e", built[".gz"], tmp_path, cwd=tmp_path)
     (source,) = tmp_path.iterdir()
     for path in source.rglob("*"):
         os.utime(path, (time.time(), 1.6e9))
-        path.chmod(0o775 if path.is_dir() else path.stat().st_mode | 0o060)
     rebuilt = build(source, tmp_path / "dist")
-    for path in built.values():
-        assert path.read_bytes() == (rebuilt / path.name).read_bytes(), path.name
+    (wheel,) = rebuilt.glob("*.whl")
+    assert built[".whl"].name == wheel.name
+    assert built[".whl"].read_bytes() == wheel.read_bytes()
 
 
 def files(package: Path) -> set[str]:
@@ -97,15 +95,11 @@ def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     assert set() == wanted - {*lines} and any(name.endswith("/LICENSE") for name in names)
 
 
-def test_sdist_contains_the_required_files_with_fixed_owners_and_times(built: Any) -> None:
+def test_sdist_contains_the_required_files(built: dict[str, Path]) -> None:
     with tarfile.open(built[".gz"]) as archive:
-        members = archive.getmembers()
-    names = {one.name.partition("/")[2] for one in members}
+        names = {name.partition("/")[2] for name in archive.getnames()}
     assert set() == {*IN_SDIST.split()} - names
     assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
-    owners = {(one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members}
-    assert {(int(EPOCH), 0, 0, "", "")} == owners
-    assert {0o644, 0o755} == {one.mode for one in members}
 
 
 def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:

@@ -132,10 +132,8 @@ def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     clone = tmp_path / "django_redis_sync"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "django_redis_sync", clone / "django_redis_sync", ignore=ignored)
-    (clone / "devtools").mkdir()
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
-    shutil.copy(ROOT / "devtools" / "build_backend.py", clone / "devtools")
     reader = Reader(tmp_path, redis_url)
     yield reader
     reader.close()
