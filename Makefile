@@ -9,12 +9,12 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 10 --dist worksteal)
 
 # What is read again by each worker is compiled once, whatever the environment says of bytecode.
-test tools deep: export PYTHONDONTWRITEBYTECODE :=
+test tools deep field: export PYTHONDONTWRITEBYTECODE :=
 # Hypothesis imports trio in each worker where that is installed.
-test tools deep: export HYPOTHESIS_NO_PLUGINS := 1
+test tools deep field: export HYPOTHESIS_NO_PLUGINS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools deep soak mutants bench lint docs messages matrix server clean
+.PHONY: help demo test tools deep field soak mutants bench lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -30,6 +30,9 @@ tools: $(VENV)/.installed server  ## the tests of the benchmarks and other tools
 
 deep: $(VENV)/.installed server  ## the tests that take many servers or minutes, one after the other
 	@$(BIN)/python -m pytest -m deep $(ARGS)
+
+field: $(VENV)/.field server  ## packages of other projects together with this one
+	@DJANGO_REDIS_SYNC_FIELD_REQUIRED=1 $(BIN)/python -m pytest $(WORKERS) tests/field $(ARGS)
 
 soak: $(VENV)/.installed server  ## random work and random faults for ten minutes (ARGS="--minutes 60")
 	@$(BIN)/python -m tests.soak $(ARGS)
@@ -74,7 +77,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) -e '.[demo,test,lint]'
 	@touch $@
 
-$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench $(VENV)/.field: $(VENV)/.%: $(VENV)/.installed
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
 

@@ -1,0 +1,71 @@
+"""Views of Django alone, and how their limits are declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from django.urls import path
+from django.views import View
+
+from django_redis_sync import semaphore_required
+from tests.field.proofs import sell
+
+till = semaphore_required("till", limit=1, blocking_timeout=50)
+
+
+def buy(request: Any) -> HttpResponse:
+    sell()
+    return HttpResponse()
+
+
+class Get(View):
+    @till
+    def get(self, request: Any) -> HttpResponse:
+        return buy(request)
+
+
+class Post(View):
+    @till
+    def post(self, request: Any) -> HttpResponse:
+        return buy(request)
+
+
+class Base(View):
+    @till
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+
+class Derived(Base):
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+    def post(self, request: Any) -> HttpResponse:
+        return buy(request)
+
+
+class Helper(View):
+    def post(self, request: Any) -> HttpResponse:
+        return self.checkout(request)
+
+    @till
+    def checkout(self, request: Any) -> HttpResponse:
+        return buy(request)
+
+
+def unwrapped(view: Any) -> Any:
+    def inner(request: Any) -> Any:
+        return view(request)
+
+    return inner
+
+
+urlpatterns = [
+    path("function/", till(buy)),
+    path("get/", Get.as_view()),
+    path("post/", Post.as_view()),
+    path("base/", Derived.as_view()),
+    path("helper/", Helper.as_view()),
+    path("unwrapped/", unwrapped(till(buy))),
+]
