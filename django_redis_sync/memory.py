@@ -96,11 +96,11 @@ class _Counter:
         held = self.holders.get(token)
         if how == "lost":
             return ["ok"]
-        if how in ("release", "share") and (held is None or held.fence != str(given["fence"])):
+        if how in ("release", "downgrade") and (held is None or held.fence != str(given["fence"])):
             return ["lost"]
         if held is not None and how == "giveup":
             return ["ok", held.fence, held.lease]
-        if held is not None and how == "share":
+        if held is not None and how == "downgrade":
             self.holders[token] = held._replace(permits=1)
             return ["ok"]
         asked = self.waiting.pop(token, None)

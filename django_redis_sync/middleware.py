@@ -18,7 +18,7 @@ from .limits.admission import RejectedRequest, aadmit, admit
 from .limits.policy import Declared, Policy, endpoint_of
 from .limits.rejection import aanswer, answer, error_answer, is_drf
 from .limits.response import state_of
-from .limits.routes import MARK, is_preflight, marks_of
+from .limits.routes import DECLARED, declarations_of, is_preflight
 from .logs import logger
 
 
@@ -131,13 +131,14 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     Otherwise, each decorator or mixin applies its own policy, and outer decorators, such as
     login_required, run first.
     """
-    endpoint, marks = endpoint_of(request), [*marks_of(view, request.method)]
+    endpoint, declarations = endpoint_of(request), [*declarations_of(view, request.method)]
     own = [] if endpoint.policy is None else [endpoint.policy]
-    atomic = bool(marks) and is_atomic(view)
-    if not marks or not (own or atomic):
+    atomic = bool(declarations) and is_atomic(view)
+    if not declarations or not (own or atomic):
         return own
     declared = [
-        endpoint.policy_of(mark.declared_for(request, args, kwargs), name) for mark, name in marks
+        endpoint.policy_of(declaration.declared_for(request, args, kwargs), name)
+        for declaration, name in declarations
     ]
     known = {(policy.using, policy.name) for policy in declared}
     policies = [policy for policy in own if (policy.using, policy.name) not in known]
@@ -149,7 +150,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
     """Return True if `policies_of` calls a sync view's methods. They may query the database."""
-    if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
+    if all(isinstance(declaration, Declared) for declaration in getattr(view, DECLARED, ())):
         return False
     matters = endpoint_of(request).policy is not None or is_atomic(view)
     return matters and not iscoroutinefunction(view)

@@ -130,7 +130,11 @@ def test_lost_lease_is_not_renewed_and_can_be_lost_only_once() -> None:
 def test_ended_lease_raises_lease_lost_with_the_reason(how: str) -> None:
     state = state_of(permits=0)
     {"lost": lambda: state.lose("lost"), "released": state.end, "detached": state.detached}[how]()
-    for method, *args in ((state.renewal, 9.0, 101.0), (state.sharing, 101.0), (state.renewed, 1)):
+    for method, *args in (
+        (state.renewal, 9.0, 101.0),
+        (state.downgrading, 101.0),
+        (state.renewed, 1),
+    ):
         with pytest.raises(LeaseLost, match=how):
             method(*args)
 

@@ -138,9 +138,9 @@ def test_simulated_redis_returns_and_stores_the_same_values_as_a_real_server(
 ) -> None:
     servers = BothServers(raw)
     keys = keys_of(settings.PREFIX, "model {}", None, keep)
-    marks = ("-", "-", "0 2", "1790000000000 0")
+    overrides = ("-", "-", "0 2", "1790000000000 0")
     kinds = [
-        Kind(keys, 6, 3, (0, 1, 1, 2), "w", shares, marks),
+        Kind(keys, 6, 3, (0, 1, 1, 2), "w", shares, overrides),
         Kind(keys_of(settings.PREFIX, "calm", None, keep), 2, 1, calm=True),
     ]
     Workload(servers, 5, kinds).run(400)

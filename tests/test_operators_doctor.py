@@ -55,7 +55,7 @@ def test_doctor_finds_no_problem_on_a_server_with_recommended_settings(private: 
     found = examine()
     assert {} == problems()
     assert {"latency", "clock", "acl", "version", "eviction", "persistence"} <= set(found)
-    assert {"shared", "limits", "permanent", "marks"} <= set(found)
+    assert {"shared", "limits", "permanent", "overrides"} <= set(found)
     assert not any(finding.remedy for finding in found.values())
     assert locks("doctor", using="private").endswith(f"0 errors, 0 warnings, {len(found)} ok\n")
     with redis.Redis.from_url(url) as client:
@@ -248,7 +248,7 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
     ):
         eventually(lambda: listed("clash", "paused@7", "permanent lock", using="private"))
         texts = {"limits": "clash. ", "permanent": "Permits of permanent lock stay in use until"}
-        texts["marks"] = "resized: paused. "
+        texts["overrides"] = "resized: paused. "
         for words in (["pause"], ["resize", "7"]):
             act(words[0], "paused", *words[1:], using="private")
             found = examine()
@@ -258,7 +258,7 @@ def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
             act("resume", "paused", using="private")
         act("resize", "paused", "--reset", using="private")
         act("pause", "paused", key="7", using="private")
-        assert "Paused or resized: paused@7." == examine()["marks"].detail
+        assert "Paused or resized: paused@7." == examine()["overrides"].detail
         info = f"{settings.PREFIX}:{{clash}}:info"
         when, rest = client.hget(info, "#clash").split(b" ", 1)
         client.hset(info, "#clash", b"%d %s" % (int(when) - 86_400_000, rest))
@@ -277,7 +277,7 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     found = examine()
     assert "part" == found["limits"].level
     assert "30 of 150 names were checked" in found["limits"].detail
-    assert ("ok", "ok") == (found["permanent"].level, found["marks"].level)
+    assert ("ok", "ok") == (found["permanent"].level, found["overrides"].level)
     index = f"{settings.PREFIX}:holders"
     crowd.zadd(index, {f"n{n}": 2 + n for n in range(40)})
     assert "30 of 40 names were checked" in examine()["permanent"].detail

@@ -24,7 +24,7 @@ from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixtu
 pytestmark = [pytest.mark.usefixtures("fresh_renewer"), pytest.mark.promise(26)]
 
 PREFIX = django_settings.PREFIX
-MARKS, INFO = f"{PREFIX}:marks", f"{PREFIX}:{{api}}:info"
+OVERRIDES, INFO = f"{PREFIX}:marks", f"{PREFIX}:{{api}}:info"
 
 
 def operate(action: str, *words: str, **options: Any) -> None:
@@ -64,7 +64,7 @@ async def test_paused_policy_stores_no_data_for_rejected_callers_with_new_keys(
 ) -> None:
     operate("pause")
     assert not any([await can_acquire(io, f"key-{n}") for n in range(500)])
-    assert {MARKS, INFO} == permanent_keys(raw)
+    assert {OVERRIDES, INFO} == permanent_keys(raw)
     assert not listed("api@key-7")
     operate("resume")
     assert await can_acquire(io, "key-7")
@@ -75,7 +75,7 @@ async def test_paused_policy_stores_no_data_for_rejected_callers_with_new_keys(
 async def test_pause_stored_by_another_process_applies_only_to_the_paused_policy(
     io: Any, raw: redis.Redis
 ) -> None:
-    raw.hset(MARKS, mapping={"p:elsewhere": raw.time()[0] * 1000})
+    raw.hset(OVERRIDES, mapping={"p:elsewhere": raw.time()[0] * 1000})
     for name, paused in (("elsewhere", True), ("elsewhere-2", False), ("api", False)):
         assert paused == (await io.do(Semaphore(name, 1, key="k"), "status")).paused
         assert paused != await can_acquire(io, "k", name)
@@ -165,7 +165,7 @@ def test_process_reads_overrides_once_per_second_but_not_while_it_is_idle(
     monkeypatch.setattr("django_redis_sync.engine.overrides.IDLE", 1.5)
 
     def reads() -> int:
-        return len(relay.verbs("marks"))
+        return len(relay.verbs("overrides"))
 
     for _ in range(20):
         with Lock("plain", using=relay.alias):
@@ -187,19 +187,19 @@ def test_overrides_stay_in_force_while_they_cannot_be_read_from_redis(
     def levels_after(reads: int) -> list[int]:
         """Acquire until overrides were read `reads` more times. Return the levels of the log
         messages about reads that failed."""
-        before = len(relay.verbs("marks"))
-        while len(relay.verbs("marks")) < before + reads:
+        before = len(relay.verbs("overrides"))
+        while len(relay.verbs("overrides")) < before + reads:
             assert Semaphore("api", 1, key="k", using=relay.alias).acquire(blocking=False) is None
             time.sleep(0.05)
         return [r.levelno for r in caplog.records if "overrides can't be read" in r.message]
 
     assert [] == levels_after(1)
-    relay.answer("marks", "-WRONGTYPE no")
+    relay.answer("overrides", "-WRONGTYPE no")
     assert [logging.WARNING] == levels_after(3)
     assert 0 == Semaphore("api", 1, key="k", using=relay.alias).status().in_use
     relay.calm()
     assert [logging.WARNING] == levels_after(2)
-    relay.answer("marks", "-WRONGTYPE no")
+    relay.answer("overrides", "-WRONGTYPE no")
     assert [logging.WARNING] * 2 == levels_after(3)
 
 

@@ -20,7 +20,7 @@ from tests.support.workload import START, Call, Kind, ModelServer, Recording, Wo
 pytestmark = pytest.mark.promise(31)
 
 KEYS = keys_of("equal", "n")
-MARKS = ("-",) * 12 + ("0 2", "1790000000000 0", "0 1")
+OVERRIDES = ("-",) * 12 + ("0 2", "1790000000000 0", "0 1")
 
 
 class Twins:
@@ -95,9 +95,9 @@ def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
         keys = KEYS._replace(keep=chance.choice([0, 5, 5]))
         limit, kind = chance.choice([(1, "p"), (1, "p"), (2, "p"), (3, "p"), (3, "w")])
         permits = (1, 1, 1, 2, 4) if kind == "p" else (0, 1)
-        calm, marks = chance.random() < 0.6, chance.choice([MARKS, MARKS[:1]])
+        calm, overrides = chance.random() < 0.6, chance.choice([OVERRIDES, OVERRIDES[:1]])
         clients = chance.choice([1, 2] if calm else [2, 5])
-        names = [Kind(keys, clients, limit, permits, kind, marks=marks, calm=calm)]
+        names = [Kind(keys, clients, limit, permits, kind, overrides=overrides, calm=calm)]
         twins = Twins(seed, **options)
         Workload(twins, seed, names, faults=0.1 if calm else 1).run(calls)
         words |= twins.words

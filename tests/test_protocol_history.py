@@ -20,7 +20,8 @@ NAMES |= {"all": kinds(), "full memory": kinds(keep=5)}
 SEEN = (
     "denied",
     *("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"),
-    *("refused, share", "refused, full", "refused, paused", "shared", "kind", "large", "expiries"),
+    *("refused, share", "refused, full", "refused, paused", "downgraded", "kind", "large"),
+    "expiries",
 )
 
 

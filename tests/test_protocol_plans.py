@@ -545,12 +545,14 @@ def test_release_returns_whether_the_lease_was_still_held(
 
 
 @pytest.mark.parametrize("word", ["ok", "lost"])
-def test_share_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: str) -> None:
-    sharing = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
-    assert sharing.asks(verb="release", token="t1", fence=int(FENCE), how="share", tombstone=0)
+def test_downgrade_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: str) -> None:
+    downgrading = PlanRun(plans.downgrade(KEYS, grant(), 1.0, 105.0))
+    assert downgrading.asks(
+        verb="release", token="t1", fence=int(FENCE), how="downgrade", tombstone=0
+    )
     confirming = PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))
     assert confirming.asks(verb="renew", token="t1", fence=int(FENCE), how="confirm")
-    results = [run.answer(word, "1000", sent=105).result for run in (sharing, confirming)]
+    results = [run.answer(word, "1000", sent=105).result for run in (downgrading, confirming)]
     assert [word == "ok"] * 2 == results
 
 
@@ -587,13 +589,13 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     some = {"kind": "w", "fair": False, "max_waiters": 55, "channel": "chan", "label": "lab"}
     long = client.ask(lease=math.inf, permits=5, limit=9, **some)._replace(keys=keys)
     short = long._replace(lease=2.5, give_up_at=100.0)
-    asking = {"verb": "acquire", "token": "T", "keep": 77, "mark": "88 6", "compact": 1}
+    asking = {"verb": "acquire", "token": "T", "keep": 77, "overrides": "88 6", "compact": 1}
     asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
     asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
     asking |= {"share": "", "share_limit": 0}
     renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
     leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "id": ""}
-    leaving |= {"mark": "88 6", "tombstone": 0}
+    leaving |= {"overrides": "88 6", "tombstone": 0}
     assert [
         {**asking, "lease": "inf", "how": "wait"},
         {**renewing, "ms": "inf", "nth": 0, "known": 0},
@@ -615,7 +617,7 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
         (plans.release(*placed, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "id": "P"}),
         (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
         (plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22), {**adopting, "how": "adopt", "known": 22}),
-        (plans.share(*own, 1.0, 100.0), {**leaving, "how": "share"}),
+        (plans.downgrade(*own, 1.0, 100.0), {**leaving, "how": "downgrade"}),
     ):
         assert [expected] == sent(plan)
 
@@ -630,11 +632,11 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
         (lambda: plans.acquire(Client().ask(), 100.0), 103.0),
         (lambda: plans.release(KEYS, grant(), 0, 3.0, 1.0, 100.0), 103.0),
         (lambda: plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
-        (lambda: plans.share(KEYS, grant(), 4.0, 100.0), 108.0),
+        (lambda: plans.downgrade(KEYS, grant(), 4.0, 100.0), 108.0),
         (lambda: plans.confirm(KEYS, grant(), 4.0, 100.0), 108.0),
         (lambda: steps.run_once("clear", KEYS, ("t9", "-", 0), 4.0, 100.0), 108.0),
     ],
-    ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
+    ids=["acquire", "release", "renew", "downgrade", "confirm", "run_once"],
 )
 def test_calls_to_a_busy_server_are_retried_until_the_time_budget_ends(
     plan: Any, ends: float

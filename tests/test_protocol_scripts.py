@@ -15,7 +15,7 @@ import redis
 from django.conf import settings
 
 from django_redis_sync.protocol import scripts
-from django_redis_sync.protocol.keys import group_keys, keys_of, marks_key
+from django_redis_sync.protocol.keys import group_keys, keys_of
 from tests.support.packed import Packed, unpack
 from tests.support.workload import ModelServer, call, words
 
@@ -377,16 +377,16 @@ def test_only_the_first_of_two_processes_adopts_a_lease(compact: int) -> None:
 
 @pytest.mark.parametrize("frees", ["release", "clear", "operate"])
 def test_limit_of_a_key_wins_over_the_limit_of_its_policy(x: Name, frees: str) -> None:
-    arguments = {"limit": 9, "mark": "0 1"}
+    arguments = {"limit": 9, "overrides": "0 1"}
     x.operate("resize", 2)
     x.hold("a", **arguments)
     x.hold("b", **arguments, lease=2000)
     x.wait("c", **arguments)
     if frees == "operate":
         x.pass_time(1000)
-        x.operate("poke", mark="0 1")
+        x.operate("poke", overrides="0 1")
     else:
-        x.end("a", mark="0 1") if frees == "release" else x.do("clear", "a", mark="0 1")
+        x.end("a", overrides="0 1") if frees == "release" else x.do("clear", "a", overrides="0 1")
     assert "b c |" == x.state
 
 
@@ -404,9 +404,9 @@ def test_freed_permit_is_granted_to_no_waiter_while_the_policy_is_paused(
         "resume": ("operate", "", {"how": "resume"}),
         "again": ("acquire", "b", {"how": "again"}),
     }.get(frees, ("release", "a", {"how": frees, "fence": x.fences["a"]}))
-    x.do(verb, token, mark=f"{x.now} {x.now + 50} 0", **said)
+    x.do(verb, token, overrides=f"{x.now} {x.now + 50} 0", **said)
     assert "| b c" == x.state
-    x.operate("poke", mark="0 0")
+    x.operate("poke", overrides="0 0")
     assert "b | c" == x.state
 
 
@@ -498,7 +498,7 @@ def test_inspect_of_an_unused_name_creates_no_keys(x: Name) -> None:
 
 CALLS = (
     *(("acquire", {"how": how, "keep": 5}) for how in ("try", "wait", "again")),
-    *(("release", {"how": how, "keep": 5}) for how in ("release", "undo", "giveup", "share")),
+    *(("release", {"how": how, "keep": 5}) for how in ("release", "undo", "giveup", "downgrade")),
     *(("renew", {"how": how, "ms": 1000, "nth": 1}) for how in ("set", "confirm", "adopt")),
     *(("operate", {"how": how, "value": 3}) for how in ("pause", "resume", "resize", "reset")),
     *(("clear", {}), ("inspect", {}), ("visit", {"id": "p"})),
@@ -570,11 +570,11 @@ def test_script_header_documents_every_argument_of_the_script(verb: str) -> None
 def test_scripts_declare_the_keys_that_clients_send() -> None:
     assert {("leases", "never")} == {scripts.script(verb).keys for verb in scripts.NAME_SCRIPTS}
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
-    assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
+    assert ("overrides",) == scripts.script("overrides").keys
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
-    # The third key ends in "sums", but the script calls it "stats".
+    # The script calls the first key "gauges", and the third "stats".
     assert ["shares", "sketch", "sums"] == parts
-    assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
+    assert ("gauges", "sketch", "stats") == scripts.script("statistics").keys
 
 
 def test_constants_satisfy_the_inequalities_that_scripts_rely_on() -> None:

@@ -17,7 +17,15 @@ from .. import conf
 from ..limits.decorator import SemaphoreRequiredMixin
 from ..limits.policy import Policy, endpoints
 from ..limits.rejection import is_drf
-from ..limits.routes import Route, admissions_of, errors_of, marks_of, owner_of, policies_of, routes
+from ..limits.routes import (
+    Route,
+    admissions_of,
+    declarations_of,
+    errors_of,
+    owner_of,
+    policies_of,
+    routes,
+)
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown
@@ -123,7 +131,7 @@ def _of_transaction(view: Any) -> Iterator[Problem]:
     """Yield a problem if permits or locks of the view are released before COMMIT."""
     if not is_atomic(view):
         return
-    if any(marks_of(view)) and not has_middleware(_LIMITS):
+    if any(declarations_of(view)) and not has_middleware(_LIMITS):
         yield (
             "W008",
             "With ATOMIC_REQUESTS, permits are released before COMMIT.",

@@ -70,11 +70,11 @@ def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = Fals
     three quarters of the permits are in use. A lock is "busy" only if its lease is `permanent`,
     because it is normal that a lock is held.
     """
-    share = min(1.0, in_use / limit) if limit else float(in_use > 0)
-    if share >= 1 and waiting:
+    part = min(1.0, in_use / limit) if limit else float(in_use > 0)
+    if part >= 1 and waiting:
         return Bar("100", "full")
-    busy = share >= 0.75 and ((limit or 1) > 1 or permanent)
-    return Bar(number(share * 100), "busy" if busy else "calm")
+    busy = part >= 0.75 and ((limit or 1) > 1 or permanent)
+    return Bar(number(part * 100), "busy" if busy else "calm")
 
 
 def chart(rows: Sequence[Step], limit: int | None) -> Chart:

@@ -1,4 +1,4 @@
-"""Operators' overrides of policies: pauses and changed limits. Redis keys call them `marks`.
+"""Operators' overrides of policies: pauses and changed limits. Redis keys call them "marks".
 
 An override is stored once per policy, not once per key, because clients can make any number of
 keys. Each acquire of a key sends the overrides of its policy to the server. So the overrides apply
@@ -50,7 +50,7 @@ def operating(keys: Keys, how: str, value: str | int = "") -> Run:
 
 def reading(registry: str) -> Run:
     """Return the step that reads all overrides. `registry`: the Redis key that stores them."""
-    return Run("marks", (registry,), (), ROUND)
+    return Run("overrides", (registry,), (), ROUND)
 
 
 #: For each Redis key that stores overrides: the overrides as last read, and the time of that read.

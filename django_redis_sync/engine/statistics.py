@@ -98,7 +98,7 @@ class _Sum:
             elif kind in "nt":
                 self.rejections[key] += many
 
-    def share(self, key: str, in_use: int, waiting: int) -> None:
+    def gauge(self, key: str, in_use: int, waiting: int) -> None:
         self.in_use += in_use
         self.waiting += waiting
         mine = self.by_key.setdefault(key, [0, 0])
@@ -187,7 +187,7 @@ class StatisticsBuffer:
                 one.add(key, counts, peak)
         for named, in_use, waiting in uses:
             for one, key in of(named.keys, named.template):
-                one.share(key, in_use, waiting)
+                one.gauge(key, in_use, waiting)
         return statistics
 
     def _by_name(self) -> Iterator[tuple[Keys, str, Counter[tuple[Kind, int]], int]]:

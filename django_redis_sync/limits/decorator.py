@@ -20,7 +20,7 @@ from .admission import RejectedRequest, aadmit, admit
 from .policy import NOT_GIVEN, Declared, Policy, endpoint_of
 from .rejection import aanswer, answer
 from .routes import (
-    MARK,
+    DECLARED,
     MIXIN,
     STACK,
     Stack,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=View)
 #: The options of decorators that directly wrap each other: one Declared for each decorator, the
 #: outermost decorator first.
-Marks = tuple[Declared, ...]
+Declarations = tuple[Declared, ...]
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
@@ -111,13 +111,13 @@ def decorate(view: View, declared: Declared) -> View:
                 return arespond(inner, declared_here, args, kwargs, mixin)
             return respond(inner, declared_here, args, kwargs, mixin)
 
-    setattr(wrapped, MARK, (declared, *getattr(view, MARK, ())))
+    setattr(wrapped, DECLARED, (declared, *getattr(view, DECLARED, ())))
     setattr(wrapped, STACK, Stack(declared_here, inner, view))
     return wrapped
 
 
 def _policies(
-    view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool
+    view: View, declared: Declarations, args: Any, kwargs: Any, mixin: bool
 ) -> tuple[list[Policy], HttpRequest, Any]:
     """Return three things: the policies to apply, Django's request, and the request object that
     the view gets."""
@@ -133,11 +133,11 @@ def _policies(
 def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, kwargs: Any) -> Any:
     if owner is not None:
         return getattr(type(owner).dispatch, MIXIN)(owner)
-    mark = next(mark for mark in getattr(view, MARK) if not isinstance(mark, Declared))
-    return mark.declared_for(request, args[1:], kwargs)
+    by_class = next(one for one in getattr(view, DECLARED) if not isinstance(one, Declared))
+    return by_class.declared_for(request, args[1:], kwargs)
 
 
-def respond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
+def respond(view: View, declared: Declarations, args: Any, kwargs: Any, mixin: bool = False) -> Any:
     """Acquire the permits, call the sync view, and return its response. If the request is rejected,
     return the response of `answer()` without a call of the view."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
@@ -168,7 +168,9 @@ def _not_async(view: View, awaitable: Any) -> TypeError:
     )
 
 
-async def arespond(view: View, declared: Marks, args: Any, kwargs: Any, mixin: bool = False) -> Any:
+async def arespond(
+    view: View, declared: Declarations, args: Any, kwargs: Any, mixin: bool = False
+) -> Any:
     """Async version of `respond()`."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = await aadmit(policies, request, seen, is_preflight(request, view, args))
@@ -220,10 +222,10 @@ class SemaphoreRequiredMixin:
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """Return the view function. Its attribute MARK has the options of the class. The middleware
-        and the checks read this attribute."""
+        """Return the view function. Its attribute DECLARED has the options of the class. The
+        middleware and the checks read this attribute."""
         view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
-        setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
+        setattr(view, DECLARED, (_DeclaredByClass(cls, initkwargs), *getattr(view, DECLARED, ())))
         return view  # type: ignore[no-any-return]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -266,7 +268,7 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
     return Declared(name, dict(options))
 
 
-class _Mark:
+class _DeclaredByClass:
     """The limit that a view class with the mixin declares. The middleware and the checks read
     it."""
 

@@ -20,7 +20,7 @@ from .policy import Declared, Endpoint, Policy, endpoints
 View = Callable[..., Any]
 
 #: Name of the attribute in which a view has the options of its own decorators and mixin.
-MARK = "_redis_sync_policies"
+DECLARED = "_redis_sync_policies"
 #: Name of the attribute in which a view has its Stack.
 STACK = "_redis_sync_stack"
 #: Name of an attribute of the mixin's `dispatch`: a function that gives a view instance's options.
@@ -114,19 +114,19 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
     return name if method == "dispatch" else f"{name}.{method}"
 
 
-def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
+def declarations_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
     """Yield each limit that a decorator or mixin declares on a view, with the default name of its
     semaphore. For a class-based view, also yield the limits of its handler for the HTTP method
     `method`, or of all its handlers if `method` is None."""
-    for mark in getattr(view, MARK, ()):
-        yield mark, name_of(view, ())
+    for declaration in getattr(view, DECLARED, ()):
+        yield declaration, name_of(view, ())
     owner = owner_of(view)
     if owner is None:
         return
     known = owner.http_method_names
     for one in known if method is None else {method.lower()}.intersection(known):
-        for mark in getattr(getattr(owner, one, None), MARK, ()):
-            yield mark, name_of_class(owner, one)
+        for declaration in getattr(getattr(owner, one, None), DECLARED, ()):
+            yield declaration, name_of_class(owner, one)
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
@@ -150,16 +150,16 @@ def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, s
         if stack is not None:
             places.append([(one, name(stack.view)) for one in stack.declared])
             if first_is_mixin(stack.view):
-                marks = getattr(stack.view, MARK)
-                places[-1] += [(mark, name(stack.view)) for mark in marks]
+                declarations = getattr(stack.view, DECLARED)
+                places[-1] += [(declaration, name(stack.view)) for declaration in declarations]
                 return places
             function = stack.view
             continue
         inner = getattr(function, "__wrapped__", None)
-        known = getattr(inner, MARK, ())
-        own = [mark for mark in getattr(function, MARK, ()) if mark not in known]
+        known = getattr(inner, DECLARED, ())
+        own = [one for one in getattr(function, DECLARED, ()) if one not in known]
         if own:
-            places.append([(mark, name(function)) for mark in own])
+            places.append([(one, name(function)) for one in own])
         function = inner
     return places
 
@@ -204,7 +204,7 @@ def policies_of(route: Route) -> Iterator[Policy]:
         return
     if endpoint.policy is not None:
         yield endpoint.policy
-    yield from _declared(endpoint, marks_of(route.view))
+    yield from _declared(endpoint, declarations_of(route.view))
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
@@ -239,23 +239,25 @@ def _endpoint_of(route: Route) -> Endpoint | None:
         return None
 
 
-def _declared(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> list[Policy]:
-    return [found for found in _parsed(endpoint, marks) if isinstance(found, Policy)]
+def _declared(endpoint: Endpoint, declarations: Iterable[tuple[Any, str]]) -> list[Policy]:
+    return [found for found in _parsed(endpoint, declarations) if isinstance(found, Policy)]
 
 
 def errors_of(route: Route) -> list[Exception]:
     """Return the exceptions for wrong options of a view's decorators and mixins."""
     endpoint = _endpoint_of(route)
-    found = [] if endpoint is None else _parsed(endpoint, marks_of(route.view))
+    found = [] if endpoint is None else _parsed(endpoint, declarations_of(route.view))
     return [one for one in found if isinstance(one, Exception)]
 
 
-def _parsed(endpoint: Endpoint, marks: Iterable[tuple[Any, str]]) -> Iterator[Policy | Exception]:
+def _parsed(
+    endpoint: Endpoint, declarations: Iterable[tuple[Any, str]]
+) -> Iterator[Policy | Exception]:
     """Yield the Policy of each limit that doesn't depend on the request. If a limit has wrong
     options, yield the exception instead."""
-    for mark, fallback in marks:
+    for declaration, fallback in declarations:
         try:
-            declared = mark.declared()
+            declared = declaration.declared()
             if declared is not None:
                 yield endpoint.policy_of(declared, fallback)
         except (ImproperlyConfigured, TypeError, ValueError) as error:

@@ -39,7 +39,7 @@ _MAX_SEMAPHORES = 250
 #: Number of wait slots if each request has a thread of its own, as sync views have under ASGI.
 _OWN_THREADS = 20
 #: Number of wait slots under WSGI, where a server usually has a fixed number of threads.
-_SHARED_THREADS = 2
+_POOL_THREADS = 2
 
 #: The options of a policy that are passed to its semaphore unchanged.
 _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit", "using"}
@@ -182,7 +182,7 @@ class WaitSlots:
     def _max(self, request: HttpRequest) -> float:
         most = conf.current().requests[self.reason]
         if most == "auto":
-            return _OWN_THREADS if isinstance(request, ASGIRequest) else _SHARED_THREADS
+            return _OWN_THREADS if isinstance(request, ASGIRequest) else _POOL_THREADS
         return math.inf if most is None else float(most)
 
 

@@ -207,11 +207,11 @@ class Lease:
         Raise Unavailable if Redis can't be reached. After Unavailable, the call may be repeated.
         """
         self._check_may_wait("downgrade")
-        self._lose_if(self._state.shared(self._run(self._state.sharing(clock()))))
+        self._lose_if(self._state.downgraded(self._run(self._state.downgrading(clock()))))
 
     async def adowngrade(self) -> None:
         """Async version of `downgrade()`."""
-        self._lose_if(self._state.shared(await self._arun(self._state.sharing(clock()))))
+        self._lose_if(self._state.downgraded(await self._arun(self._state.downgrading(clock()))))
 
     def detach(self, timeout: float | None = None) -> str:
         """Return a handle with which another process can adopt the lease.

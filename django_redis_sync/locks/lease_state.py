@@ -269,17 +269,17 @@ class LeaseState(LocalExpiry):
         # count from the later of the two.
         return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra
 
-    def sharing(self, now: float) -> Plan:
+    def downgrading(self, now: float) -> Plan:
         """Return a plan that turns a writer's lease into a reader's."""
         self.check_ours()
         if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
         # From now on, Redis may let readers in, even if the answer of Redis is late or lost.
         self.permits = 1
-        return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
+        return plans.downgrade(self.terms.keys, self.grant, self.terms.attempt, now)
 
-    def shared(self, done: bool) -> Lost | None:
-        """Record the result of the plan `sharing`. Return Lost if the lease is lost."""
+    def downgraded(self, done: bool) -> Lost | None:
+        """Record the result of the plan `downgrading`. Return Lost if the lease is lost."""
         self._writes = False
         return None if done else Lost(_GONE)
 

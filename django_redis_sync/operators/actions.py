@@ -25,7 +25,7 @@ from ..engine.server import server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError, WrongKind
 from ..logs import logger
-from ..protocol.keys import Keys, marks_key, pause_of, split
+from ..protocol.keys import Keys, overrides_key, pause_of, split
 from ..protocol.scripts import MOST_PERMITS
 from ..protocol.steps import Answer, Failure, Run
 from .audit import MAX_IDS, person, record
@@ -185,7 +185,7 @@ class Change:
 
     @property
     def _registry(self) -> str:
-        return marks_key(conf.current().prefix(self._alias))
+        return overrides_key(conf.current().prefix(self._alias))
 
     def _names(self, field: str) -> list[Keys]:
         """Return the name. For a policy, also return each of its keys with an override or an

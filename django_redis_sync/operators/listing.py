@@ -156,10 +156,10 @@ def _keys_to_read(
     oldest: Mapping[str, str],
     using: str | None,
 ) -> dict[str, list[str]]:
-    share = max(1, MAX_KEYS // max(1, len(counts)))
+    most = max(1, MAX_KEYS // max(1, len(counts)))
     chosen = sorted(counts, key=lambda name: name not in oldest)[:MAX_KEYS]
     without = [name for name in chosen if name not in statistics]
-    found = newest_keys(dict.fromkeys(without, share), using=using)
+    found = newest_keys(dict.fromkeys(without, most), using=using)
     found |= {
         name: [unquote(busy.key) for busy in statistics[name].busiest]
         for name in chosen
@@ -167,7 +167,7 @@ def _keys_to_read(
     }
     for name in found.keys() & oldest.keys():
         found[name] = [oldest[name], *found[name]]
-    return {name: [*dict.fromkeys(keys)][:share] for name, keys in found.items()}
+    return {name: [*dict.fromkeys(keys)][:most] for name, keys in found.items()}
 
 
 Past = Mapping[Pair, History]

@@ -18,7 +18,7 @@ from ..engine.overrides import reading, take
 from ..engine.pools import retry_if_disconnected
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
-from ..protocol.keys import Keys, check_text, display, keys_of, marks_key, quote, split, unquote
+from ..protocol.keys import Keys, check_text, display, keys_of, overrides_key, quote, split, unquote
 from ..protocol.steps import Failure
 from .reads import failed, read, read_each, where
 
@@ -146,9 +146,9 @@ def with_override(*, using: str | None = None) -> list[Pair]:
 
 def overrides(alias: str) -> dict[str, str]:
     """Return all overrides on the server of `alias`, as the fields and values of a hash: see
-    `marks_key`. Also load these overrides into this process. Raise Unavailable if Redis can't be
-    reached."""
-    registry, server = marks_key(conf.current().prefix(alias)), server_of(alias)
+    `overrides_key`. Also load these overrides into this process. Raise Unavailable if Redis can't
+    be reached."""
+    registry, server = overrides_key(conf.current().prefix(alias)), server_of(alias)
     step = reading(registry)
     try:
         answer = retry_if_disconnected(lambda: server.run(step))

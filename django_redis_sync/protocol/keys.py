@@ -177,7 +177,7 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
     quoted, policy = quote(name), None
     if key is not None:
         check_text("a key", key)
-        at = marks_key(prefix), quoted
+        at = overrides_key(prefix), quoted
         policy = policies.get(at) or policies.setdefault(at, PolicyOverrides(*at))
         quoted = f"{quoted}@{quote(key)}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
@@ -186,7 +186,7 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
     return Keys(display(name, key), quoted, *own, keep, policy, (leases, base + "never"))
 
 
-def marks_key(prefix: str) -> str:
+def overrides_key(prefix: str) -> str:
     """Return the Redis key of the hash with the operators' overrides. Its fields are "p:NAME" (a
     pause, see `pause_of`) and "l:NAME" (a limit). For a key of a policy, NAME is POLICY@KEY. Then
     "xp:NAME" exempts the key from the policy's pause, and "xl:NAME" from its limit. All are

@@ -109,8 +109,8 @@ class Grant(NamedTuple):
     job_id: str = ""
 
 
-#: The defaults of the last arguments of `acquire` (mark, max_waiters, fair, compact) and `release`
-#: (how, tombstone, hold, mark, id). Arguments with these values need not be sent.
+#: The defaults of the last arguments of `acquire` (overrides, max_waiters, fair, compact) and
+#: `release` (how, tombstone, hold, overrides, id). Arguments with these values need not be sent.
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
@@ -345,9 +345,9 @@ def release(
     return state.unanswered and grant.until > start
 
 
-def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
+def downgrade(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """Turn a writer's lease into a reader's. Return False if the lease is lost, else True."""
-    step = _ending(keys, grant.token, grant.fence, attempt, "share")
+    step = _ending(keys, grant.token, grant.fence, attempt, "downgrade")
     return (yield from once(step, start))[0] == "ok"
 
 

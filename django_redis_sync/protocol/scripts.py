@@ -129,7 +129,7 @@ ANY = 10**9
 
 #: The defaults of the script arguments that a caller can leave out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {"mark": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
+    {"overrides": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
     | {"how": "release", "tombstone": 0, "hold": 0, "id": ""}
 )
 
@@ -150,7 +150,7 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
 
 #: The scripts that work on a single name, and the other scripts.
 NAME_SCRIPTS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
-OTHER_SCRIPTS = ("marks", "statistics")
+OTHER_SCRIPTS = ("overrides", "statistics")
 
 
 # The composer

@@ -79,7 +79,7 @@ def is_alive(facts: Facts, token: str, now: float) -> bool:
 #: Scripts that must hand off all free permits. Other scripts may leave this to the next heartbeat.
 _FREEING = ("release", "clear", "operate")
 #: The modes (`how`) of the script `release` that require the fence of the lease.
-_NAMING = ("release", "share")
+_NAMING = ("release", "downgrade")
 
 
 def _check_error(world: World, ran: ScriptRun) -> None:

@@ -123,8 +123,8 @@ class Begin(NamedTuple):
 class Hold(NamedTuple):
     """The step of a client that holds a lease. The client may release it or do `other`.
 
-    `other`: "renew", "share", or None. The answer is (choice, time): "release" or `other`, and the
-    time of the choice."""
+    `other`: "renew", "downgrade", or None. The answer is (choice, time): "release" or `other`, and
+    the time of the choice."""
 
     other: str | None
 
@@ -199,13 +199,13 @@ class Client:
         self.renewals = self.sent_renewals = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
-            for other in (*choices, *[("share", 0)] * spec.downgrade, None):
+            for other in (*choices, *[("downgrade", 0)] * spec.downgrade, None):
                 choice, now = yield Hold(other and other[0])
                 if choice == "release":
                     break
-                if choice == "share":
+                if choice == "downgrade":
                     self.grant = grant = grant._replace(permits=1)
-                    done = yield from plans.share(KEYS, grant, attempt, now)
+                    done = yield from plans.downgrade(KEYS, grant, attempt, now)
                 else:
                     lease = other[1] * tick
                     nth = self._asked(lease, now)

@@ -369,7 +369,7 @@ class Replay:
         self.by_owner = self.owned and asked_fence == mine.fence
         self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
         self.too_late = self.how == "adopt" and known < mine.nth != self.nth
-        if self.how == "share" and self.by_owner:
+        if self.how == "downgrade" and self.by_owner:
             # The exclusive lease becomes a lease of one permit.
             mine.permits = 1
             at.used += 1 - at.held[self.me]
@@ -676,7 +676,7 @@ class Replay:
         if how == "lost":  # in this mode, the script only counts a lost lease
             if word != "ok" or self.entry.writes:
                 self.bad("answer", f"{word}, and the script did more than count")
-        elif how in ("release", "share"):
+        elif how in ("release", "downgrade"):
             if (word == "ok") != self.by_owner:
                 self.bad(
                     "answer",

@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("token", "label", "id", "job", "value"), ""),
     **dict.fromkeys(("keep", "tombstone", "hold", "ticket", "fence", "ms", "nth", "known"), 0),
     **dict.fromkeys(("permits", "limit", "fair", "compact"), 1),
-    **dict.fromkeys(("mark", "channel"), "-"),
+    **dict.fromkeys(("overrides", "channel"), "-"),
     "lease": 1000,
     "kind": "p",
     "max_waiters": scripts.ANY,
@@ -213,7 +213,7 @@ class Kind(NamedTuple):
     """A name, the number of its clients, and the options of their requests.
 
     `permits`: the numbers of permits that a request may ask for; 0 means exclusive. `shares`: the
-    shares of the clients. `marks`: operator overrides of the name's policy, which the checker of
+    shares of the clients. `overrides`: those of the name's policy, which the checker of
     journals doesn't know. `calm`: True if most requests allow compact state."""
 
     keys: Keys
@@ -222,7 +222,7 @@ class Kind(NamedTuple):
     permits: tuple[int, ...] = (1,)
     kind: str = "p"
     shares: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ("-",)
+    overrides: tuple[str, ...] = ("-",)
     calm: bool = False
 
 
@@ -256,7 +256,7 @@ class Client:
 
     def call(self, verb: str, **said: Any) -> Call:
         if verb in ("acquire", "release"):
-            said["mark"] = self.rng.choice(self.kind.marks)
+            said["overrides"] = self.rng.choice(self.kind.overrides)
         if verb != "pop":
             said["keep"] = self.kind.keys.keep
         return call(verb, self.kind.keys, self.token, **said)
@@ -340,7 +340,7 @@ class Client:
         if roll < 0.63:
             return [self.end("undo")]
         if roll < 0.73 and self.ask["permits"] == 0:
-            return [self.call("release", fence=fence, how="share")]
+            return [self.call("release", fence=fence, how="downgrade")]
         if roll < 0.65 and self.ask["lease"] != "inf":
             self.state = "idle"  # the client dies, so its lease expires
         if roll > 0.96:

@@ -240,7 +240,7 @@ def _names(alias: str) -> Iterator[Finding]:
         s for s in found if (s.name, s.key) in overridden and (s.paused or s.override is not None)
     ]
     yield _about(
-        "marks", changed, (min(len(overridden), MAX_NAMES), len(overridden)),
+        "overrides", changed, (min(len(overridden), MAX_NAMES), len(overridden)),
         _("Nothing is paused or resized"),
         _("An operator's overrides are in force"),
         _("Paused or resized: %s."),

@@ -2,7 +2,7 @@
 -- A waiter repeats the call with its token, as its heartbeat. If the token has a lease, the reply is this lease.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token lease how wants terms keep mark max_waiters fair compact
+-- ARGV token lease how wants terms keep overrides max_waiters fair compact
 --   token: the ID of this acquire, which the caller makes
 --   lease: lease duration in ms, or inf
 --   how: "try" (don't wait), "wait", "again" (a waiter's heartbeat), or "shadow" (grant in any case)
@@ -10,8 +10,8 @@
 --   terms: permits (0: the whole name), limit, channel of the caller's event loop ("-" in sync code), label. If the
 --     caller gives a share, "/LIMIT/SHARE" precedes the label.
 --   keep: minutes of history in the statistics
---   The caller may leave out the last arguments, from mark on:
---   mark: the overrides of the policy (see apply_override); "-" (the default) for none
+--   The caller may leave out the last arguments, from overrides on:
+--   overrides: the overrides of the policy (see apply_override); "-" (the default) for none
 --   max_waiters: max number of waiters of the name; no limit by default
 --   fair: 0 to let a newcomer pass the first waiter, if that waiter came less than HEARTBEAT ago
 --   compact: 0 to keep the name in the expanded state (see compact_state)
@@ -27,18 +27,18 @@
 --   "kind OTHER": the name is in use as the other kind, OTHER.
 --   "gone": the token's lease has ended, or the token has lost its position in the queue.
 --   "dead": the token has a tombstone, so it gets no permits.
-local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
+local token, lease, how, wants, terms, keep, overrides, _, _, compact = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)
 if packed then
-  local packs = compact ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
+  local packs = compact ~= '0' and lease ~= 'inf' and (not overrides or overrides == '-')
   if packs and holder == '' and how ~= 'again' and string.sub(terms, 1, 2) == '1 ' then -- the usual case
     return take_compact(us, keep, base, token, lease, 1, terms, fence, expiry, wants, peak, '', false)
   end
   local reply = ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   if reply then return reply end
 end
-local name, record = open(token, keep, us, mark)
+local name, record = open(token, keep, us, overrides)
 -- the composer inserts here: count
 local reply, me, rank = nil, nil, nil -- me: the token, if the caller already waits
 if record then

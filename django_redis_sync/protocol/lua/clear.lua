@@ -2,20 +2,20 @@
 -- A tombstone then keeps the token of the lease or waiter from getting permits.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token mark keep
+-- ARGV token overrides keep
 --   token: the token of the lease or waiter, or the ID of the job
---   mark, keep: as in acquire
+--   overrides, keep: as in acquire
 -- Returns one of these texts:
 --   "ok": the lease, waiter, or job was removed.
 --   "gone": the lease, waiter, or job had already ended.
-local token, mark, keep = unpack(ARGV)
+local token, overrides, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then
   if holder ~= token or token == '' then return 'gone' end
   redis.call('DEL', NEVER)
   expand(packed)
 end
-local name, record = open(token, keep, us, mark)
+local name, record = open(token, keep, us, overrides)
 -- the composer inserts here: count, grant
 if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
   local base = string.sub(LEASES, 1, -7)

@@ -1,14 +1,14 @@
 -- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token fence keep how tombstone hold mark id
+-- ARGV token fence keep how tombstone hold overrides id
 --   fence: the fencing token of the lease
---   keep, mark: as in acquire
+--   keep, overrides: as in acquire
 --   how: one of these words:
 --     "release" (the default): release the lease
 --     "undo": remove the lease or the waiter of the token. `fence` is ignored.
 --     "giveup": remove the waiter. If the waiter has got a lease in the meantime, confirm the handoff instead.
---     "share": turn the lease of a writer into the lease of a reader
+--     "downgrade": turn the lease of a writer into the lease of a reader
 --     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
 --   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
@@ -18,7 +18,7 @@
 --   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" removed the waiter. For the values, see reject.
 --   "lost": the token has no unexpired lease with this fence.
 --   "gone": the token had no unexpired lease. If it had a waiter, "undo" has removed the waiter.
-local token, fence, keep, how, _, _, mark, id = unpack(ARGV)
+local token, fence, keep, how, _, _, overrides, id = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
   local time = redis.call('TIME')
@@ -30,21 +30,21 @@ if packed then
   local reply = end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   if reply then return reply end
 end
-local name, record = open(token, keep, us, mark)
+local name, record = open(token, keep, us, overrides)
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
 if id then -- end the job before the lease: without a lease, a copy of the job would run
   end_run(name, id, token, own)
 end
-if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end
+if (how == 'release' or how == 'downgrade') and not (live and own == fence) then return 'lost' end
 if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
 -- the composer inserts here: count, remove
 local gave_up = how == 'giveup' and state == 'w' -- only a waiter is counted as timed out
-if how == 'share' then -- the lease had the whole name, and keeps one permit
+if how == 'downgrade' then -- the lease had the whole name, and keeps one permit
   local permits, others = string.match(terms, '^(%d+)( .*)$')
   name.extra = name.extra - weight(tonumber(permits)) + 1
   put(name, token, state .. nth .. ' ' .. own .. ' ' .. lease .. ' 1' .. others)

@@ -1,7 +1,7 @@
 -- statistics: add the counts of a process to those of a policy, a template, or all names. Store the process's gauge.
 -- If the reply is lost, the process repeats the call. The counts may then be added twice, which the statistics accept.
--- KEYS shares sketch stats
---   shares: the gauge of each process
+-- KEYS gauges sketch stats
+--   gauges: the gauge of each process
 --   sketch: durations, and rejections by name or key, per hour
 --   stats: counts per minute
 -- ARGV process entry life counts durations rejected rest keep peak
@@ -30,14 +30,14 @@ if redis.call('EXISTS', STATS) == 1 then
   tidy(name)
 end
 if entry == '' then
-  redis.call('HDEL', SHARES, process)
+  redis.call('HDEL', GAUGES, process)
 else
-  redis.call('HSET', SHARES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
+  redis.call('HSET', GAUGES, process, whole(name, name.now + tonumber(life)) .. ' ' .. entry)
 end
-local gauges = redis.call('HGETALL', SHARES)
-for i = 1, #gauges, 2 do -- remove the gauges of dead processes
-  if tonumber(string.match(gauges[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', SHARES, gauges[i]) end
+local stored = redis.call('HGETALL', GAUGES)
+for i = 1, #stored, 2 do -- remove the gauges of dead processes
+  if tonumber(string.match(stored[i + 1], '^%d+') or 0) <= name.now then redis.call('HDEL', GAUGES, stored[i]) end
 end
-redis.call('PEXPIRE', SHARES, life)
+redis.call('PEXPIRE', GAUGES, life)
 count_top_keys(name, cjson.decode(durations), cjson.decode(rejected), tonumber(rest))
 return 'ok'

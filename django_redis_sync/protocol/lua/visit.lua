@@ -4,13 +4,13 @@
 -- Each delivery has its own token. If a call is repeated with the same token, the reply is the same.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token lease id nth ticket wants terms keep mark max_waiters job
+-- ARGV token lease id nth ticket wants terms keep overrides max_waiters job
 --   token: the ID of this delivery, and of the lease that is granted to it
 --   id: the ID of the job, a digest
 --   nth: how many times the job was sent again
 --   ticket: time of the first delivery: the TICKET of an earlier reply, or 0 in the first delivery
 --   job: a text for operators
---   lease, wants, terms, keep, mark, max_waiters: as in acquire
+--   lease, wants, terms, keep, overrides, max_waiters: as in acquire
 -- Returns one of these texts. Words in capitals are values.
 --   "ok FENCE LEASE [USED]": as in acquire.
 --   "later MS NTH TICKET RANK": send the job again after MS, with NTH and TICKET. RANK: number of jobs before this
@@ -22,13 +22,13 @@
 --   "large LIMIT": as in acquire.
 --   "gone": as in acquire.
 --   "dead": as in acquire.
-local token, _, id, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
+local token, _, id, nth, ticket, wants, terms, keep, overrides, max_waiters = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7)
 local packed, us = compact_state(base)
 if packed and packed ~= '' then
   expand(packed)
 end
-local name, record = open(token, keep, us, mark)
+local name, record = open(token, keep, us, overrides)
 -- the composer inserts here: count
 if record then
   return answer_known(name, token, record)

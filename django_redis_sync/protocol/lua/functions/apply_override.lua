@@ -1,7 +1,7 @@
 -- Apply the overrides of a policy to the name of one of its keys. An override of the name itself takes precedence.
--- `mark`: "<paused> <limit>". <paused> is a pause (see pause_ends), or 0 for none. <limit> is a limit, or 0 for none.
-local function apply_override(name, mark)
-  local paused, limit = string.match(mark, '^(.+) (%d+)$')
+-- `overrides`: "<paused> <limit>". <paused> is a pause (see pause_ends), or 0 for none. <limit> is a limit, or 0 for none.
+local function apply_override(name, overrides)
+  local paused, limit = string.match(overrides, '^(.+) (%d+)$')
   if paused ~= '0' and not name.paused then
     name.paused = pause_ends(paused) > name.now and paused
   end

@@ -2,7 +2,7 @@
 -- expand the name and return nil. The caller then continues in the expanded state.
 -- `packs`: true if the compact state may store the new lease. The other arguments come from compact_state.
 local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
-  local token, lease, how, wants, terms, _, mark, max_waiters = unpack(ARGV)
+  local token, lease, how, wants, terms, _, overrides, max_waiters = unpack(ARGV)
   local name = compact_fields(us, keep, base .. 'stats')
   local live = ends > name.now
   if holder == token then -- the first reply was lost
@@ -17,8 +17,8 @@ local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, s
   elseif packed ~= '' then
     local held = live and tonumber(string.match(packed, '^%S+ %S+ %S+ (%d+)', at))
     name.card, name.extra = live and 1 or 0, live and (held == 0 and EXCLUSIVE or held) - 1 or 0
-    if mark and mark ~= '-' then
-      apply_override(name, mark)
+    if overrides and overrides ~= '-' then
+      apply_override(name, overrides)
     end
     limit = name.override or limit
     local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- true if the caller must not wait

@@ -1,4 +1,4 @@
--- If the caller's `terms` have a share, such as a tenant, mark the name as one that has shares.
+-- If the caller's `terms` have a share, such as a tenant, note that the name has shares.
 local function begin_shares(name, terms)
   name.shared = share_of(terms) and '0'
   if name.shared then

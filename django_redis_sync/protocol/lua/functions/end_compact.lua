@@ -23,7 +23,7 @@ local function end_compact(us, base, packed, how, last, expiry, ends, seen, peak
     return 'ok'
   elseif held and how == 'giveup' then
     return 'ok ' .. string.format('%.0f', last) .. ' ' .. string.format('%.0f', ends - (us - us % 1000) / 1000)
-  elseif not mine and (how == 'release' or how == 'share') then
+  elseif not mine and (how == 'release' or how == 'downgrade') then
     return 'lost'
   elseif packed ~= '' then
     redis.call('DEL', NEVER)

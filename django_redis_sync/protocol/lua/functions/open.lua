@@ -1,5 +1,5 @@
 -- Read a name in the expanded state. Return two values: the fields below, and the record of `token` (or false).
--- `keep`: minutes of history. `us`: the time in microseconds, or nil to read the clock. `mark`: see apply_override.
+-- `keep`: minutes of history. `us`: the time in microseconds, or nil to read the clock. `overrides`: see apply_override.
 -- If a script changes fields, it calls `finish` at its end. The composer replaces `name.field` by `name[number]`,
 -- because Lua reads a numbered item three times as fast.
 -- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak places
@@ -7,7 +7,7 @@
 -- After each script, this is true ('#…' is a field of the hash INFO):
 -- - Every key of the name expires at '#expiry' (inf: never), at least GRACE after every deadline and lease end.
 -- - '#extra' is the sum of (weight - 1) over all leases. So number of leases + '#extra' = permits in use.
-local function open(token, keep, us, mark)
+local function open(token, keep, us, overrides)
   if not us then
     local time = redis.call('TIME')
     us = time[1] * 1000000 + time[2]
@@ -24,7 +24,7 @@ local function open(token, keep, us, mark)
   if meta[11] or not tonumber(card) then -- an earlier script stopped while it expanded the state
     -- If another program wrote LEASES, this raises an error.
     expand(meta[11] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
-    return open(token, keep, us, mark)
+    return open(token, keep, us, overrides)
   end
   local fence, expiry, stored = tonumber(meta[2] or 0), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
   local override, paused, seen, peak, places = meta[5] and tonumber(meta[5]), meta[6], meta[7], meta[8], meta[9]
@@ -43,8 +43,8 @@ local function open(token, keep, us, mark)
   local asker = false -- channel of the caller's event loop. The call shows that this loop is alive
   local shared = meta[10] -- for a name with shares: fence of the first lease since the name last had no leases
   local name = {FIELDS}
-  if mark and mark ~= '-' then
-    apply_override(name, mark)
+  if overrides and overrides ~= '-' then
+    apply_override(name, overrides)
   end
   return name, meta[1]
 end

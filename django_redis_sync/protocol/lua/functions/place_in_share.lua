@@ -5,10 +5,10 @@
 -- - No waiter of the newcomer's share is parked, that is, waits outside the queue.
 -- - The limit of the name and the limit of the share allow it.
 local function place_in_share(name, base, permits, limit, waiting)
-  local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
+  local token, lease, how, wants, terms, _, overrides, max_waiters, _, compact = unpack(ARGV)
   local bound, share = share_of(terms)
   local free, queued = fits(name, permits, limit), waiting
-  local alone = not share and waiting == 0 and compact ~= '0' and (not mark or mark == '-')
+  local alone = not share and waiting == 0 and compact ~= '0' and (not overrides or overrides == '-')
   if not share then
     bound, share = '0', ''
     local head, label = string.match(terms, '^(%d+ %d+ %S+ )(.*)$')
