@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 #: What `make deep` runs: tests that need many servers, minutes, or an idle machine.
 DEEP = (
     *("topologies", "faults", "soak"),
-    *("test_builds.py", "test_tutorial.py", "test_requests_everywhere.py"),
+    *("test_builds.py", "test_tutorial.py", "limits/test_everywhere.py"),
 )
 
 

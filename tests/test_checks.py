@@ -339,7 +339,7 @@ def test_each_check_id_is_documented() -> None:
     page = (ROOT / "docs/checks.md").read_text()
     documented = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page, re.MULTILINE)
     tested = {id for case in MISTAKES for id in case.says.partition("|")[0].split()}
-    celery = {"W026"}  # test_jobs_queues.py tests this id
+    celery = {"W026"}  # locks/test_jobs_queues.py tests this id
     assert sorted(tested | celery) == documented
 
 

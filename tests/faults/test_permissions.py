@@ -120,11 +120,12 @@ def test_acl_with_the_least_permissions_allows_all_features(admin, limited) -> N
 
 @pytest.mark.timeout(1300)
 def test_behaviour_suite_passes_with_the_least_acl() -> None:
-    """Run tests/behaviour and tests/test_locks_*.py as a Redis user with the least ACL."""
+    """Run tests/behaviour and tests/locks/test_*.py as a Redis user with the least ACL."""
     own = {
         n: v for n, v in os.environ.items() if not n.startswith(("DJANGO_REDIS_SYNC_", "PYTEST_"))
     }
-    suite = ["tests/behaviour", *sorted(map(str, ROOT.glob("tests/test_locks_*.py")))]
+    locks = sorted(map(str, ROOT.glob("tests/locks/test_*.py")))
+    suite = ["tests/behaviour", *(path for path in locks if "test_jobs_" not in path)]
     words = ["-q", "-p", "no:cacheprovider", "-n", "4", "--dist", "worksteal"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *suite],

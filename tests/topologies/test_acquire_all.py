@@ -1,1 +1,1 @@
-from tests.test_locks_acquire_all import *  # noqa: F403
+from tests.locks.test_acquire_all import *  # noqa: F403

@@ -1,1 +1,1 @@
-from tests.test_locks_read_write import *  # noqa: F403
+from tests.locks.test_read_write import *  # noqa: F403

@@ -1,1 +1,1 @@
-from tests.test_locks_rlock import *  # noqa: F403
+from tests.locks.test_rlock import *  # noqa: F403

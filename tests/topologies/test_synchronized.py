@@ -1,1 +1,1 @@
-from tests.test_locks_synchronized import *  # noqa: F403
+from tests.locks.test_synchronized import *  # noqa: F403
