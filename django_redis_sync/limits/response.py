@@ -100,7 +100,7 @@ class RequestLease(Lease):
     def ends_stream(self, hold: Hold) -> None:
         """Schedule the end of the stream of `hold`, shortly before max_hold has passed."""
         state = self._state
-        most = state.terms.max_hold
+        most = state.settings.max_hold
         self._hold = weakref.ref(hold)
         self._hang_up_at = state.grant.began + most - min(LEAD, MAX_PART * most)
         self._renewer.moved(self, self.token)

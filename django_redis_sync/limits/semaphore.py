@@ -108,18 +108,18 @@ class RequestSemaphore(Semaphore):
         return await self._agot(*self._asked_by(request, wait))
 
     def _asked_by(self, request: HttpRequest, wait: RequestWait | None) -> Asked:
-        terms, ask = self._asked(wait is not None, label_of(request))
+        settings, ask = self._asked(wait is not None, label_of(request))
         if wait is None:
-            return terms, ask
+            return settings, ask
         wait.notify = ask.waits
         give_up_at = min(ask.give_up_at, clock() + wait.seconds)
-        return terms, ask._replace(give_up_at=give_up_at, waits=wait)
+        return settings, ask._replace(give_up_at=give_up_at, waits=wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
         # `budget`: the max seconds for all attempts together. Reduce it to those of one attempt, so
         # that the option on_outage applies soon if Redis doesn't answer.
-        terms, ask, seconds = super()._build(*args)
-        return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
+        settings, ask, seconds = super()._build(*args)
+        return settings, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
     def _history(self, config: conf.Config) -> int:
         return super()._history(config) if self._counted else 0

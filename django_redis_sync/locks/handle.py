@@ -24,9 +24,9 @@ _MAX_LENGTH = 4096
 _MIN_TIME_LEFT = 0.001
 
 
-def check(terms: LeaseSettings) -> None:
+def check(settings: LeaseSettings) -> None:
     """Raise NotImplementedError if a lease with these settings can't be detached."""
-    if isinstance(terms.alias, Quorum):
+    if isinstance(settings.alias, Quorum):
         raise NotImplementedError(
             "a lease of several servers can't be detached, because each server has its own fence"
         )
@@ -35,10 +35,17 @@ def check(terms: LeaseSettings) -> None:
 def of(state: LeaseState) -> str:
     """Mark a lease as detached, and return its handle. The handle's `max_hold` is that of the
     lease, minus the time since the grant."""
-    terms, grant, known = state.terms, state.grant, state.detached()
-    max_hold = max(_MIN_TIME_LEFT, terms.max_hold - (clock() - grant.began))
-    values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), state.permits]
-    values += [terms.timeout, terms.renew, max_hold, terms.min_hold, grant.unanswered, known]
+    settings, grant, known = state.settings, state.grant, state.detached()
+    max_hold = max(_MIN_TIME_LEFT, settings.max_hold - (clock() - grant.began))
+    values = [1, settings.alias, settings.keys.quoted, grant.token, str(grant.fence), state.permits]
+    values += [
+        settings.timeout,
+        settings.renew,
+        max_hold,
+        settings.min_hold,
+        grant.unanswered,
+        known,
+    ]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
@@ -48,13 +55,13 @@ def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Pl
     if not isinstance(handle, str):
         raise TypeError(f"a handle is a str, not {type(handle).__name__}")
     try:
-        terms, grant, known = _parse(handle, on_lost)
+        settings, grant, known = _parse(handle, on_lost)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError("this is not the handle of a lease") from error
-    return terms.alias, _adopting(terms, grant, known)
+    return settings.alias, _adopting(settings, grant, known)
 
 
-def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
+def _adopting(settings: LeaseSettings, grant: Grant, known: int) -> Plan:
     """Adopt a lease. Return three objects: the lease's settings, its grant with the new local
     expiry, and the number of the renewal that adopted it. `known`: a number above those of all
     renewals by the former owner. Raise LeaseLost if the lease ended or was adopted before."""
@@ -62,12 +69,12 @@ def _adopting(terms: LeaseSettings, grant: Grant, known: int) -> Plan:
     # The number of this adoption is random and above `known`. So if two processes adopt the lease,
     # their numbers differ, and Redis rejects the second number.
     nth = known + 1 + int.from_bytes(os.urandom(4), "big")
-    times = terms.budget, terms.attempt, start
-    until = yield from plans.renew(terms.keys, grant, terms.timeout, nth, *times, known)
+    times = settings.budget, settings.attempt, start
+    until = yield from plans.renew(settings.keys, grant, settings.timeout, nth, *times, known)
     if until is None:
-        name = terms.keys.display
+        name = settings.keys.display
         raise LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
-    return terms, grant._replace(began=start, until=until, ends=until), nth
+    return settings, grant._replace(began=start, until=until, ends=until), nth
 
 
 def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:
@@ -86,5 +93,9 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSett
     keys = keys_of(config.prefix(alias), name, key, config.keep(key))
     ends = values.lease("timeout", timeout), bool(renew), values.lease("max_hold", max_hold)
     hold = values.not_negative("min_hold", min_hold)
-    terms = LeaseSettings(keys, alias, *ends, hold, on_lost=on_lost)
-    return terms, Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known
+    settings = LeaseSettings(keys, alias, *ends, hold, on_lost=on_lost)
+    return (
+        settings,
+        Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)),
+        known,
+    )

@@ -44,15 +44,15 @@ class Lease:
     # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.
     __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
-    def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
-        self._state = LeaseState(terms, grant, renewals, clock())
-        self._caller, self._renewer = this_caller(), renewer(terms.alias)
-        self._renewer.watch(self, grant.token, terms.keys)
+    def __init__(self, settings: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
+        self._state = LeaseState(settings, grant, renewals, clock())
+        self._caller, self._renewer = this_caller(), renewer(settings.alias)
+        self._renewer.watch(self, grant.token, settings.keys)
 
     @property
     def name(self) -> str:
         """The name, with its key if it has one."""
-        return self._state.terms.keys.display
+        return self._state.settings.keys.display
 
     @property
     def token(self) -> str:
@@ -103,7 +103,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost if the lease is no longer held, by its local expiry."""
-        renewer(self._state.terms.alias).ensure_thread()
+        renewer(self._state.settings.alias).ensure_thread()
         if not self.held:
             raise self._state.lost_error()
 
@@ -153,7 +153,7 @@ class Lease:
         self._end()
         state = self._state
         try:
-            server, step = server_of(state.terms.alias), state.giving_back()
+            server, step = server_of(state.settings.alias), state.giving_back()
             released = drivers.attempt(server, step, given_back, state.releasing, clock())
         except BaseException:
             self._release_in_background()
@@ -281,7 +281,7 @@ class Lease:
 
     @property
     def _settings(self) -> LeaseSettings:
-        return self._state.terms
+        return self._state.settings
 
     @property
     def _due(self) -> float:
@@ -318,7 +318,7 @@ class Lease:
 
     def _is_of_name(self, keys: Keys, alias: Any) -> bool:
         """Return True if the lease is of this name and alias, and of this process."""
-        mine = self._state.terms
+        mine = self._state.settings
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
     @classmethod
@@ -332,12 +332,12 @@ class Lease:
         if not state.lose(reason):
             return
         self._renewer.forget(self.token)
-        on_lost = state.terms.on_lost
+        on_lost = state.settings.on_lost
         callbacks = [] if on_lost is None else [partial(on_lost, self)]
         run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *callbacks)
-        self._renewer.housekeeper.count(state.terms, "l", 0)
-        if state.terms.keys.keep:
-            self._renewer.later(counting_loss(state.terms.keys, state.grant))
+        self._renewer.housekeeper.count(state.settings, "l", 0)
+        if state.settings.keys.keep:
+            self._renewer.later(counting_loss(state.settings.keys, state.grant))
         self._log_lost(reason)  # last, because a handler of the log may be slow
 
     def _lose_if(self, lost: Lost | None) -> None:
@@ -350,15 +350,15 @@ class Lease:
     _check_may_wait = check_may_wait
 
     def _run(self, plan: Plan) -> Any:
-        return drivers.drive(plan, server_of(self._state.terms.alias))
+        return drivers.drive(plan, server_of(self._state.settings.alias))
 
     async def _arun(self, plan: Plan, to_the_end: bool = False) -> Any:
-        server = async_server_of(self._state.terms.alias)
+        server = async_server_of(self._state.settings.alias)
         return await drivers.adrive(plan, server, to_the_end=to_the_end)
 
     def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
         if leaving:
-            handles.check(self._state.terms)
+            handles.check(self._state.settings)
         plan = self._state.renewal(timeout, clock(), leaving)
         self._renewer.moved(self, self.token)  # the local expiry may have become earlier
         return plan
@@ -378,7 +378,7 @@ class Lease:
         state = self._state
         self._lose_if(state.released(released))
         held_ms = max(0, int((clock() - state.grant.began) * 1000))
-        self._renewer.housekeeper.count(state.terms, "r", held_ms)
+        self._renewer.housekeeper.count(state.settings, "r", held_ms)
 
     def _release_in_background(self) -> None:
         self._renewer.later(self._state.giving_back())

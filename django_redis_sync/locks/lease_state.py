@@ -81,11 +81,11 @@ class LeaseState(LocalExpiry):
     # - `_scheduled`: the time at which `due` was computed.
     __slots__ = (
         *("_aims", "_last_end", "_leaving", "_scheduled", "_not_lost_yet", "_nth", "_writes"),
-        *("answer", "closed", "due", "grant", "over", "permits", "pid", "terms"),
+        *("answer", "closed", "due", "grant", "over", "permits", "pid", "settings"),
     )
 
-    def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int, now: float) -> None:
-        self.terms, self.grant, self.pid = terms, grant, os.getpid()
+    def __init__(self, settings: LeaseSettings, grant: Grant, renewals: int, now: float) -> None:
+        self.settings, self.grant, self.pid = settings, grant, os.getpid()
         self.permits, self._writes = grant.permits, grant.permits == 0
         self.over = self.closed = ""
         self.answer: bool | None = None
@@ -95,7 +95,7 @@ class LeaseState(LocalExpiry):
         self._last_end, self._leaving, self._scheduled = grant.ends, False, now
         # This sets `due` to the same value as `_schedule`, but is faster.
         self.due = now + (grant.until - now) / _RENEWALS
-        if not terms.renew and grant.ends <= grant.until:
+        if not settings.renew and grant.ends <= grant.until:
             self.due = grant.until
 
     # Local expiry
@@ -131,7 +131,7 @@ class LeaseState(LocalExpiry):
             raise self.lost_error()
 
     def lost_error(self) -> LeaseLost:
-        name = self.terms.keys.display
+        name = self.settings.keys.display
         if not self.at_home:
             return LeaseLost(f"{name!r} is held by process {self.pid}, not by this one", name)
         return LeaseLost(f"the lease of {name!r} is no longer held: {self.over or 'expired'}", name)
@@ -152,16 +152,16 @@ class LeaseState(LocalExpiry):
             return None
         until, wanted = self.until, self._wanted(now)
         if until - now <= self._margin:
-            if self.terms.renew and until >= self._last():
+            if self.settings.renew and until >= self._last():
                 return Lost("max_hold has passed")
             late = "the lease expired before a renewal" if wanted > 0 else "the lease expired"
             return Lost("the lease could not be renewed" if now < until else late)
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + TICK, next(self._nth), self.terms
+        lease, nth, settings = wanted + TICK, next(self._nth), self.settings
         self.asked(nth, lease, now)
-        return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
+        return plans.renewing(settings.keys, self.grant, lease, nth, settings.attempt)
 
     def renewal_done(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
         """Record the outcome of a renewal by `next_renewal`. Return Lost if the lease is lost."""
@@ -169,7 +169,7 @@ class LeaseState(LocalExpiry):
             return None
         if isinstance(answer, Failure):
             # Try again soon, but no later than at the deadline, when the lease counts as lost.
-            pause = min(1.0, max(0.05, self.terms.timeout / 10))
+            pause = min(1.0, max(0.05, self.settings.timeout / 10))
             self.due = min(now + pause, max(now, self.until - self._margin))
             return None
         until = plans.renewed(answer)
@@ -181,7 +181,7 @@ class LeaseState(LocalExpiry):
 
     def _last(self) -> float:
         """Return the time beyond which background renewals can't extend the lease."""
-        return self.grant.began + self.terms.max_hold if self.terms.renew else self._last_end
+        return self.grant.began + self.settings.max_hold if self.settings.renew else self._last_end
 
     def _aim(self) -> float:
         """Return the latest end that the holder's unanswered renewals have requested."""
@@ -194,7 +194,7 @@ class LeaseState(LocalExpiry):
             return aim
         # This renewal has a higher number than the holder's unanswered renewals, so it overrides
         # them. It must not make the lease end earlier than they do.
-        return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
+        return max(min(self.settings.timeout, left) if self.settings.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
         """Set `due`, the time at which the renewer checks the lease next."""
@@ -206,10 +206,10 @@ class LeaseState(LocalExpiry):
     def _margin(self) -> float:
         """The safety margin in seconds: the lease counts as lost this long before its local
         expiry."""
-        if not self.terms.renew:
+        if not self.settings.renew:
             return 0.0
         left = self.until - self._scheduled
-        return min(0.25, _MARGIN_PART * min(self.terms.timeout, left))
+        return min(0.25, _MARGIN_PART * min(self.settings.timeout, left))
 
     # Actions of the holder
 
@@ -219,7 +219,7 @@ class LeaseState(LocalExpiry):
         The result of the plan is Lost or None. `leaving`: True if the lease is being detached. In
         this case, no renewal in the background may extend the lease beyond this end.
         """
-        wanted = self.terms.timeout if timeout is None else values.lease("timeout", timeout)
+        wanted = self.settings.timeout if timeout is None else values.lease("timeout", timeout)
         self.check_ours()
         nth = next(self._nth)
         self._aims[nth] = end = now + wanted - TICK
@@ -227,17 +227,17 @@ class LeaseState(LocalExpiry):
         # Record the renewal before it is sent, because Redis may shorten the lease although the
         # answer of Redis arrives late or never.
         self.asked(nth, wanted, now)
-        if not self.terms.renew:
+        if not self.settings.renew:
             self._last_end = min(self._last_end, end)
         self._schedule(now)
         return self._renewing(nth, wanted, now, leaving)
 
     def _renewing(self, nth: int, lease: float, now: float, leaving: bool) -> Plan:
-        terms, end, aim = self.terms, now + lease, nth
+        settings, end, aim = self.settings, now + lease, nth
         try:
             while True:
                 until = yield from plans.renew(
-                    terms.keys, self.grant, lease, nth, terms.budget, terms.attempt, now
+                    settings.keys, self.grant, lease, nth, settings.budget, settings.attempt, now
                 )
                 if until is None:
                     return Lost(_GONE)
@@ -251,7 +251,7 @@ class LeaseState(LocalExpiry):
             raise
         finally:
             self._aims.pop(aim, None)
-        if not terms.renew:
+        if not settings.renew:
             self._last_end = self.until
         return None
 
@@ -273,10 +273,12 @@ class LeaseState(LocalExpiry):
         """Return a plan that turns a writer's lease into a reader's."""
         self.check_ours()
         if not self._writes:
-            raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
+            raise TypeError(
+                f"{self.settings.keys.display!r}: only a writer's lease can be downgraded"
+            )
         # From now on, Redis may let readers in, even if the answer of Redis is late or lost.
         self.permits = 1
-        return plans.downgrade(self.terms.keys, self.grant, self.terms.attempt, now)
+        return plans.downgrade(self.settings.keys, self.grant, self.settings.attempt, now)
 
     def downgraded(self, done: bool) -> Lost | None:
         """Record the result of the plan `downgrading`. Return Lost if the lease is lost."""
@@ -285,7 +287,7 @@ class LeaseState(LocalExpiry):
 
     def confirming(self, now: float) -> Plan:
         """Return a plan. Its result is True if Redis still has the lease."""
-        return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
+        return plans.confirm(self.settings.keys, self.grant, self.settings.attempt, now)
 
     # End
 
@@ -307,7 +309,7 @@ class LeaseState(LocalExpiry):
         if self.pid != os.getpid():
             raise self.lost_error()
         if self.closed:
-            name = self.terms.keys.display
+            name = self.settings.keys.display
             raise NotAcquired(f"{name!r} was {self.closed} already", name=name)
         self.closed = "released"
         if not self.over:
@@ -327,15 +329,15 @@ class LeaseState(LocalExpiry):
 
     def giving_back(self) -> Run:
         """Return the step that releases the lease. It is the first step of `releasing()`."""
-        terms = self.terms
-        return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
+        settings = self.settings
+        return plans.releasing(settings.keys, self.grant, settings.min_hold, settings.attempt)
 
     def releasing(self, now: float) -> Plan:
         """Return a plan that releases the lease. Its result is True if the lease was released, and
         False if it was lost before. The plan also stores the result in `answer`."""
-        terms, grant = self.terms, self.grant._replace(until=self.until)
+        settings, grant = self.settings, self.grant._replace(until=self.until)
         self.answer = yield from plans.release(
-            terms.keys, grant, terms.min_hold, terms.budget, terms.attempt, now
+            settings.keys, grant, settings.min_hold, settings.budget, settings.attempt, now
         )
         return self.answer
 

@@ -180,17 +180,17 @@ class _Readers(Semaphore):
             raise ValueError("the argument permits of a read/write lock must be 1")
         return MOST_PERMITS, self._permits
 
-    def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
-        lease = super()._settle(terms, got)
+    def _settle(self, settings: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+        lease = super()._settle(settings, got)
         if isinstance(lease, Lease):
             self._leases.add(lease)
         return lease
 
-    def _terms_and_ask(self, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
+    def _settings_and_ask(self, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
         mine = self._leases.of_name(self)
         if any(lease.held and lease.permits != self._permits for lease in mine):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
-        return super()._terms_and_ask(*arguments)
+        return super()._settings_and_ask(*arguments)
 
 
 class _Writers(_Readers):

@@ -128,7 +128,7 @@ class Acquirer:
         is set, or if the settings are wrong."""
         self._limit(self._options(conf.current()), permits)
 
-    def _terms_and_ask(
+    def _settings_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> Asked:
         """Return two objects, made from the arguments and the current REDIS_SYNC: the settings of
@@ -148,18 +148,18 @@ class Acquirer:
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
-            terms, ask, seconds = self._build(config, label, blocking, None, 1)
+            settings, ask, seconds = self._build(config, label, blocking, None, 1)
             if len(self._usual) >= _MAX_RESOLVED:
                 self._usual.clear()
-            found = self._usual[place] = config, terms, plans.worded(ask), seconds
+            found = self._usual[place] = config, settings, plans.worded(ask), seconds
         return self._completed(*found[1:])
 
-    def _completed(self, terms: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
+    def _completed(self, settings: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
         """Add the values that are not cached to a request: the share, and the time when the wait
         ends. Return the settings of the lease and the new request."""
         if self.share:  # not cached: there may be many shares
             ask = ask._replace(share=self.share, words=None)
-        return terms, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
+        return settings, ask if seconds == math.inf else ask._replace(give_up_at=clock() + seconds)
 
     def _build(
         self,
@@ -174,17 +174,17 @@ class Acquirer:
         named, alias = self._options(config), self.using or config.cache
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._lease_settings(config, named, alias)
-        policy, short = terms.keys.policy, wait and seconds < terms.budget
+        settings = self._lease_settings(config, named, alias)
+        policy, short = settings.keys.policy, wait and seconds < settings.budget
         ask = AcquireRequest(
-            keys=terms.keys,
-            lease=terms.timeout,
+            keys=settings.keys,
+            lease=settings.timeout,
             permits=permits,
             limit=limit,
             wait=wait,
             give_up_at=math.inf,
-            budget=max(1.0, seconds) if short else terms.budget,
-            attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
+            budget=max(1.0, seconds) if short else settings.budget,
+            attempt=min(settings.attempt, max(0.5, seconds / 2)) if wait else settings.attempt,
             tokens=_token,
             later=lambda step: renewer(alias).later(step),
             kind=self._kind,
@@ -194,10 +194,10 @@ class Acquirer:
             learn=None
             if policy is None
             else lambda: renewer(alias).housekeeper.load_overrides(policy),
-            waits=_waits(terms, seconds == math.inf and self.limit == 1) if wait else None,
+            waits=_waits(settings, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )
-        return terms, ask, seconds
+        return settings, ask, seconds
 
     def _options(self, config: conf.Config) -> dict[str, Any]:
         """Return the name's entry in REDIS_SYNC["SEMAPHORES"], checked."""
@@ -292,14 +292,14 @@ class Acquirer:
         """Request permits. Return a lease or a Rejection. The lease is not yet registered for
         `release()`."""
         self._check_may_wait("acquire")
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        settings, ask = self._settings_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
-            transactions.check_not_nested(terms)
-        return self._got(terms, ask)
+            transactions.check_not_nested(settings)
+        return self._got(settings, ask)
 
-    def _got(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+    def _got(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
         """Send an acquire request. Return a lease or a Rejection."""
-        server, start = server_of(terms.alias), clock()
+        server, start = server_of(settings.alias), clock()
         got: Grant | Rejection
         if ask.learn is None:
             token = ask.tokens()
@@ -307,7 +307,7 @@ class Acquirer:
             got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
         else:
             got = drivers.drive(plans.acquire(ask, start), server)
-        return self._settle(terms, got)
+        return self._settle(settings, got)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
         """Request a permit for a job that a task queue has delivered. Return:
@@ -318,52 +318,52 @@ class Acquirer:
         - A Rejection: the job got neither a permit nor a place in the queue.
         """
         self._check_may_wait("acquire")
-        terms, ask = self._terms_and_ask(False, None, 1)
+        settings, ask = self._settings_and_ask(False, None, 1)
         named = conf.current().named(self.name)
         ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
-        got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
-        count = renewer(terms.alias).housekeeper.count
-        count(terms, "v", 0)
+        got = drivers.drive(visit(ask, job, clock()), server_of(settings.alias))
+        count = renewer(settings.alias).housekeeper.count
+        count(settings, "v", 0)
         if isinstance(got, Dropped) and got.why == "copy":
-            count(terms, "d", 0)
-        return got if isinstance(got, (Later, Dropped)) else self._settle(terms, got)
+            count(settings, "d", 0)
+        return got if isinstance(got, (Later, Dropped)) else self._settle(settings, got)
 
     async def _atake(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
-        return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
+        return await self._agot(*self._settings_and_ask(blocking, blocking_timeout, permits))
 
-    async def _agot(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+    async def _agot(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
         """Async version of `_got()`."""
-        server = async_server_of(terms.alias)
+        server = async_server_of(settings.alias)
         if ask.wait:
             channel = await server.hub.ready(ask.attempt)
             ask = ask._replace(channel=channel, words=None)
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
-        return self._settle(terms, got)
+        return self._settle(settings, got)
 
-    def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+    def _settle(self, settings: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
         """Count the outcome of an acquire in the statistics. For a Grant, return a lease. Return a
         Rejection as it is. Raise WrongKind if the name is in use as another kind."""
         if type(got) is Grant:
-            lease = self._lease(terms, got)
+            lease = self._lease(settings, got)
             count = lease._renewer.housekeeper.count
             # got.rejected is set if the caller got the permit only because of shadow mode.
             outcome = "s" if got.rejected else "w" if got.waited else "g"
-            count(terms, outcome, int(got.waited * 1000), got.used)
+            count(settings, outcome, int(got.waited * 1000), got.used)
             if got.rejected == SHARE:
-                count(terms, "b", 0)
+                count(settings, "b", 0)
             return lease
         assert isinstance(got, Rejection)
         if kind := got.why.counted:
-            count = renewer(terms.alias).housekeeper.count
-            count(terms, kind, 0)
+            count = renewer(settings.alias).housekeeper.count
+            count(settings, kind, 0)
             if got.reason == SHARE:
-                count(terms, "b", 0)
+                count(settings, "b", 0)
         if got.reason == "kind":
             other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
-            raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
+            raise WrongKind(f"{settings.keys.display!r} is in use as {other}")
         return got
 
     _lease: type[Lease] = Lease

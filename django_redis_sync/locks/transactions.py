@@ -108,11 +108,11 @@ _connected = _Connected()
 connection_created.connect(_connected.add, weak=False, dispatch_uid=__name__)
 
 
-def check_not_nested(terms: LeaseSettings) -> None:
+def check_not_nested(wanted: LeaseSettings) -> None:
     """Raise RuntimeError if this thread holds a lease of the name that is released only when the
     open transaction ends. An acquire would wait for that lease, and so for its own transaction."""
     for lease in list(_connected.leases):
-        if lease.held and lease._is_of_name(terms.keys, terms.alias):
+        if lease.held and lease._is_of_name(wanted.keys, wanted.alias):
             raise RuntimeError(
                 f"{lease.name!r} is held until the open transaction ends, so waiting for it inside "
                 "that transaction would never end. Take it once, or use an RLock."
