@@ -11,12 +11,11 @@ from typing import Any
 from .. import conf, values
 from ..engine.quorum import Quorum
 from ..engine.wire import clock
-from ..exceptions import LeaseLost
 from ..protocol import plans
 from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
 from ..protocol.steps import Plan
-from .lease_state import LeaseSettings, LeaseState
+from .lease_state import LeaseSettings, LeaseState, not_adopted
 
 _MAX_LENGTH = 4096
 #: Min value of `max_hold` in a handle, in seconds. The value must be positive, even if the max_hold
@@ -72,8 +71,7 @@ def _adopting(settings: LeaseSettings, grant: Grant, known: int) -> Plan:
     times = settings.budget, settings.attempt, start
     until = yield from plans.renew(settings.keys, grant, settings.timeout, nth, *times, known)
     if until is None:
-        name = settings.keys.display
-        raise LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
+        raise not_adopted(settings.keys.display)
     return settings, grant._replace(began=start, until=until, ends=until), nth
 
 

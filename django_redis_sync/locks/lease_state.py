@@ -24,7 +24,20 @@ _RENEWALS = 3
 _MARGIN_PART = 0.05
 #: Max seconds by which a detached lease may be shorter than requested.
 _CLOSE = 0.005
+
+
+# Why a lease is lost: `LeaseLost`, the signal `lease_lost`, and the log line say one of these
+# texts.
 _GONE = "Redis no longer has the lease"
+_HELD_TOO_LONG = "max_hold has passed"
+_NOT_RENEWED = "the lease could not be renewed"
+_RENEWED_TOO_LATE = "the lease expired before a renewal"
+_EXPIRED = "the lease expired"
+
+
+def not_adopted(name: str) -> LeaseLost:
+    """Return the error of an adoption. `name`: the name of the lease."""
+    return LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
 
 
 class LeaseSettings(NamedTuple):
@@ -153,9 +166,9 @@ class LeaseState(LocalExpiry):
         until, wanted = self.until, self._wanted(now)
         if until - now <= self._margin:
             if self.settings.renew and until >= self._last():
-                return Lost("max_hold has passed")
-            late = "the lease expired before a renewal" if wanted > 0 else "the lease expired"
-            return Lost("the lease could not be renewed" if now < until else late)
+                return Lost(_HELD_TOO_LONG)
+            late = _RENEWED_TOO_LATE if wanted > 0 else _EXPIRED
+            return Lost(_NOT_RENEWED if now < until else late)
         if now + wanted <= until:
             self._schedule(now)
             return None
