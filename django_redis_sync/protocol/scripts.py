@@ -31,36 +31,16 @@ from typing import Any, NamedTuple
 
 from ..values import MOST_PERMITS as MOST_PERMITS
 from .keys import share_of_terms
+from .times import TIMES
 
 LUA = Path(__file__).parent / "lua"
 INSERT, _OPENS = "-- the composer inserts here: ", ("then", "do", "else")
 
-#: Constants of the scripts, which Python uses too. Times are in milliseconds.
-#:
-#: These times depend on each other:
-#:
-#: - A waiter near the head of the queue sends a heartbeat every HEARTBEAT. Other waiters send it
-#:   less often, but at least every ASLEEP - PATIENCE (3 s). A waiter counts as dead PATIENCE after
-#:   its heartbeat was due. So ASLEEP has to be at least HEARTBEAT + PATIENCE.
-#: - The engine sends the heartbeat of an event loop every ALIVE / 3, so two may be lost.
-#: - Until the new holder answers a handoff, its lease lasts at most FIRST. It has to answer within
-#:   CLAIM. So CLAIM has to be shorter than FIRST.
-#: - TOMBSTONE_TTL must be longer than the max delay of a late copy of a request.
-#: - A job without a permit is sent again after SOONEST to LATEST. If the job is overdue by
-#:   PLACE_LIFE, it loses its position in the queue.
-#: - A free permit is reserved for a job for TURN. If the job does not come, no permit is reserved
-#:   during the next REST. So other callers lose at most TURN in each TURN + REST.
-CONSTANTS = MappingProxyType(
+#: Constants of the scripts, which Python uses too: the times of `times.py`, sizes, and formats.
+CONSTANTS: Mapping[str, int] = MappingProxyType(
     {
-        "FIRST": 5000,  # max lease duration after a handoff, until the new holder answers
-        "CLAIM": 2500,  # max time for a new holder to answer; then it loses the lease
-        "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
-        "PATIENCE": 2000,  # a waiter counts as dead if its heartbeat is overdue by this time
-        "ASLEEP": 5000,  # max time until a waiter without a heartbeat counts as dead
-        "ALIVE": 2500,  # time until an event loop without a heartbeat counts as dead
+        **TIMES,
         "NEAR": 32,  # number of waiters with interval HEARTBEAT; each later waiter has 10 ms more
-        "GRACE": 5000,  # min time that keys are kept after all leases and deadlines have ended
-        "TOMBSTONE_TTL": 120_000,  # how long a tombstone rejects late copies of an acquire
         "BOUND": 100,  # max leases or waiters that a script handles in one round
         "CHUNK": 500,  # max dead waiters that a script removes from the queue in one step
         "ROUNDS": 20,  # max rounds in which a script removes expired leases
@@ -70,13 +50,7 @@ CONSTANTS = MappingProxyType(
         "FORMAT": 1,  # version of the compact state; change it if the packed fields change
         "FINE": 120,  # number of minutes for which the history of each minute is stored
         "QUARTER": 15,  # minutes in each period of the older history
-        "PLACE_LIFE": 90_000,  # an overdue job loses its position in the queue after this time
-        "SOONEST": 50,  # min time until a job without a permit is sent again
-        "LATEST": 60_000,  # max time until a job without a permit is sent again
-        "AWAY": 100,  # estimated time that a task queue takes to send a job again
         "STARVED": 3,  # reserve a permit for a job after this many deliveries near the head in vain
-        "TURN": 2000,  # how long a permit is reserved for a job; a job overdue by TURN seems lost
-        "REST": 30_000,  # min time from the end of a reservation (due + TURN) to the next one
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
 )
