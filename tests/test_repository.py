@@ -47,10 +47,20 @@ def test_nox_and_ci_use_the_python_and_django_versions_of_setup_cfg() -> None:
         versions[name] = [*ast.literal_eval(given)]
         assert versions[name] == named(rf"^{label} :: (\d+\.\d+)$", classified)
     workflow = text_of(".github/workflows/ci.yml")
-    assert [".ci/run", 'make matrix ARGS="-s ends"'] == named(r"^ +- run: (.*)$", workflow)
-    assert os.access(ROOT / ".ci" / "run", os.X_OK), "not executable"
+    assert 'make matrix ARGS="-s ends"' in named(r"^ +- run: (.*)$", workflow)
     oldest, *_, newest = versions["PYTHONS"]
     assert {oldest, newest} <= set(named(r"^ +(3\.\d+)$", workflow))
+
+
+def test_jobs_of_the_workflow_run_every_part_of_ci_once() -> None:
+    script, workflow = ROOT / ".ci" / "run", text_of(".github/workflows/ci.yml")
+    assert os.access(script, os.X_OK), "not executable"
+    parts = named(r"^part_(\w+)\(\)", text_of(".ci/run"))
+    (lines,) = named(r"^PARTS=\(\n((?:.+\n)+)\)$", text_of(".ci/run"))
+    assert sorted(parts) == sorted(lines.replace('"', "").split())
+    assert ".ci/run ${{ matrix.parts }}" in named(r"^ +- run: (.*)$", workflow)
+    (jobs,) = named(r"^ +parts:\n((?: +- [a-z ]+\n)+)", workflow)
+    assert sorted(parts) == sorted(jobs.replace("- ", "").split())
 
 
 def test_ci_runs_every_test_file_that_contains_deep_tests() -> None:
