@@ -15,8 +15,9 @@ from django.http import HttpRequest, HttpResponseBase
 from . import conf
 from .exceptions import NotAcquired, Unavailable
 from .limits.admission import RejectedRequest, aadmit, admit
+from .limits.frameworks import is_drf
 from .limits.policy import Declared, Policy, endpoint_of
-from .limits.rejection import aanswer, answer, error_answer, is_drf
+from .limits.rejection import aanswer, answer, error_answer
 from .limits.response import state_of
 from .limits.routes import DECLARED, declarations_of, is_preflight
 from .logs import logger

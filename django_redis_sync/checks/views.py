@@ -15,8 +15,8 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from ..limits.decorator import SemaphoreRequiredMixin
+from ..limits.frameworks import is_drf
 from ..limits.policy import Policy, endpoints
-from ..limits.rejection import is_drf
 from ..limits.routes import (
     Route,
     admissions_of,

@@ -14,7 +14,7 @@ The steps of a request, with their modules:
 3. `breaker` detects that Redis is down. Until Redis is back, the option `on_outage` decides: admit
    all requests, admit none, or let `local` limit the requests of this process.
 4. For a rejected request, `rejection` makes the response: JSON, a page, or the error response of
-   the view's framework.
+   the view's framework, which comes from `frameworks`.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.
 
 `routes` finds the name, the class, and the limits of a view without calling it, and lists the views

@@ -1,18 +1,14 @@
 """The response to a rejected request. It does not name holders, hosts, or tokens.
 
-For a view of Django REST framework or django-ninja, the response has the form of the framework. A
-framework is only imported if one of its views is limited.
+For a view of Django REST framework or django-ninja, the response has the form of the framework.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
-import sys
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from inspect import iscoroutine
 from typing import Any
 
@@ -26,6 +22,7 @@ from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
 from ..protocol.reasons import OUTAGE
 from .admission import RejectedRequest
+from .frameworks import has_framework, response_of
 from .policy import Policy
 from .steps import Call
 
@@ -110,7 +107,7 @@ def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> Http
         reason, name = error.reason, str(error.lock_name or "")
     message = _("Please try again in a moment.")
     info = RejectionInfo(503, _retry_after(), message, reason, name)
-    return _finished(_default(request, None, info), info)
+    return _finished(_default(request, None, info, error), info)
 
 
 def _checked(made: Any, policy: Policy) -> HttpResponseBase | None:
@@ -138,22 +135,28 @@ def _name_of(function: Any) -> str:
 def _is_plain(request: HttpRequest) -> bool:
     """Return True if the default response is JSON, made without a framework or a template."""
     view = _view_of(request)
-    return not (is_drf(view) or _ninja_api(view) or _prefers_page(request))
+    return not (has_framework(view) or _prefers_page(request))
 
 
 def _view_of(request: HttpRequest) -> Any:
     return None if request.resolver_match is None else request.resolver_match.func
 
 
-def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the response in the form of the view's framework. Without a framework, return a page
-    for clients that prefer HTML, and JSON for others."""
-    view = _view_of(request)
-    if hasattr(seen, "parser_context") or is_drf(view):
-        return _by_drf(request, seen, info)
-    if (api := _ninja_api(view)) is not None:
-        error = import_module("ninja.errors").HttpError(info.status, info.message)
-        return api.on_exception(request, error)  # type: ignore[no-any-return]
+def _default(
+    request: HttpRequest, seen: Any, info: RejectionInfo, error: Exception | None = None
+) -> HttpResponseBase:
+    """Return the response in the form of the view's framework. Without a framework, or if it fails,
+    return a page for clients that prefer HTML, and JSON for others. `error`: the exception that the
+    view raised, if it was called."""
+    try:
+        made = response_of(_view_of(request), request, seen, info, error)
+        if made is not None:
+            return _checked_type(made)
+    except Exception:
+        logger.exception(
+            "the exception handler for %s failed on a rejection, so the plain response was sent",
+            request.path,
+        )
     if _prefers_page(request):
         response = HttpResponse(_page(request, info), status=info.status)
     else:
@@ -161,6 +164,12 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
         response = JsonResponse(data, status=info.status)
     patch_vary_headers(response, ["Accept"])
     return response
+
+
+def _checked_type(made: Any) -> HttpResponseBase:
+    if not isinstance(made, HttpResponseBase):
+        raise TypeError(f"it returned a {type(made).__name__}, not an HttpResponse")
+    return made
 
 
 def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
@@ -185,44 +194,3 @@ def _page(request: HttpRequest, info: RejectionInfo) -> str:
         return loader.render_to_string(names, context, request)
     except TemplateDoesNotExist:  # no template engine searches this app
         return info.message
-
-
-# The frameworks
-
-
-def is_drf(view: Any) -> bool:
-    """Return True for a view of Django REST framework, which authenticates the user inside the
-    view."""
-    return hasattr(getattr(view, "cls", None), "perform_authentication")
-
-
-def _by_drf(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the response to a rejected request of a REST framework view. The view's exception
-    handler and renderers make the response."""
-    exceptions: Any = import_module("rest_framework.exceptions")
-    error = exceptions.APIException(info.message, code=info.reason)
-    error.status_code, error.wait = info.status, info.retry_after  # DRF sends `wait` as Retry-After
-    if hasattr(seen, "parser_context"):  # the request was rejected inside the view
-        # Return the response that the view makes from the error. If this line raised the error,
-        # Django would log the response as a server error.
-        return seen.parser_context["view"].handle_exception(error)  # type: ignore[no-any-return]
-    match: Any = request.resolver_match
-    made = match.func.cls(**getattr(match.func, "initkwargs", {}))
-    made.action_map = getattr(match.func, "actions", None) or {}  # only view sets have `actions`
-    made.args, made.kwargs = match.args, match.kwargs
-    made.format_kwarg = made.get_format_suffix(**match.kwargs)
-    made.headers = made.default_response_headers
-    made.request = made.initialize_request(request, *match.args, **match.kwargs)
-    response = made.finalize_response(made.request, made.handle_exception(error))
-    return response  # type: ignore[no-any-return]
-
-
-def _ninja_api(view: Any) -> Any:
-    """Return the API of a django-ninja view, or None for any other view."""
-    if "ninja" not in sys.modules:
-        return None
-    inside = inspect.getclosurevars(view).nonlocals.values() if inspect.isfunction(view) else ()
-    for found in (getattr(view, "__self__", None), *inside):
-        if type(found).__module__.startswith("ninja.") and getattr(found, "operations", None):
-            return found.operations[0].api
-    return None
