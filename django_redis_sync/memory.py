@@ -14,13 +14,13 @@ process. Other features are missing:
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .engine.hub import NoHub
+from .engine.mutex import Mutex
 from .engine.wire import clock
 from .protocol.reasons import FULL, SHARE, TIMEOUT
 from .protocol.scripts import CONSTANTS, arguments_of
@@ -128,7 +128,7 @@ class MemoryServer:
 
     def __init__(self, alias: str = "default") -> None:
         self.alias, self.asynchronous = alias, _AsyncMemoryServer(self)
-        self._counters, self._lock = defaultdict[str, _Counter](_Counter), threading.Lock()
+        self._counters, self._counting = defaultdict[str, _Counter](_Counter), Mutex()
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step and return the answer."""
@@ -141,9 +141,13 @@ class MemoryServer:
     def run(self, step: Run) -> Answer:
         sent, reply = clock(), list[Any]()  # the reply of scripts not named below is empty
         if step.verb in ("acquire", "release", "renew", "inspect"):
-            with self._lock:
-                counter = self._counters[step.keys[0]]
-                reply = getattr(counter, step.verb)(arguments_of(step.verb, step.argv))
+            given = arguments_of(step.verb, step.argv)
+
+            def count() -> list[Any]:
+                reply: list[Any] = getattr(self._counters[step.keys[0]], step.verb)(given)
+                return reply
+
+            reply = self._counting.run(count)
         elif step.verb in ("clear", "operate"):
             raise NotImplementedError("operator actions need a Redis server")
         return Answer(reply, sent, clock())

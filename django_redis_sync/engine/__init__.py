@@ -30,6 +30,7 @@ In the background, per process and alias
     names         Writes which names are in use and since when. Writes and reads labels of holders.
     overrides     Reads which policies operators have paused or resized.
     statistics    Counts the outcomes of acquires, and the ends of leases.
+    mutex         Locks and starts of threads that a signal handler's exception can't leave halfway.
     threads       The daemon threads: how they start, wake, and finish at exit. Callbacks and
                   signal receivers run on other threads.
 """

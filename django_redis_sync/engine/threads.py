@@ -3,9 +3,7 @@
 Callbacks and signal receivers run on separate threads, so that they delay neither renewals nor each
 other.
 
-Any thread of the project may wake one of these threads, also in a destructor. An exception of a
-signal handler may interrupt a function of this module, so that a lock stays locked. So no function
-here waits for a lock without a time limit.
+Any thread of the project may wake one of these threads, also in a destructor or a signal handler.
 """
 
 from __future__ import annotations
@@ -18,17 +16,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..logs import logger
+from .mutex import Mutex, start_thread
 from .wire import RETRY, clock
 
 #: Seconds without work after which a thread ends.
 IDLE_TIMEOUT = 60.0
 #: Max callbacks that run at the same time.
 MAX_THREADS = 8
-#: Max seconds for which a caller waits while another caller starts the same thread.
-_STARTING = 0.05
+#: Seconds between two looks of a new thread at the thread that runs in its place.
+_LOOK_AGAIN = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
@@ -72,9 +72,8 @@ class Bell:
     """Wakes the thread that waits for the bell. If the bell has already rung, the next wait ends
     immediately.
 
-    threading.Event can't be used. It has an inner lock, which stays locked if a call is interrupted
-    halfway. A destructor could then wait for this lock forever. Here, each method is one call of C
-    code, which can't be interrupted halfway.
+    threading.Event can't be used: see `mutex`. Here, each method is one call of C code, which can't
+    be interrupted halfway.
     """
 
     def __init__(self) -> None:
@@ -104,7 +103,7 @@ class Worker:
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
-        self._runs, self._starting = threading.Lock(), threading.Lock()
+        self._runs, self._starting = Mutex(), Mutex()
         self._thread: threading.Thread | None = None
         self._logged_at = -math.inf
 
@@ -134,22 +133,15 @@ class Worker:
         """
         while is_pending() and clock() < until:
             self._bell.ring()
-            if self._thread is None and self._runs.acquire(blocking=False):
-                try:
-                    self._turn()
-                finally:
-                    self._runs.release()
+            if self._thread is None:
+                self._runs.run_within(0, self._turn)
             time.sleep(0.002)
 
     def _start(self) -> bool:
-        # This lock keeps callers from starting several threads. If a caller was interrupted, the
-        # lock may stay locked, so wait for only _STARTING seconds. If two threads start
+        # `_starting` keeps callers from starting several threads. If two threads start
         # nevertheless, the second thread ends.
-        first = self._starting.acquire(timeout=_STARTING)
         try:
-            if self._thread is None:
-                warn_about_this_process()
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._starting.run(self._start_if_missing)
             return True
         except RuntimeError as error:
             if clock() >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
@@ -158,25 +150,27 @@ class Worker:
                     "thread %s could not start: %s. Its next use tries again", self._name, error
                 )
             return False
-        finally:
-            if first:
-                self._starting.release()
+
+    def _start_if_missing(self) -> None:
+        if self._thread is None:
+            warn_about_this_process()
+            start_thread(self._run, self._name)
 
     def _run(self) -> None:
-        while not self._runs.acquire(timeout=_STARTING):
+        while (is_left := self._runs.run_within(_LOOK_AGAIN, self._work)) is None:
             if self._thread is not None:
                 return  # another thread of this worker runs `turn`
-        try:
-            self._thread = threading.current_thread()
-            try:
-                self._take_turns()
-            finally:
-                self._thread = None
-            is_left = self._earliest() < math.inf  # work arrived while the thread ended
-        finally:
-            self._runs.release()
         if is_left:
             self.rouse()
+
+    def _work(self) -> bool:
+        """Take turns until no work is due. Return True if work arrived while the thread ended."""
+        self._thread = threading.current_thread()
+        try:
+            self._take_turns()
+        finally:
+            self._thread = None
+        return self._earliest() < math.inf
 
     def _take_turns(self) -> None:
         while True:
@@ -245,12 +239,9 @@ class CallbackExecutor:
         callbacks wait but no thread runs yet, for example because none could be started."""
         if self._todo and len(self._threads) < MAX_THREADS:
             me = object()
-            thread = threading.Thread(
-                target=self._run, args=(me,), name="redis-sync-callbacks", daemon=True
-            )
             try:
                 self._threads[me] = None  # before the start, because threads may start slowly
-                thread.start()
+                start_thread(partial(self._run, me), "redis-sync-callbacks")
             except BaseException as error:
                 self._threads.pop(me, None)
                 if not isinstance(error, RuntimeError):  # for example, from a signal handler

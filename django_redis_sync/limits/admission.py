@@ -177,8 +177,8 @@ class _Admission:
                     redis.failed(generation, error)
             return (yield from self._without_redis(semaphore, redis))
         except GeneratorExit:
-            # Don't call `left` here: it waits for the local limiter's lock. The garbage collector
-            # may close this plan on the thread that has the lock, and `left` would wait forever.
+            # Don't call `left` here. The garbage collector may close this plan while this thread
+            # changes the local limiter.
             raise
         except BaseException:
             local_limiter.left(semaphore.id, self.hold)

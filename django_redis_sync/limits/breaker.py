@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
+from collections import deque
+from functools import partial
 
 from .. import conf
+from ..engine.mutex import Mutex, start_thread
 from ..engine.server import server_of
 from ..engine.threads import forgotten_in_forks, made_once, run_callbacks
 from ..engine.wire import clock, configuration_error
@@ -39,11 +41,11 @@ class Breaker:
     def __init__(self, alias: str) -> None:
         self.alias, self.pid = alias, os.getpid()  # `made_once` checks `pid` after a fork
         self.generation = 0
-        self._lock = threading.Lock()
-        self._notifying = threading.Lock()
+        self._changing, self._notifying = Mutex(), Mutex()
         self._notified = 0  # the generation that the last signal reported
-        self._probe_answered = False
-        self._prober: threading.Thread | None = None
+        # The generations in which a probe was answered and no request has made a trial since.
+        self._trials: deque[int] = deque(maxlen=1)
+        self._prober: object | None = None  # identifies the thread that probes Redis
         self._logged, self._remind_at = "", 0.0
 
     @property
@@ -60,21 +62,18 @@ class Breaker:
         generation = self.generation
         if generation % 2 == 0:
             return generation
-        with self._lock:
-            self._ensure_prober()
-            trial, self._probe_answered = self._probe_answered, False
-            return self.generation if trial or not self.down else None
+        self._ensure_prober()
+        with contextlib.suppress(IndexError):  # if there is no trial, or another request makes it
+            if self._trials.pop() == generation:
+                return generation
+        generation = self.generation
+        return None if generation % 2 else generation
 
     def succeeded(self, generation: int) -> None:
         """Record that Redis answered a request. If the breaker allowed the request as a trial in
         the present outage, close the breaker. `generation`: what `allow()` returned for the
         request."""
-        if generation % 2 == 0:
-            return
-        with self._lock:
-            changed = generation == self.generation
-            self.generation += changed
-        if changed:
+        if generation % 2 == 1 and self._changes(generation):
             message = "Redis for cache %r is available again, and applies request limits"
             logger.warning(message, self.alias)
             run_callbacks(self._notify)
@@ -83,21 +82,29 @@ class Breaker:
         """Record that Redis did not answer a request, because of `error`. If the breaker is closed,
         open it. `generation`: what `allow()` returned for the request. If the breaker has opened or
         closed since that call, do nothing."""
-        with self._lock:
-            if generation != self.generation:
-                return
-            changed = not self.down
-            if changed:
-                self.generation, self._probe_answered, self._logged = generation + 1, False, ""
-                self._ensure_prober()
-        self._log(error, changed)
-        if changed:
+        if generation % 2 == 1:
+            if generation == self.generation:
+                self._log(error, changed=False)
+        elif self._changes(generation):
+            self._logged = ""
+            self._ensure_prober()
+            self._log(error, changed=True)
             run_callbacks(self._notify)
 
     def close(self) -> None:
         """Stop probing Redis. Called after the settings have changed."""
-        with self._lock:
-            self.generation += self.down
+        if self.down:
+            self._changes(self.generation)
+
+    def _changes(self, generation: int) -> bool:
+        """Open or close the breaker, if it still has this generation. Return True if it had."""
+
+        def change() -> bool:
+            changed = generation == self.generation
+            self.generation += changed
+            return changed
+
+        return self._changing.run(change)
 
     def _log(self, error: BaseException, changed: bool) -> None:
         """Log why Redis does not answer. `changed`: True if this error began the outage.
@@ -123,36 +130,50 @@ class Breaker:
     def _ensure_prober(self) -> None:
         """If the breaker is open and no thread probes Redis, start a thread for this. If the start
         fails, the next request tries again."""
-        if self.down and (self._prober is None or not self._prober.is_alive()):
-            name = f"redis-sync-probe-{self.alias}"
-            thread = threading.Thread(target=self._probe, name=name, daemon=True)
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._prober = thread
+        if self.down and self._prober is None:
+            self._changing.run(self._start_prober)
 
-    def _probe(self) -> None:
-        while self.down:
-            time.sleep(PROBE_INTERVAL)
-            generation = self.generation
-            if not self.down or self._probe_answered:
-                continue
-            try:
-                server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
-            except Failure as failure:
-                self._log(failure.cause, changed=False)
-            except Exception:  # for example, after a change of the settings
-                logger.exception("probing the Redis of cache %r failed", self.alias)
-            else:
-                with self._lock:
-                    self._probe_answered = generation == self.generation
+    def _start_prober(self) -> None:
+        if self._prober is not None:
+            return
+        try:
+            me = self._prober = object()
+            start_thread(partial(self._probe, me), f"redis-sync-probe-{self.alias}")
+        except BaseException as error:
+            self._prober = None
+            if not isinstance(error, RuntimeError):  # for example, from a signal handler
+                raise
+
+    def _probe(self, me: object) -> None:
+        try:
+            while self.down and self._prober is me:
+                time.sleep(PROBE_INTERVAL)
+                if self.down and self.generation not in self._trials:
+                    self._ask(self.generation)
+        finally:
+            if self._prober is me:
+                self._prober = None
+
+    def _ask(self, generation: int) -> None:
+        try:
+            server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
+        except Failure as failure:
+            self._log(failure.cause, changed=False)
+        except Exception:  # for example, after a change of the settings
+            logger.exception("probing the Redis of cache %r failed", self.alias)
+        else:
+            self._trials.append(generation)
 
     def _notify(self) -> None:
         """Send `outage_changed` for each change that was not sent yet, in order."""
-        with self._notifying:
+
+        def send() -> None:
             while self._notified < self.generation:
                 self._notified += 1
                 down = self._notified % 2 == 1
                 outage_changed.send_robust(Breaker, alias=self.alias, down=down)
+
+        self._notifying.run(send)
 
 
 _breakers: dict[str, Breaker] = forgotten_in_forks({})

@@ -11,13 +11,13 @@ import contextlib
 import itertools
 import math
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from weakref import ref
 
+from ..engine.mutex import Mutex
 from ..engine.threads import Bell
 from ..protocol.reasons import FULL, SHARE, Rejection
 from .policy import SemaphoreId
@@ -38,11 +38,8 @@ class LocalLimiter:
     until the request has ended.
     """
 
-    # An exception from a signal handler can't leave `_lock` locked. CPython runs no signal handler
-    # between the acquire of a `with` and its block, or between the block and the release. The
-    # methods `admitted` and `enter` don't use `_lock`.
     def __init__(self) -> None:
-        self._lock, self._turns = threading.Lock(), itertools.count()
+        self._queueing, self._turns = Mutex(), itertools.count()
         self._by_redis: _Inside = {}
         self._local: _Inside = {}
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
@@ -69,8 +66,8 @@ class LocalLimiter:
         - `newcomer` if the request is in the queue now. Then call `newcomer.wait()`.
         - False if the request must wait, but `max_waiters` requests already wait.
         """
-        semaphore = newcomer.semaphore
-        with self._lock:
+
+        def enter() -> LocalWait | bool:
             # Create the queue before the requests are counted. If a request ends after the count,
             # `left` finds the queue, waits for the lock, and admits the newcomer. Without a queue,
             # `left` would do nothing.
@@ -86,12 +83,15 @@ class LocalLimiter:
             self._store(semaphore, waiters)
             return admitted or (newcomer if newcomer in waiters else False)
 
+        semaphore = newcomer.semaphore
+        return self._queueing.run(enter)
+
     def finish_wait(self, semaphore: SemaphoreId, hold: Any) -> bool:
         """Return True if the request was admitted while it waited. Otherwise remove the request
         from the queue and return False."""
-        with self._lock:
-            if semaphore in self._local.get(ref(hold), ()):
-                return True
+        if semaphore in self._local.get(ref(hold), ()):
+            return True
+        # If the request is admitted only now, `left` takes the permit back.
         self.left(semaphore, hold)
         return False
 
@@ -103,13 +103,16 @@ class LocalLimiter:
         if semaphore not in self._queues:
             return
         admitted = []
-        with self._lock:
+
+        def admit() -> None:
             waiters = [waiter for waiter in self._waiters(semaphore) if waiter.hold is not hold]
             while (waiter := self._next(semaphore, waiters)) is not None:
                 waiters.remove(waiter)
                 self._admit(waiter, waiters)
                 admitted.append(waiter)
             self._store(semaphore, waiters)
+
+        self._queueing.run(admit)
         for waiter in admitted:
             waiter.wake()
 

@@ -38,6 +38,19 @@ def before_returns(frame: FrameType, event: str) -> bool:
     return event == "opcode" and not _returns(frame)
 
 
+def after_calls(frame: FrameType, event: str) -> bool:
+    """Return True for a bytecode that follows a call. CPython runs a signal handler after a call
+    has returned. Since CPython 3.14, this includes the calls of `with`."""
+    if event != "opcode":
+        return False
+    before = None
+    for one in dis.get_instructions(frame.f_code):
+        if one.offset >= frame.f_lasti:
+            break
+        before = one.opname
+    return before is not None and before.startswith("CALL")
+
+
 def handles_signals(frame: FrameType, event: str) -> bool:
     """Return True for a bytecode at which CPython may run a signal handler.
 

@@ -6,12 +6,13 @@ in the same way as to a single server.
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 from redis.cluster import RedisCluster
 
 from ..clients import ConnectionFactory
+from ..mutex import Mutex
 from .server import AsyncClusterServer, ClusterServer
 from .topology import Address
 
@@ -27,17 +28,20 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """
 
     _clusters: dict[str, RedisCluster] = {}
-    _making = threading.Lock()
+    _making = Mutex()
 
     def connect(self, url: str) -> Any:
         """Return the RedisCluster client for a URL. Raise redis-py's RedisClusterException if no
         node answers."""
-        with self._making:
-            if url not in self._clusters:
-                given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
-                del given["parser_class"]
-                self._clusters[url] = RedisCluster.from_url(**given, **self.redis_client_cls_kwargs)
-            return self._clusters[url]
+        if url not in self._clusters:
+            self._making.run(partial(self._make, url))
+        return self._clusters[url]
+
+    def _make(self, url: str) -> None:
+        if url not in self._clusters:
+            given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
+            del given["parser_class"]
+            self._clusters[url] = RedisCluster.from_url(**given, **self.redis_client_cls_kwargs)
 
     def disconnect(self, connection: Any) -> None:
         connection.disconnect_connection_pools()

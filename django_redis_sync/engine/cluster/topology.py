@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from ...protocol.steps import Failure
+from ..mutex import Mutex
 from ..wire import clock
 
 #: LOOK: max seconds that a node may take to answer CLUSTER SLOTS. LOOK_AGAIN: min seconds between
@@ -55,7 +55,7 @@ class Topology:
         self._ask = ask
         self._slots: Slots = []  # empty until a node has answered
         self._suspects: dict[Address, float] = {}
-        self._looking, self._looked = threading.Lock(), -LOOK_AGAIN
+        self._looking, self._looked = Mutex(), -LOOK_AGAIN
 
     @property
     def addresses(self) -> list[Address]:
@@ -104,7 +104,8 @@ class Topology:
     def look(self) -> None:
         """Read the slots from the first node that answers. Raise Failure if no node answers."""
         began = clock()
-        with self._looking:
+
+        def look() -> None:
             if self._slots and self._looked > began:
                 return  # another thread has read the slots while this thread waited
             failure = None
@@ -121,6 +122,8 @@ class Topology:
                     return
             self._looked = clock()
             raise failure or Failure(errors.ClusterDownError("no slots"), clock(), "busy")
+
+        self._looking.run(look)
 
 
 def url_at(seed: str, address: Address) -> str:

@@ -9,7 +9,6 @@ import math
 import os
 import queue
 import random
-import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from ...protocol.scripts import arguments_of
 from ...protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from ..hub import NoHub
 from ..loops import BackgroundTasks
+from ..mutex import Mutex, start_thread
 from ..renewal import renewer
 from ..server import AsyncServer, Members, Server, async_server_of, server_of
 from ..wire import ATTEMPT, clock
@@ -82,11 +82,8 @@ class _Loop:
     def __init__(self) -> None:
         """Start the thread. Raise RuntimeError if the thread can't be started."""
         self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self.loop.run_forever, name="redis-sync-quorum", daemon=True
-        )
         try:
-            self._thread.start()
+            self._thread = start_thread(self.loop.run_forever, "redis-sync-quorum")
         except RuntimeError:
             self.loop.close()
             raise
@@ -119,27 +116,25 @@ class _Loop:
 
 
 _loop: _Loop | None = None
-#: This lock keeps two threads from making a loop at the same time. An interrupted thread may leave
-#: it locked, so other threads wait for the lock for at most one second.
-_making = threading.Lock()
+_making = Mutex()
 
 
 def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
     """Run `body` on the process's event loop for quorums, and return its result. Raise Failure if
     the loop's thread can't be started."""
-    global _loop
     while _loop is None or not _loop.runs:
-        first = _making.acquire(timeout=1)
         try:
-            if _loop is None or not _loop.runs:
-                _loop = _Loop()
+            _making.run(_make_loop)
         except RuntimeError as error:
             body.close()
             raise Failure(error, clock(), "unreachable") from error
-        finally:
-            if first:
-                _making.release()
     return _loop.do(body)
+
+
+def _make_loop() -> None:
+    global _loop
+    if _loop is None or not _loop.runs:
+        _loop = _Loop()
 
 
 #: Min and max milliseconds of the random pause before the next try of an acquire. SPLIT: if the
