@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,11 +207,10 @@ def clean(url: str) -> None:
     from django_redis_sync.protocol.keys import policies
 
     forget_leases()
-    jobs = [renewer.housekeeper for renewer in list(renewal._renewers.values())]
-    for job in jobs:  # discard pending writes, and then wait for the writes that have begun
-        job.forget()
+    for renewer in list(renewal._renewers.values()):
+        renewer.housekeeper.forget()  # discard pending writes; then wait for those that have begun
     until = time.monotonic() + 2
-    while any(job._busy for job in jobs) and time.monotonic() < until:
+    while _chores_run() and time.monotonic() < until:
         time.sleep(0.001)
     overrides._read.clear()
     for policy in list(policies.values()):
@@ -219,6 +219,14 @@ def clean(url: str) -> None:
         _delete_keys_of_tests(url)
     else:
         _client(url).flushdb()
+
+
+def _chores_run() -> bool:
+    """Return True if a housekeeping thread of this process runs its chores now."""
+    from django_redis_sync.engine.housekeeping import Housekeeper
+
+    turn, tops = Housekeeper._turn.__code__, sys._current_frames().values()
+    return any(frame.f_code is turn for top in tops for frame, _ in traceback.walk_stack(top))
 
 
 def forget_leases(*aliases: str) -> None:

@@ -46,7 +46,6 @@ class Housekeeper:
         self._alias, self._held = alias, held
         #: For each waiter of this process, by its token: the name for which it waits.
         self.waiting: dict[str, NameAndTemplate] = {}
-        self._busy = False  # True while the chores run; only tests use it
         self.forget()
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
@@ -125,7 +124,7 @@ class Housekeeper:
     def _turn(self) -> float:
         """Run the housekeeping chores that are due. Return the time at which the next one is
         due."""
-        self._busy, leaving, now = True, self._leaving, clock()
+        leaving, now = self._leaving, clock()
         try:
             for chore in self._chores:
                 if chore.due <= now or leaving:
@@ -135,7 +134,7 @@ class Housekeeper:
             message = "housekeeping of %r discards its unwritten entries: %s"
             logger.warning(message, self._alias, error)
             self.forget()
-        self._busy, self._left = False, leaving
+        self._left = leaving
         return self._earliest()
 
     def _run(self, chore: Chore, now: float, leaving: bool) -> None:

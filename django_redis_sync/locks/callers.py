@@ -7,11 +7,9 @@ caller ends, the leases that it did not release are garbage-collected, and no lo
 from __future__ import annotations
 
 import asyncio
-import gc
 import operator
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +18,6 @@ from typing import Any, TypeVar
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..engine.renewal import renewer
-from ..engine.threads import run_callbacks
-from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..logs import logger
 from ..protocol.keys import Keys
@@ -35,8 +31,6 @@ Caller = weakref.ref[Any]
 _MAX_OVER = 100
 #: Max leases that `own_hold` examines. They are the newest leases of the process.
 _MAX_SEARCHED = 100
-#: Min seconds between two garbage collections, because each one stops all threads.
-COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
     "a block ended in another thread or task than it began in. Several blocks of the same object "
@@ -251,22 +245,10 @@ def own_hold(keys: Keys, alias: Any) -> str:
     return f"this {kind} holds the lock, and only an RLock may be taken again"
 
 
-_next_collection = [0.0]
-
-
-def collect_if_ended(caller: Caller) -> None:
-    """Collect garbage if the caller is a task of an event loop that has ended.
-
-    Such a task is part of a reference cycle (task, coroutine, future, callback). Its leases would
-    be renewed until a garbage collection.
-    """
+def never_continues(caller: Caller) -> bool:
+    """Return True if the caller is a task that can't run any more, because its event loop was
+    closed before the task was done. `asyncio.run()` leaves no such task: it first cancels all."""
     task = caller()
-    loop = None if task is None or isinstance(task, _Thread) else task.get_loop()
-    if loop is not None and loop.is_closed() and clock() >= _next_collection[0]:
-        _next_collection[0] = clock() + COLLECT_INTERVAL
-        run_callbacks(_collect)
-
-
-def _collect() -> None:
-    time.sleep(0.05)  # gives the renewer time to drop its reference to the lease that it renewed
-    gc.collect()
+    if task is None or isinstance(task, _Thread):
+        return False
+    return bool(task.get_loop().is_closed() and not task.done())

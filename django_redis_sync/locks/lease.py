@@ -20,8 +20,8 @@ from ..protocol.plans import Grant, counting_loss, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
-from .callers import check_may_wait, collect_if_ended, this_caller
-from .lease_state import LeaseSettings, LeaseState, Lost, looking
+from .callers import check_may_wait, never_continues, this_caller
+from .lease_state import LOOP_CLOSED, LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
@@ -292,8 +292,11 @@ class Lease:
         return self._state.deadline
 
     def _next_renewal(self, now: float) -> Run | None:
-        """Return the renewal to send now, or None. Report the lease as lost if it has expired."""
+        """Return the renewal to send now, or None. Report the lease as lost if it has expired, or
+        if the task that acquired it can't release it, because its event loop was closed."""
         step = self._state.next_renewal(now)
+        if isinstance(step, Run) and never_continues(self._caller):
+            step = Lost(LOOP_CLOSED)
         if isinstance(step, Lost):
             self._lose(step)
             return None
@@ -304,8 +307,6 @@ class Lease:
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        else:  # collect right after a renewal, because a collection pauses this thread
-            collect_if_ended(self._caller)
 
     def _transaction_ended(self) -> None:
         """Release the lease, because the transaction that it was held for has ended."""

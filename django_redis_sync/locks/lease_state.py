@@ -33,6 +33,7 @@ _HELD_TOO_LONG = "max_hold has passed"
 _NOT_RENEWED = "the lease could not be renewed"
 _RENEWED_TOO_LATE = "the lease expired before a renewal"
 _EXPIRED = "the lease expired"
+LOOP_CLOSED = "its event loop was closed before its task was done"
 
 
 def not_adopted(name: str) -> LeaseLost:
