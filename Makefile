@@ -9,9 +9,9 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 10 --dist worksteal)
 
 # What is read again by each worker is compiled once, whatever the environment says of bytecode.
-test tools deep field: export PYTHONDONTWRITEBYTECODE :=
+export PYTHONDONTWRITEBYTECODE :=
 # Hypothesis imports trio in each worker where that is installed.
-test tools deep field: export HYPOTHESIS_NO_PLUGINS := 1
+export HYPOTHESIS_NO_PLUGINS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test tools deep field soak mutants bench lint docs messages matrix server clean
