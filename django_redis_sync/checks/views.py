@@ -29,6 +29,8 @@ from ..limits.routes import (
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown
+from . import frameworks
+from .frameworks import Problem
 from .settings import check_semaphore, hint_for, message, mistake, policy_of
 
 _LIMITS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -46,9 +48,6 @@ _GATEKEEPERS = (
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 #: The options of a policy that can be callables, with the number of arguments of the callable.
 _CALLABLES = {"limit": 1, "key": 1, "share": 1, "share_limit": 1, "when": 1, "response": 2}
-
-#: A mistake in a view: the number of the message, its text, and its hint.
-Problem = tuple[str, str, str]
 
 
 def check() -> Iterator[CheckMessage]:
@@ -85,7 +84,7 @@ def _messages(
 def _problems(route: Route) -> Iterator[Problem]:
     for error in errors_of(route):
         yield "E013", f"{str(error).removesuffix('.')}.", hint_for(str(error))
-    yield from _of_endpoint(route)
+    yield from frameworks.problems_of(route)
     yield from _of_transaction(route.view)
     for policy in policies_of(route):
         yield from _of_policy(policy, route.view)
@@ -113,18 +112,6 @@ def _problems_in_production(route: Route) -> Iterator[Problem]:
                 "on most servers, only two threads of a process can wait at a time.",
                 "Set REDIS_SYNC['REQUESTS']['max_waiting_threads']. Leave a thread to other views.",
             )
-
-
-def _of_endpoint(route: Route) -> Iterator[Problem]:
-    pattern = endpoints().pattern_of(route.name)
-    policy = policy_of(pattern) if is_drf(route.view) else None
-    if policy is not None and "user" in (policy.key, policy.share):
-        yield (
-            "W010",
-            f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] limits by user, but Django REST framework knows "
-            "the user only inside the view.",
-            "Put semaphore_required on get() or post() instead, or on the function below api_view.",
-        )
 
 
 def _of_transaction(view: Any) -> Iterator[Problem]:

@@ -207,6 +207,26 @@ def policies_of(route: Route) -> Iterator[Policy]:
     yield from _declared(endpoint, declarations_of(route.view))
 
 
+def outer_policies_of(route: Route) -> Iterator[Policy]:
+    """Yield the valid limits that apply before the handler of a class-based view: those of
+    ENDPOINTS, of decorators around the view or its `dispatch`, and of the mixin."""
+    endpoint = _endpoint_of(route)
+    if endpoint is not None and endpoint.policy is not None:
+        yield endpoint.policy
+    # Also find decorators on a `dispatch` that a `dispatch` of a subclass calls.
+    bases = getattr(owner_of(route.view), "__mro__", ())
+    dispatches = [vars(base)["dispatch"] for base in bases if "dispatch" in vars(base)]
+    for policies in (policies_on(route, one) for one in (route.view, *dispatches)):
+        yield from policies
+
+
+def policies_on(route: Route, function: Any) -> list[Policy]:
+    """Return the valid limits that decorators declare on a function of a view."""
+    endpoint, name = _endpoint_of(route), partial(name_of, function, ())
+    found = getattr(function, DECLARED, ())
+    return [] if endpoint is None else _declared(endpoint, ((one, name()) for one in found))
+
+
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
     """For each HTTP method of a view, return the list of admissions that a request passes. If the
     lists of several methods are equal, return this list only once.
