@@ -112,7 +112,7 @@ DEFECTS = {
         {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"}),
     "a release of a share doesn't queue its next waiter": Defect(
         "is parked, but is first of a share that has permits left", (_OF_A, _OF_A, _OF_B),
-        {"first = call_up(name, share, held, ticket)": "first = ''"}, horizon=4),
+        {"first = queue_next_of_share(name, share, held, ticket)": "first = ''"}, horizon=4),
     "a lease that ends still counts for its share": Defect(
         "the use of share a is 1, the leases say 0|rejected while its share had permits",
         (_OF_A, _OF_A, _OF_B),

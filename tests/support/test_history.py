@@ -30,7 +30,7 @@ DEFECTS = {
     "moved": ("if how ~= 'confirm' and coming >= latest then", "if how == 'set' then"),
     "ended": ("if tombstone == '1' then", "if false then"),
     "share": ("local fitting, last = share_fits(held, permits, bound)", "local fitting, last = 1"),
-    "turn": ("first = call_up(name, share, held, ticket)", "first = ''"),
+    "turn": ("first = queue_next_of_share(name, share, held, ticket)", "first = ''"),
     "order": ("  if free and waiting > 0 then", "  if false then"),
     "place": ("elseif state ~= 'w' or permits > limit then", "elseif true then"),
     "paused": ("  if name.paused then return false end\n", ""),

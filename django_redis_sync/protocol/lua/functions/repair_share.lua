@@ -5,7 +5,7 @@ local function repair_share(name, terms)
   if not share then return end
   local held, first = share_use(name, share)
   if first ~= '' and redis.call('ZSCORE', QUEUE, first) then return end
-  local found = call_up(name, share, held, false)
+  local found = queue_next_of_share(name, share, held, false)
   if found ~= first then
     redis.call('DEL', NEVER) -- allow a heartbeat to write even if the memory is full (see retry_write)
     store_share(name, share, held, found)

@@ -1,5 +1,6 @@
 -- Add the permits of a new lease to those that its share holds. `t`, `record`: the token and its record.
--- If `t` was in the queue for its share, move the next waiter of the share (see call_up) to the end of the queue.
+-- If `t` was in the queue for its share, move the next waiter of the share to the end of the queue
+-- (see queue_next_of_share).
 local function take_share(name, t, permits, record)
   if name.card == 1 then -- this lease is the first, so earlier counts are outdated
     name.shared = whole(name, name.fence)
@@ -11,7 +12,7 @@ local function take_share(name, t, permits, record)
   local held, first = share_use(name, share)
   held = held + weight(permits)
   if first == t then
-    first = call_up(name, share, held, false)
+    first = queue_next_of_share(name, share, held, false)
   end
   store_share(name, share, held, first)
 end

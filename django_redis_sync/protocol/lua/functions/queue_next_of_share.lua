@@ -1,7 +1,9 @@
 -- Move the first parked waiter (one outside the queue) of a share into the queue. Return the token of the moved
 -- waiter. If the share has no parked waiter, or has too few permits left, return ''.
 -- `held`: number of permits that the share holds. `ticket`: see enter_queue.
-local function call_up(name, share, held, ticket)
+-- A release that hands off to a share runs this function twice: in leave_share, because the ended lease made room in
+-- its share, and in take_share, because the waiter that got the permits has left the queue.
+local function queue_next_of_share(name, share, held, ticket)
   for _ = 1, BOUND do
     local member = redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', '1')[1]
     if not member then return '' end
