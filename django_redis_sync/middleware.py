@@ -18,9 +18,14 @@ from .limits.admission import RejectedRequest, aadmit, admit
 from .limits.frameworks import is_drf
 from .limits.policy import Declared, Policy, endpoint_of
 from .limits.rejection import aanswer, answer, error_answer
-from .limits.response import state_of
+from .limits.response import Hold, racing_of_request
 from .limits.routes import DECLARED, declarations_of, is_preflight
+from .limits.state import State, begin, ended, runs_sync_code, state_of
+from .locks.transactions import transactions_of, warn_of_race
 from .logs import logger
+
+_WHAT = "A permit of ConcurrencyLimitMiddleware"
+_REMEDY = "List it before the middleware that begins the transaction."
 
 
 class ConcurrencyLimitMiddleware:
@@ -46,28 +51,37 @@ class ConcurrencyLimitMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
             return self._acall(request)
+        state, response = begin(request), None
         try:
             response = self.get_response(request)
-        except BaseException:
-            if hold := state_of(request).hold:
+        finally:
+            holds = _to_release(ended(state), request, response)
+            racing = transactions_of(None) if holds else []
+            for hold in holds:
                 hold.release()
-            raise
-        if (hold := state_of(request).hold) and not hold.goes_with(request, response):
-            hold.release()
+        if racing:
+            warn_of_race(_WHAT, _REMEDY, racing)
         return response
 
     async def _acall(self, request: HttpRequest) -> Any:
+        state, racing = begin(request), list[str]()
         try:
             response = await self.get_response(request)
+            if state.racing:
+                racing = await racing_of_request()
         except BaseException:
             # If the request was cancelled, a sync view still runs in the thread that runs the
             # request's sync code. Release in that thread, so that the release comes after the end
             # of the view.
-            if hold := state_of(request).hold:
-                await shield(sync_to_async(hold.release)())
+            if state.holds or runs_sync_code():
+                await shield(sync_to_async(_release_all)(state))
             raise
-        if (hold := state_of(request).hold) and not hold.goes_with(request, response):
+        finally:
+            holds = ended(state)
+        for hold in _to_release(holds, request, response):
             await hold.arelease()
+        if racing:
+            warn_of_race(_WHAT, _REMEDY, racing)
         return response
 
     def _process_view(
@@ -79,8 +93,7 @@ class ConcurrencyLimitMiddleware:
         got = admit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
             return answer(request, got)
-        # Decorators and mixins don't apply the policies in `passed` again.
-        state_of(request).passed, state_of(request).hold = policies, got
+        _admitted(request, policies, got)
         return None
 
     async def _aprocess_view(
@@ -95,7 +108,7 @@ class ConcurrencyLimitMiddleware:
         got = await aadmit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
             return await aanswer(request, got)
-        state_of(request).passed, state_of(request).hold = policies, got
+        _admitted(request, policies, got)
         return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -107,6 +120,23 @@ class ConcurrencyLimitMiddleware:
             logger.warning("503 for %s: %s: %s", request.path, type(error).__name__, error)
             return error_answer(request, error)
         return None
+
+
+def _admitted(request: HttpRequest, policies: list[Policy], hold: Hold) -> None:
+    """Note that decorators and mixins must not apply these policies again, and hold the permits
+    until the middleware ends."""
+    state_of(request).passed = policies
+    hold.keep(request)
+
+
+def _to_release(holds: list[Hold], request: HttpRequest, response: Any) -> list[Hold]:
+    """Return those of `holds` that have to be released now. The others end with the response."""
+    return [hold for hold in holds if hold and not hold.goes_with(request, response)]
+
+
+def _release_all(state: State) -> None:
+    for hold in state.holds or ():
+        hold.release()
 
 
 # Policies

@@ -16,6 +16,8 @@ The steps of a request, with their modules:
 4. For a rejected request, `rejection` makes the response: JSON, a page, or the error response of
    the view's framework, which comes from `frameworks`.
 5. For an admitted request, `response` holds the permits in a `Hold` until the response has ended.
+   If a transaction is open when the view returns, the middleware releases the Hold after it.
+   `state` has what is known about a request until then.
 
 `routes` finds the name, the class, and the limits of a view without calling it, and lists the views
 of the URLconf.

@@ -25,8 +25,9 @@ from . import identity
 from .breaker import Breaker, breaker
 from .local import LocalWait, local_limiter
 from .policy import Policy
-from .response import Hold, Permit, RequestLease, state_of
+from .response import Hold, Permit, RequestLease
 from .semaphore import RequestSemaphore, RequestWait, WaitSlots, semaphore_of, tasks, threads
+from .state import state_of
 from .steps import Call, Either, RequestPlan, arun, run
 
 

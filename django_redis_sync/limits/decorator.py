@@ -14,7 +14,6 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import classonlymethod
 
 from ..defaults import ENTRY
-from ..locks.transactions import warn_if_racing
 from ..values import unknown
 from .admission import RejectedRequest, aadmit, admit
 from .policy import NOT_GIVEN, Declared, Policy, endpoint_of
@@ -32,6 +31,7 @@ from .routes import (
     name_of,
     stack_of,
 )
+from .state import runs_sync_code
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,8 +42,6 @@ Function = TypeVar("Function", bound=View)
 #: The options of decorators that directly wrap each other: one Declared for each decorator, the
 #: outermost decorator first.
 Declarations = tuple[Declared, ...]
-
-_REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
 _BARE = Declared(None, {})
 
@@ -144,17 +142,14 @@ def respond(view: View, declared: Declarations, args: Any, kwargs: Any, mixin: b
     hold = admit(policies, request, seen, is_preflight(request, view, args))
     if isinstance(hold, RejectedRequest):
         return answer(request, hold, seen)
+    response = None
     try:
-        if hold:
-            warn_if_racing(f"The permit of {policies[0].name!r}", _REMEDY)
         response = view(*args, **kwargs)
         if not isinstance(response, HttpResponseBase) and isawaitable(response):
             raise _not_async(view, response)
-    except BaseException:
-        hold.release()
-        raise
-    if not hold.goes_with(request, response):
-        hold.release()
+    finally:
+        if hold.ends_with(request, response):
+            hold.release()
     return response
 
 
@@ -180,10 +175,13 @@ async def arespond(
         response = view(*args, **kwargs)
         if isawaitable(response):
             response = await response
+        at_once = await hold.aends_with(request, response)
     except BaseException:
-        await hold.arelease()
+        # Don't look for a transaction: if the task was cancelled, sync code may still run.
+        if not (runs_sync_code() and hold.keep(request)):
+            await hold.arelease()
         raise
-    if not hold.goes_with(request, response):
+    if at_once:
         await hold.arelease()
     return response
 
@@ -221,11 +219,22 @@ class SemaphoreRequiredMixin:
             raise TypeError(f"class {cls.__name__} has attributes that are not options: {wrong}")
 
     @classonlymethod
-    def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """Return the view function. Its attribute DECLARED has the options of the class. The
-        middleware and the checks read this attribute."""
-        view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
-        setattr(view, DECLARED, (_DeclaredByClass(cls, initkwargs), *getattr(view, DECLARED, ())))
+    def as_view(cls, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Return the view function. The arguments are those of the view's own `as_view()`.
+
+        The attribute DECLARED of the view function has the options of the class. The middleware and
+        the checks read this attribute."""
+        view: Any = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        found = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None)
+        declared = (_DeclaredByClass(cls, found or {}), *getattr(view, DECLARED, ()))
+        if hasattr(cls.dispatch, MIXIN):  # otherwise the class has replaced dispatch()
+            # Django gives a view the attributes of dispatch(), such as csrf_exempt. Add those of
+            # the dispatch() that the mixin overrides.
+            base = dict(vars(super().dispatch))  # type: ignore[misc]
+            declared += base.pop(DECLARED, ())
+            for name in base.keys() - {STACK, "__wrapped__"} - vars(view).keys():
+                setattr(view, name, base[name])
+        setattr(view, DECLARED, declared)
         return view  # type: ignore[no-any-return]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:

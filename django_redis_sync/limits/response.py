@@ -6,6 +6,9 @@ The view's response decides when the permits are released:
 - A streaming response: after its last byte.
 - A response that Django still has to render: after the rendering.
 
+If a transaction is open when the limited function returns, the COMMIT is still to come. Then the
+permits stay with the middleware until it ends, and the response that it returns decides as above.
+
 Django may discard the last two kinds of response earlier, because a template or a middleware raises
 an exception, or because the client leaves. So the end of the request also releases the permits. The
 request has ended when one of these things happens:
@@ -28,11 +31,11 @@ import errno
 import math
 import socket
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.core.signals import request_finished
 from django.dispatch import receiver
@@ -41,45 +44,19 @@ from django.http import HttpRequest
 from ..engine.threads import run_callbacks
 from ..exceptions import LeaseLost, NotAcquired, Unavailable
 from ..locks.lease import Lease
+from ..locks.transactions import transactions_of, warn_of_race
 from ..logs import logger
 from ..protocol.steps import Run
 from .breaker import Breaker
 from .local import local_limiter
-from .policy import Policy, SemaphoreId
+from .policy import SemaphoreId
+from .state import runs_sync_code, state_of
 
-#: Name of the attribute in which a request has its State.
-_STATE = "_redis_sync"
+_REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
 #: Time from the end of a stream to the end of max_hold: LEAD seconds, or the fraction MAX_PART of
 #: max_hold if that is shorter. So the stream has stopped when the next request is admitted.
 LEAD, MAX_PART = 0.5, 0.1
-
-
-class State:
-    """The data that decorators, the mixin, and the middleware store about a request.
-
-    - `held`: the semaphores from which the request has a permit.
-    - `passed`: the policies that the middleware has applied.
-    - `longest`: the longest `blocking_timeout` of the request's limits so far.
-    - `waited`: the seconds that the request has waited, for all of its limits together.
-    - `hold`: the Hold with the permits that the middleware acquired, or None.
-    """
-
-    __slots__ = ("held", "hold", "longest", "passed", "waited")
-
-    def __init__(self) -> None:
-        self.held: set[SemaphoreId] = set()
-        self.passed: Sequence[Policy] = ()
-        self.longest, self.waited = 0.0, 0.0
-        self.hold: Hold | None = None
-
-
-def state_of(request: HttpRequest) -> State:
-    """Return the State of a request."""
-    found: State | None = request.__dict__.get(_STATE)
-    if found is None:
-        found = request.__dict__[_STATE] = State()
-    return found
 
 
 class RequestLease(Lease):
@@ -146,6 +123,11 @@ class Permit(NamedTuple):
             logger.error("releasing %r failed", name, exc_info=error)
 
 
+async def racing_of_request() -> list[str]:
+    """Return the databases with an open transaction in the thread of the request's sync code."""
+    return await sync_to_async(transactions_of)(None) if runs_sync_code() else []
+
+
 class Hold:
     """The permits that a decorator, the mixin, or the middleware took for a request."""
 
@@ -189,6 +171,50 @@ class Hold:
         """Release all permits on another thread. Never wait: a destructor may call this."""
         if self._permits:
             run_callbacks(self.release)
+
+    def ends_with(
+        self, request: HttpRequest, response: Any = None, racing: list[str] | None = None
+    ) -> bool:
+        """Decide when the permits are released, now that the limited function has ended. Return
+        True if the caller has to release them at once.
+
+        If a transaction is open, the middleware releases them, after the COMMIT. Without the
+        middleware, warn. `racing`: the databases with an open transaction. None: those of this
+        thread.
+        """
+        if not self._permits:
+            return False
+        if racing is None:
+            racing = transactions_of(None)
+        if racing:
+            state_of(request).racing = True
+        if (racing and self.keep(request)) or self.goes_with(request, response):
+            return False
+        if racing:
+            self._warn(racing)
+        return True
+
+    async def aends_with(self, request: HttpRequest, response: Any) -> bool:
+        """Async version of `ends_with()`."""
+        return bool(self) and self.ends_with(request, response, await racing_of_request())
+
+    def keep(self, request: HttpRequest) -> bool:
+        """Let the middleware release the permits when it ends. Return False if no middleware serves
+        the request."""
+        holds = state_of(request).holds
+        if holds is None:
+            return False
+        holds.append(self)
+        return True
+
+    def _warn(self, racing: list[str]) -> None:
+        """Warn that the permits are released before a COMMIT. `racing`: the databases."""
+        for permit in self._permits[:1]:
+            try:
+                warn_of_race(f"The permit of {permit.semaphore.name!r}", _REMEDY, racing)
+            except BaseException:  # such as the warning itself, if the project makes it an error
+                self.release_later()
+                raise
 
     def goes_with(self, request: HttpRequest, response: Any) -> bool:
         """If `response` is a stream or not rendered yet, arrange that the permits are released at

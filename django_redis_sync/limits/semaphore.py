@@ -30,7 +30,8 @@ from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
 from .policy import Policy, SemaphoreId
-from .response import RequestLease, state_of
+from .response import RequestLease
+from .state import state_of
 
 #: Max seconds to wait for an answer of Redis. If Redis takes longer, it counts as down.
 ATTEMPT = 0.5

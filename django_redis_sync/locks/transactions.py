@@ -165,14 +165,21 @@ _MAX_LOGGED = 20
 
 
 def warn_if_racing(what: str, remedy: str) -> None:
-    """Warn if a permit is about to be released before a COMMIT. `what`: a text that names the lock
-    or function. `remedy`: a text that says what to do.
+    """Warn if a permit is about to be released before a COMMIT. For the arguments, see
+    `warn_of_race`."""
+    if aliases := transactions_of(None):
+        warn_of_race(what, remedy, aliases)
+
+
+def warn_of_race(what: str, remedy: str, aliases: list[str]) -> None:
+    """Warn that a permit is about to be released before a COMMIT. `what`: a text that names the
+    lock or function. `remedy`: a text that says what to do. `aliases`: the databases with an open
+    transaction.
 
     With DEBUG, the warning names the line that releases the permit. Otherwise log an error, once
     for each `what`.
     """
-    aliases = transactions_of(None)
-    if not aliases or (not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED)):
+    if not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED):
         return
     text = (
         f"{what} is released before the transaction on {aliases[0]!r} commits: the next holder may "

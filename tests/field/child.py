@@ -1,7 +1,7 @@
 """Run rows of one project of the field suite in this process. Print a dict as JSON: for each row
 that failed, its title and the traceback.
 
-    python -m tests.field.child FOLDER [--rows 0,1] [--redis URL] [--postgres HOST:PORT]
+    python -m tests.field.child FOLDER [--rows 0,1] [--redis URL] [--postgres DSN]
         [--rounds N]
 
 Without an address, a server is started. `--rounds`: how often a proof repeats what depends on the
@@ -23,12 +23,12 @@ from django.conf import settings
 
 from devtools import postgres
 from devtools.servers import shared_server
-from tests.field.row import rows_of, sites_of
+from tests.field.row import LIMITS, rows_of, sites_of
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django_redis_sync.middleware.ConcurrencyLimitMiddleware",
+    LIMITS,
 ]
 APPS = [
     "django.contrib.auth",
@@ -38,13 +38,18 @@ APPS = [
 ]
 
 
-def settings_of(folder: str, redis_url: str, host: str, port: str, row: Any) -> dict[str, Any]:
+def settings_of(folder: str, redis_url: str, dsn: str, row: Any) -> dict[str, Any]:
     """Return Django's settings for a row. INSTALLED_APPS of a project or row are added to APPS.
     Other settings replace those below."""
     given = {**getattr(rows_of(folder), "SETTINGS", {}), **row.settings}
     cache = {"BACKEND": "django_redis.cache.RedisCache", "KEY_PREFIX": f"field-{folder}"}
-    database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "exam"}
-    database |= {"HOST": host, "PORT": port, "ATOMIC_REQUESTS": given.pop("ATOMIC_REQUESTS", True)}
+    words = dict(word.split("=") for word in dsn.split())
+    database = {
+        "NAME": words["dbname"],
+        **{key.upper(): words[key] for key in ("host", "port", "user")},
+    }
+    database |= {"ENGINE": "django.db.backends.postgresql"}
+    database |= {"ATOMIC_REQUESTS": given.pop("ATOMIC_REQUESTS", True)}
     base = {
         "SECRET_KEY": "only for tests",
         "ALLOWED_HOSTS": ["*"],
@@ -74,12 +79,8 @@ def main() -> None:
     )
     with contextlib.ExitStack() as stack:
         redis_url = given.redis or stack.enter_context(shared_server())
-        address = given.postgres
-        if not address:
-            words = dict(w.split("=") for w in stack.enter_context(postgres.Postgres()).dsn.split())
-            address = f"{words['host']}:{words['port']}"
-        host, _, port = address.rpartition(":")
-        settings.configure(**settings_of(given.folder, redis_url, host, port, rows[chosen[0]]))
+        dsn = given.postgres or stack.enter_context(postgres.Postgres()).dsn
+        settings.configure(**settings_of(given.folder, redis_url, dsn, rows[chosen[0]]))
         warnings.simplefilter("ignore", DeprecationWarning)  # of packages, which are not ours
         django.setup()
         from tests.field import proofs

@@ -41,6 +41,7 @@ class Site:
             logging.getLogger(name).addHandler(handler)
         logging.getLogger("django.server").disabled = True
         call_command("migrate", verbosity=0)
+        self._own = importlib.import_module(f"tests.field.{self.folder}.urls")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -53,8 +54,7 @@ class Site:
         if row.server not in self._ports:
             self._ports[row.server] = self._stack.enter_context(serve(row.server))
         self._port = self._ports[row.server]
-        own = importlib.import_module(f"tests.field.{self.folder}.urls")
-        proof = getattr(own, row.proof, None) or globals()[row.proof]
+        proof = getattr(self._own, row.proof, None) or globals()[row.proof]
         proof(self, row)
 
     def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+LIMITS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 HERE = Path(__file__).resolve().parent
 #: What to do if packages are missing. One text for all rows, so that pytest prints one line.
 INSTALL = "packages of the field suite are missing: pip install -e '.[field]'"

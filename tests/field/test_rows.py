@@ -20,14 +20,13 @@ SITES = [(folder, rows) for folder in folders() for rows in sites_of(folder)]
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    """The address of a PostgreSQL server, HOST:PORT."""
+    """The connection string of a PostgreSQL server."""
     why = postgres.reason() or ("" if version_of("psycopg") else INSTALL)
     if why and not REQUIRED:
         pytest.skip(why)
     assert not why, why
     with postgres.Postgres() as server:
-        words = dict(word.split("=") for word in server.dsn.split())
-        yield f"{words['host']}:{words['port']}"
+        yield server.dsn
 
 
 @pytest.mark.parametrize(
@@ -40,8 +39,8 @@ def test_packages_work_as_the_page_says(
         assert not REQUIRED, names
         pytest.skip(INSTALL)
     words = ("--rows", ",".join(map(str, rows)), "--redis", redis_url)
-    address = ("--postgres", request.getfixturevalue("database"))
-    done = worker_processes.run("-m", "tests.field.child", folder, *words, *address, timeout=110)
+    dsn = ("--postgres", request.getfixturevalue("database"))
+    done = worker_processes.run("-m", "tests.field.child", folder, *words, *dsn, timeout=110)
     assert 0 == done.returncode, done.stderr
     failed = json.loads(done.stdout)
     assert not failed, "\n".join(f"{title}\n{text}" for title, text in failed.items())

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory, TestCase
 
@@ -24,7 +24,6 @@ from django_redis_sync import (
 from django_redis_sync.exceptions import TransactionRace
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View, sent
-from tests.request_site.project import SYNC
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(23)]
 in_transactions = pytest.mark.django_db(transaction=True)
@@ -54,22 +53,6 @@ def lose(lease, raw):
 
 class Failed(Exception):
     pass
-
-
-@pytest.fixture
-def held_at_end(monkeypatch):
-    """A list with an item for each COMMIT and each rollback: True if the lock "stock" was still
-    held right after that."""
-    held = []
-    for name in ("_commit", "_rollback"):
-        method = getattr(connection, name)
-
-        def record(method=method):
-            method()
-            held.append(is_held())
-
-        monkeypatch.setattr(connection, name, record)
-    return held
 
 
 def acquire_and_release(stock):
@@ -307,23 +290,3 @@ def test_release_before_commit_is_logged_once_per_name_if_DEBUG_is_false(caplog,
     assert "release_on_commit=True" in lines[0] and "non_atomic_requests" in lines[0]
     assert 1 == sum("'stock' is" in line for line in lines)
     assert 20 == len(lines), "names that contain arguments fill the log"
-
-
-# ATOMIC_REQUESTS
-
-
-@SYNC
-@in_transactions
-def test_middleware_releases_the_permit_after_the_transaction_of_the_request(
-    project, held_at_end, monkeypatch
-):
-    project.settings.DEBUG = True  # a release before the COMMIT would raise a warning
-    project.with_middleware()
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    project.limit(name="stock")
-    assert 200 == project.status()
-    assert [True] == held_at_end
-    with Lock("stock"):
-        assert 503 == project.status()
-    assert [True] == held_at_end, "a transaction began for the rejected request"
-    assert not is_held()

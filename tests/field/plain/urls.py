@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
 from django.views import View
@@ -61,7 +63,32 @@ def unwrapped(view: Any) -> Any:
     return inner
 
 
+@till
+async def abuy(request: Any) -> HttpResponse:
+    await sync_to_async(transaction.atomic(sell))()
+    return HttpResponse()
+
+
+@till
+async def bare(request: Any) -> HttpResponse:
+    """Sell in the transaction that the middleware began."""
+    await sync_to_async(sell)()
+    return HttpResponse()
+
+
+def atomic(get_response: Any) -> Any:
+    """A middleware without an async version."""
+
+    def middleware(request: Any) -> Any:
+        with transaction.atomic():
+            return get_response(request)
+
+    return middleware
+
+
 urlpatterns = [
+    path("async/", abuy),
+    path("bare/", bare),
     path("function/", till(buy)),
     path("get/", Get.as_view()),
     path("post/", Post.as_view()),
