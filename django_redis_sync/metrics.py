@@ -43,7 +43,7 @@ same numbers, so one scrape target per database is enough. docs/monitoring has r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -52,8 +52,8 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from .exceptions import SyncError
 from .operators.facts import Status
+from .operators.groups import Group, groups_of
 from .operators.history import Counters, History, add, histories
-from .operators.listing import Group, groups_of
 from .operators.names import (
     Recent,
     configured,
@@ -62,6 +62,7 @@ from .operators.names import (
     listed_of,
     newest,
     split_registry,
+    waiting_since,
     with_override,
 )
 from .operators.statistics import SITE, statistics_of
@@ -166,10 +167,11 @@ class SyncCollector(Collector):
             _put_state(put, group)
             _put_events(put, group, past.get(group.name, []))
 
-    def _read_sums(self, put: _Put, groups: Iterable[Group]) -> None:
+    def _read_sums(self, put: _Put, groups: Sequence[Group]) -> None:
         (site,) = statistics_of([SITE], minutes=2, using=self._using)
-        put("all_in_use", site.in_use)
-        put("all_waiting", site.waiting)
+        # A process writes its numbers some seconds late, so those of `groups` may be higher.
+        put("all_in_use", max(site.in_use, sum(group.in_use for group in groups)))
+        put("all_waiting", max(site.waiting, sum(group.waiting for group in groups)))
         overridden = [(name, None) for name, key in with_override(using=self._using) if key is None]
         found = statuses(overridden[:MAX_LABELS], using=self._using)
         put("all_paused", len([status for status in found if status.paused]))
@@ -182,7 +184,8 @@ class SyncCollector(Collector):
         named = sorted(configured())
         used = listed_of(None, named, using=self._using)
         if self._globs is None:
-            others = [name for name, _ in held_since(using=self._using)][:_OLDEST]
+            others = [name for name, _ in waiting_since(using=self._using)][:_OLDEST]
+            others += [name for name, _ in held_since(using=self._using)][:_OLDEST]
             others += newest(2 * MAX_LABELS, using=self._using)
         else:
             every = Recent(using=self._using).every()

@@ -16,8 +16,9 @@ from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
 from ..operators.formats import as_json, duration, handed_over, moment
+from ..operators.groups import Group
 from ..operators.history import histories_of
-from ..operators.listing import FIGURES, Group, Past, Selection, hour, keys_like, since
+from ..operators.listing import FIGURES, Past, Selection, hour, keys_like, since
 from ..operators.names import Recent
 from ..operators.statistics import Quantiles, counted
 from ..operators.status import readable

@@ -17,7 +17,8 @@ from django.core.exceptions import ImproperlyConfigured
 from ..logs import logger
 from ..protocol.keys import Keys, PolicyOverrides
 from ..protocol.steps import Failure, Plan
-from .names import REGISTER_EVERY, HeldLease, HolderIndex, Names
+from .indexes import HeldLease, HolderIndex, WaiterIndex
+from .names import REGISTER_EVERY, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
 from .statistics import Kind, NameAndTemplate, StatisticsBuffer, Use
@@ -54,12 +55,12 @@ class Housekeeper:
         ones."""
         self.names, self.overrides = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses)
-        self.holders = HolderIndex(self._held)
+        self.holders, self.waiters = HolderIndex(self._held), WaiterIndex(self.waiting)
         self._leaving = self._left = False
 
     @property
     def _chores(self) -> tuple[Chore, ...]:
-        return self.names, self.overrides, self.statistics, self.holders
+        return self.names, self.overrides, self.statistics, self.holders, self.waiters
 
     def note(self, keys: Keys) -> None:
         """Let the housekeeping thread register the name of a lease. Do nothing if the name was
@@ -88,6 +89,10 @@ class Housekeeper:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
+            self.changed(named.keys)
+            if self.waiters.due == math.inf:
+                self.waiters.expect()
+                self._worker.expect(self.waiters.due)
 
     def count(self, named: NameAndTemplate, kind: Kind, ms: int, used: int = 0) -> None:
         """Count the outcome of an acquire, or the end of a lease. `kind`: a letter (see `Kind`).
@@ -97,11 +102,11 @@ class Housekeeper:
             statistics = self.statistics
             statistics.events.append((keys, named.template, kind, ms, used))
             if statistics.due == math.inf:
-                self.adopted(keys)
+                self.changed(keys)
 
-    def adopted(self, keys: Keys) -> None:
-        """Schedule a write of the statistics. Call this when this process adopts a lease. No event
-        is counted then, but the number of permits that the process holds has changed."""
+    def changed(self, keys: Keys) -> None:
+        """Schedule a write of the statistics. Call this when this process adopts a lease, or when a
+        waiter begins to wait. No event is counted then, but the gauge has changed."""
         if keys.keep and self.statistics.due == math.inf:
             self.statistics.rouse()
             self._worker.expect(self.statistics.due)

@@ -1,27 +1,25 @@
 """Data for operators' lists of names. The registry contains the names that were used lately. The
-index of holders contains, for each name, the time at which its oldest lease was granted. The label
-of a lease describes its holder."""
+label of a lease describes its holder."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import secrets
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from .. import conf
 from ..logs import logger
 from ..protocol.keys import Keys, quote
-from ..protocol.steps import Failure, Run
+from ..protocol.steps import Failure
 from .server import Server, server_of
-from .statistics import NameAndTemplate, Use
-from .wire import ROUND, clock, text, whole
+from .statistics import Use
+from .wire import ROUND, clock
 
 #: Seconds after which a name in use is written to the registry again.
 REGISTER_EVERY = 60.0
@@ -31,14 +29,6 @@ REGISTER_AFTER = 0.3
 KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MAX_REGISTERED = 100_000
-
-#: Seconds between two writes of the index of holders. A lease enters the index within twice this
-#: time.
-HOLDERS_INTERVAL = 30.0
-#: Each write of the index checks this many of the oldest entries, and as many at a random position.
-_CHECKED = 10
-#: Max steps in a round trip.
-_BATCH = 200
 
 
 def names_key(prefix: str) -> str:
@@ -151,104 +141,6 @@ def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
         if at:
             found.setdefault(f"{keys.prefix}:{{{policy}}}:keys", {})[key] = None
     return found
-
-
-class HeldLease(Protocol):
-    """The attributes of a lease that housekeeping reads. `remaining`: seconds until the lease
-    expires; inf for a permanent lease. `permits`: 0 if the lease excludes all other leases of its
-    name, as for a writer."""
-
-    @property
-    def _settings(self) -> NameAndTemplate: ...
-    @property
-    def permits(self) -> int: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def remaining(self) -> float: ...
-
-
-#: Where a name is stored: the prefix of its Redis keys, and the name, both quoted.
-Place = tuple[str, str]
-
-
-def holders_key(prefix: str) -> str:
-    """Return the Redis key of the index of holders, a sorted set of quoted names. The score of a
-    name is the server time in ms at which its oldest lease was granted. The key never expires,
-    because permanent leases never expire."""
-    return f"{quote(prefix)}:holders"
-
-
-class HolderIndex:
-    """The housekeeping chore for the index of holders. With this index, operators' lists show the
-    names with the oldest leases first. `held`: a function that returns the leases of this process.
-
-    Acquires and releases don't write the index. Every HOLDERS_INTERVAL seconds, this chore enters
-    the permanent leases of this process, and the leases that were already held at the previous
-    write. If a lease has ended, the chore corrects the entry of its name. The chore also checks a
-    few other entries, because a process that was killed doesn't correct its entries.
-    """
-
-    def __init__(self, held: Callable[[], Iterable[HeldLease]]) -> None:
-        self.due, self._held = math.inf, held
-        self._before: set[int] = set()  # fencing tokens of the leases at the last write
-        self._entered: dict[Place, int] = {}  # grant time in ms of each name's oldest lease
-
-    def expect(self) -> None:
-        """Schedule a write of the index, unless one is scheduled. Call this after an acquire."""
-        if self.due == math.inf:
-            self.due = clock() + HOLDERS_INTERVAL
-
-    def run(self, server: Server, now: float, leaving: bool) -> None:
-        """Write to the index the leases that were already held at the previous write, unless the
-        process is exiting. Also write the permanent leases, and correct other entries."""
-        self.due = math.inf
-        if getattr(server, "quorum", None) is not None:
-            return  # a quorum needs no index: operators' lists show all of its names
-        held, fences = dict[Place, int](), set[int]()
-        for lease in self._held():
-            fences.add(lease.fence)
-            is_old = lease.fence in self._before and not leaving
-            if is_old or lease.remaining == math.inf:
-                keys = lease._settings.keys
-                place, since = (keys.prefix, keys.quoted), lease.fence // 1000
-                held[place] = min(held.get(place, since), since)
-        if fences or self._entered:
-            self.due = now + HOLDERS_INTERVAL
-            changed = dict(held.items() ^ self._entered.items())
-            self._correct(server, list(changed))
-            for prefix in {prefix for prefix, _ in (*held, *self._entered)}:
-                self._correct(server, self._some(server, prefix))
-        self._before, self._entered = fences, held
-
-    def _some(self, server: Server, prefix: str) -> list[Place]:
-        """Return the oldest entries of the index, and a few entries at a random position."""
-        key = f"{prefix}:holders"
-        count = int(server.command("ZCARD", key, timeout=ROUND))
-        start = secrets.randbelow(max(1, count))
-        ranks = [(0, _CHECKED - 1), (start, start + _CHECKED - 1)]
-        found = [server.command("ZRANGE", key, *one, timeout=ROUND) for one in ranks]
-        return [(prefix, quoted) for quoted in dict.fromkeys(text([*found[0], *found[1]]))]
-
-    def _correct(self, server: Server, places: Sequence[Place]) -> None:
-        """Read the leases of these names from the server, and correct the index entry of each name.
-        If a name has no leases, remove its entry."""
-        for start in range(0, len(places), _BATCH):
-            batch = places[start : start + _BATCH]
-            answers = server.many([_inspecting(*place) for place in batch])
-            for (prefix, quoted), answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Failure):
-                    continue  # keep the entry, for example if another program wrote the key
-                records = answer.reply[9][2::3]
-                fences = [whole(part) for record in records for part in record.split(" ")[1:2]]
-                since = min(fences, default=0) // 1000
-                words = ("ZADD", since, quoted) if since else ("ZREM", quoted)
-                server.command(words[0], f"{prefix}:holders", *words[1:], timeout=ROUND)
-
-
-def _inspecting(prefix: str, quoted: str) -> Run:
-    base = f"{prefix}:{{{quoted}}}:"
-    return Run("inspect", (base + "leases", base + "never"), ("", 200), ROUND)
 
 
 # Labels help operators to recognize holders. A label is JSON text of limited size. Other programs

@@ -28,7 +28,7 @@ from ..logs import logger
 from ..protocol.keys import Keys
 from ..protocol.steps import Answer, Failure, Run
 from .housekeeping import Housekeeper
-from .names import HeldLease
+from .indexes import HeldLease
 from .queues import Outcome, QueuedStep, RetryQueue, StepQueue
 from .schedule import Schedule
 from .server import server_of

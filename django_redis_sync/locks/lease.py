@@ -325,7 +325,7 @@ class Lease:
     @classmethod
     def _adopted(cls, of: tuple[LeaseSettings, Grant, int]) -> Lease:
         lease = cls(*of)
-        lease._renewer.housekeeper.adopted(lease._settings.keys)
+        lease._renewer.housekeeper.changed(lease._settings.keys)
         return lease
 
     def _lose(self, lost: Lost) -> None:

@@ -14,8 +14,9 @@ from django.utils.translation import ngettext
 
 from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
 from ..operators.formats import duration, handed_over, moment, without_secrets
+from ..operators.groups import Group
 from ..operators.history import add, histories_of
-from ..operators.listing import INDEX_AGE, Group, Past, Selection, rejected
+from ..operators.listing import INDEX_AGE, Past, Selection, rejected
 from ..operators.names import Recent
 from ..operators.statistics import counted
 from ..operators.status import readable, status_of

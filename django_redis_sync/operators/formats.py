@@ -15,8 +15,9 @@ from django.utils.translation import gettext as _
 from ..engine.names import LABEL_FIELDS
 from ..protocol.scripts import CONSTANTS
 from .facts import Holder, Status, Unread, Waiter
+from .groups import Group
 from .history import Counters, History
-from .listing import Group, Past, Selection
+from .listing import Past, Selection
 
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 

@@ -12,162 +12,39 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from .. import conf
-from ..engine.names import HOLDERS_INTERVAL
+from ..engine.indexes import HOLDERS_INTERVAL
 from ..protocol.keys import split, unquote
 from .facts import Status, Unread
+from .groups import Group, Groups, groups_of
 from .history import Counters, History, add, histories, histories_of, history_of
 from .names import (
     Pair,
     Recent,
-    count_keys,
     held_since,
     is_listed,
     listed_of,
-    newest_keys,
-    quorums,
+    queued,
     split_registry,
-    with_override,
+    waiting_since,
 )
 from .reads import cached
-from .statistics import SITE, Statistics, counted, statistics_of
-from .status import idle, readable
+from .statistics import SITE, Statistics, statistics_of
+from .status import readable
 
 #: Max entries that are compared to sort by a figure, such as the number of waiters.
 MAX_COMPARED = 100
-#: Max entries that are searched to find trouble: waiters, rejections, lost leases, and long holds.
+#: Max entries that are searched to find other trouble than waiters: rejections, lost leases, and
+#: long holds.
 MAX_SEARCHED = 40
 #: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
 #: In the order "trouble", the entries without trouble come last: by name in a list of at most this
 #: number of entries, and by last use in a longer list.
 MAX_BY_NAME = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A policy with its keys, or a single name.
-
-    - `own`: the status of the name without a key, or None if it was never used without one.
-    - `children`: the status of some keys. `keys`: the number of known keys.
-    - `statistics`: the sums over all keys, some seconds old, or None.
-    - `in_use` and `waiting`: the larger of two numbers: the count in `statistics`, and the sum over
-      `own` and `children`.
-    - `limit`: the largest limit of a single key, so `in_use` of all keys may be above it.
-    """
-
-    name: str
-    own: Status | None
-    children: tuple[Status, ...]
-    keys: int = 0
-    statistics: Statistics | None = None
-
-    @classmethod
-    def alone(cls, status: Status) -> Group:
-        """Return a group of one name, or of one key of a policy."""
-        return cls(status.display, status, ())
-
-    @property
-    def all(self) -> tuple[Status, ...]:
-        return self.children if self.own is None else (self.own, *self.children)
-
-    @property
-    def whole(self) -> bool:
-        """True if the counts cover all keys. Otherwise they are lower bounds."""
-        return self.statistics is not None or self.keys <= len(self.children)
-
-    @property
-    def limit(self) -> int | None:
-        limits = [s.limit for s in self.all if s.limit is not None]
-        return max(limits, default=None)
-
-    @property
-    def in_use(self) -> int:
-        counted = self.statistics.in_use if self.statistics else 0
-        return max(counted, sum(s.in_use for s in self.all))
-
-    @property
-    def waiting(self) -> int:
-        counted = self.statistics.waiting if self.statistics else 0
-        return max(counted, sum(s.waiting for s in self.all))
-
-    @property
-    def shares_waiting(self) -> int:
-        return sum(s.shares_waiting for s in self.all)
-
-    @property
-    def paused(self) -> bool:
-        """True if the name without a key is paused, which pauses all keys. If `own` is None, True
-        if all `children` are paused."""
-        return self.own.paused if self.own is not None else all(s.paused for s in self.children)
-
-
-#: Max keys that are read for all policies of a list together.
-MAX_KEYS = 8
-
-
-#: The groups of some entries, and the names that could not be read.
-Groups = tuple[list[Group], list[Unread]]
-
-
-def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
-    """Return two lists: a group for each name, and the names that could not be read.
-
-    The counts of a policy are from the statistics. Only a few of its keys are read: the key with
-    the oldest holder, and the busiest keys. Without statistics, the keys used last are read.
-    """
-    held = held_since(using=using)
-    oldest = {name: key for name, key in reversed(held) if key is not None}
-    plain, policies = split_registry(names, using=using)
-    others = {name for name, key in with_override(using=using) if key is not None} | oldest.keys()
-    counts = count_keys(sorted(policies | (others & {*names})), using=using)
-    counts = {name: n or int(name in others) for name, n in counts.items() if n or name in others}
-    statistics = counted(list(counts), using=using, sketch=False)
-    keys = _keys_to_read(counts, statistics, oldest, using)
-    bare = counts.keys() - plain - quorums(using).keys()
-    pairs: list[Pair] = []
-    for name in names:
-        pairs += [] if name in bare else [(name, None)]
-        pairs += [(name, key) for key in keys.get(name, ())]
-    found, unread = readable(pairs, using=using) if pairs else ([], [])
-    groups = []
-    for name in names:
-        children = tuple(one for one in found if one.name == name and one.key is not None)
-        own = next((one for one in found if one.name == name and one.key is None), None)
-        if name in bare:
-            own = idle(name, using or conf.current().cache)
-        # Omit a policy's own name if it was never used without a key and has no override.
-        if own is not None and not own.used and name in counts and (children or name not in bare):
-            own = None
-        if own is not None or children:
-            keys_known = max(counts.get(name, 0), len(children))
-            groups.append(Group(name, own, children, keys_known, statistics.get(name)))
-    return groups, unread
-
-
-def _keys_to_read(
-    counts: Mapping[str, int],
-    statistics: Mapping[str, Statistics],
-    oldest: Mapping[str, str],
-    using: str | None,
-) -> dict[str, list[str]]:
-    most = max(1, MAX_KEYS // max(1, len(counts)))
-    chosen = sorted(counts, key=lambda name: name not in oldest)[:MAX_KEYS]
-    without = [name for name in chosen if name not in statistics]
-    found = newest_keys(dict.fromkeys(without, most), using=using)
-    found |= {
-        name: [unquote(busy.key) for busy in statistics[name].busiest]
-        for name in chosen
-        if name in statistics
-    }
-    for name in found.keys() & oldest.keys():
-        found[name] = [oldest[name], *found[name]]
-    return {name: [*dict.fromkeys(keys)][:most] for name, keys in found.items()}
 
 
 Past = Mapping[Pair, History]
@@ -322,6 +199,7 @@ class Selection:
         units = list(self._units[:limit])
         if is_partial:
             heavy = self._held() if field == "oldest" else []
+            heavy += self._waiting(()) if field == "waiting" else []
             # Take alternately one of the busiest entries and one of those with the most rejections.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
@@ -341,22 +219,24 @@ class Selection:
         """Return the entries with trouble: first those with waiters, then those with recent
         rejections or lost leases, and then those held for long.
 
-        Only MAX_SEARCHED entries are searched: the busiest by the statistics, those held for long,
-        and those used last."""
+        The entries with waiters are those of the index of waiters, and the busiest ones by the
+        statistics. Only MAX_SEARCHED other entries are searched: those with the most rejections by
+        the statistics, those held for long, and those used last."""
         known = self._statistics()
-        waiting, bad = Counter[str](), Counter[str]()
-        for busy in known.busiest:
-            waiting[self._entry(busy.key)] += busy.waiting
+        bad = Counter[str]()
         for busy in known.rejected:
             bad[self._entry(busy.key)] += busy.rejected
+        waiting = self._waiting([busy.key for busy in known.busiest if busy.waiting])
         held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
-        heavy = dict.fromkeys([*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]])
-        entries = [one for one in heavy if self._is_sought(one)][:MAX_SEARCHED]
+        heavy = dict.fromkeys([*+bad, *held, *self._units[:MAX_SEARCHED]])
+        entries = [one for one in heavy if self._is_sought(one) and one not in waiting]
+        entries = [*filter(self._is_sought, waiting), *entries[:MAX_SEARCHED]]
         # Skip names that are in the statistics, but no longer in the registry.
         listed = listed_of(self._policy, entries, using=self._using)
         entries = [one for one in entries if one in listed or one in others]
-        # A policy may have any number of keys, so the history of keys is not read.
-        pairs = [(one, None) for one in entries if self._policy is None]
+        # A policy may have any number of keys, so the history of keys is not read. Names with
+        # waiters come first anyway.
+        pairs = [(one, None) for one in entries if self._policy is None and one not in waiting]
         for past in histories(pairs, using=self._using):
             total = past.total
             lately = total.rejected_or_timed_out + total.lost + total.reclaimed
@@ -368,6 +248,24 @@ class Selection:
         }
         found = [one for one in entries if figures[one] > (0, 0, -math.inf)]
         return sorted(found, key=figures.__getitem__, reverse=True)
+
+    def _waiting(self, others: Iterable[str]) -> Counter[str]:
+        """Return the number of waiters of each entry that somebody waits for, the longest wait
+        first. `others`: quoted names, or quoted keys, that may have waiters but are not in the
+        index of waiters yet. Only MAX_COMPARED queues are read. The other entries of the index
+        count as one waiter."""
+        policy, indexed = self._policy, waiting_since(using=self._using)
+        pairs = [pair for pair in indexed if policy is None or (pair[0] == policy and pair[1])]
+        some = (split(one) if policy is None else (policy, unquote(one)) for one in others)
+        pairs = [*dict.fromkeys([*pairs, *some])]
+        counts = queued(pairs[:MAX_COMPARED], using=self._using)
+        found = Counter[str]()
+        counts += [1] * (len(pairs) - len(counts))
+        for (name, key), count in zip(pairs, counts, strict=True):
+            entry = name if policy is None else key
+            if count and entry is not None:
+                found[entry] += count
+        return found
 
     def _statistics(self) -> Statistics:
         group = SITE if self._policy is None else self._policy

@@ -4,7 +4,7 @@ The commands KEYS and SCAN are never used, and no command reads more than CHUNK 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
 from ..engine.drivers import command
-from ..engine.names import holders_key, names_key, policy_key, quorums_key
+from ..engine.indexes import holders_key, waiters_key
+from ..engine.names import names_key, policy_key, quorums_key
 from ..engine.overrides import reading, take
 from ..engine.pools import retry_if_disconnected
 from ..engine.quorum import Quorum, quorum_of
@@ -24,8 +25,8 @@ from .reads import failed, read, read_each, where
 
 #: Max entries of the registry that a command reads.
 CHUNK = 1000
-#: Max names that are read from the index of holders.
-MAX_HELD = 1000
+#: Max names that are read from the index of holders, and from that of waiters.
+MAX_INDEXED = 1000
 #: Max names of locks on a quorum that are read: those used last.
 _MAX_QUORUMS = 1000
 
@@ -78,25 +79,44 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
     """Return the names with the oldest holders, the oldest first. The value of a name is the time
-    of its oldest grant, in server ms. At most MAX_HELD names are read, from the index of holders
-    (see `engine/names.py`). The index may contain names that are no longer held."""
+    of its oldest grant, in server ms. At most MAX_INDEXED names are read, from the index of holders
+    (see `engine/indexes.py`). The index may contain names that are no longer held."""
+    return _indexed(holders_key, using)
+
+
+def waiting_since(*, using: str | None = None) -> dict[Pair, int]:
+    """Return the names with the longest waits, the longest first. The value of a name is the time
+    at which its first waiter asked, in server ms. At most MAX_INDEXED names are read, from the
+    index of waiters. A name enters it within 4 s, and may stay in it for a while after."""
+    return _indexed(waiters_key, using)
+
+
+def _indexed(key: Callable[[str], str], using: str | None) -> dict[Pair, int]:
     alias, prefix = where(using)
-    reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
+    reply = read(alias, "ZRANGE", key(prefix), 0, MAX_INDEXED - 1, "WITHSCORES")
     since = {quoted: int(score) for quoted, score in pairs_of(reply)}
     return {split(quoted): since[quoted] for quoted in since if _can_be(*split(quoted))}
+
+
+def queued(pairs: Sequence[Pair], *, using: str | None = None) -> list[int]:
+    """Return the number of waiters in the queue of each name, in one round trip. Parked waiters are
+    not counted, but a name with parked waiters has a queue."""
+    alias, prefix = where(using)
+    return [int(n) for n in read_each(alias, [("ZCARD", keys_of(prefix, *p).queue) for p in pairs])]
 
 
 class Recent:
     """All known plain names and policies, or all known keys of `policy`. `recent[start:stop]` reads
     a part of them.
 
-    First come the entries that are configured, paused, resized, or held, but not in the registry.
-    Then come the entries of the registry, most recent first.
+    First come the entries that are configured, paused, resized, held, or waited for, but not in the
+    registry. Then come the entries of the registry, most recent first.
     """
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
         known = [*with_override(using=using), *held_since(using=using)]
+        known += waiting_since(using=using)
         if policy is None:
             others = sorted({name for name, _ in known} | configured().keys())
             length = count_names(using=using)

@@ -347,7 +347,7 @@ def test_doctor_reports_each_check_only_once_for_all_nodes_of_a_working_cluster(
 def test_permanent_holder_on_a_cluster_is_found_by_doctor_and_status(
     in_settings: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_redis_sync.engine.names.HOLDERS_INTERVAL", 0.2)
+    monkeypatch.setattr("django_redis_sync.engine.indexes.HolderIndex.interval", 0.2)
 
     def is_found() -> bool:
         return "Permits of held stay " in examine("cluster")["permanent"].detail

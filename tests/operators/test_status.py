@@ -12,7 +12,7 @@ import redis
 from django.conf import settings
 
 from django_redis_sync import Lock, NotAcquired, Semaphore
-from django_redis_sync.engine import names
+from django_redis_sync.engine import indexes, names
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import both, eventually
 from tests.support.operators import act, as_json, failed, locks, status_of
@@ -89,7 +89,7 @@ def test_status_knows_a_key_that_is_exempt_from_the_pause_of_its_policy() -> Non
 def test_index_of_holders_contains_the_oldest_holder_of_each_name_in_use(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
+    monkeypatch.setattr(indexes.HolderIndex, "interval", 0.2)
 
     def index() -> dict[bytes, float]:
         return dict(raw.zrange(HOLDERS, 0, -1, withscores=True))

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django_redis_sync.operators.facts import Holder, Status, Waiter
+from django_redis_sync.operators.groups import Group
 from django_redis_sync.operators.history import Counters, History, add
-from django_redis_sync.operators.listing import Group
 
 #: The time at which the statuses and histories were read.
 AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
