@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from ..operators.formats import local
 from ..operators.history import Counters, add
 
 #: Max steps on the time axis.
@@ -81,7 +82,7 @@ def chart(rows: Sequence[Step], limit: int | None) -> Chart:
     """Return a chart of the history `rows`. Combine adjacent rows into at most MAX_STEPS steps."""
     length = max(1, -(-len(rows) // MAX_STEPS))
     groups = [rows[i : i + length] for i in range(0, len(rows), length)]
-    steps = [(group[0][0], add(counters for _, counters in group)) for group in groups]
+    steps = [(local(group[0][0]), add(counters for _, counters in group)) for group in groups]
     found = [counters for _, counters in steps]
     use_top = max([1, limit or 1, *(step.peak for step in found)])
     count_top = max([1, *(step.waited + step.rejected_or_timed_out for step in found)])

@@ -15,7 +15,7 @@ from ..limits.identity import possible_keys
 from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
-from ..operators.formats import as_json, duration, handed_over, moment
+from ..operators.formats import as_json, duration, handed_over, local, moment
 from ..operators.groups import Group
 from ..operators.history import histories_of
 from ..operators.listing import FIGURES, Past, Selection, hour, keys_like, since
@@ -52,7 +52,7 @@ class Moment(NamedTuple):
 
 def with_age(at: datetime, now: datetime) -> Moment:
     """Return the Moment for the time `at`, with its age at the time `now`."""
-    return Moment(at, moment(at), duration((now - at).total_seconds()))
+    return Moment(local(at), moment(at), duration((now - at).total_seconds()))
 
 
 # The list
@@ -212,6 +212,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "waiters": [{"waiter": w, "since": with_age(w.since, status.at)} for w in status.waiters],
         "more_waiters": max(0, status.waiting - len(status.waiters)),
         "more_shares": max(0, status.share_count - len(status.shares)),
+        "disagreed_at": status.conflicting_limit and local(status.conflicting_limit[1]),
         "paused_since": status.paused_since and moment(status.paused_since),
         "paused_until": status.paused_until and moment(status.paused_until),
         "bar": charts.bar(status.in_use, status.limit, status.waiting, permanent),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from ..exceptions import SyncError
 from ..models import Name
 from ..operators import audit
 from ..operators.facts import Status
-from ..operators.formats import without_secrets
+from ..operators.formats import local, without_secrets
 from ..operators.names import count_keys, is_known
 from ..operators.reads import remembered
 from ..operators.status import MAX_ROWS, statuses
@@ -210,7 +211,8 @@ def actions_log(object_id: str) -> dict[str, Any]:
     name, key = _entry(object_id).parts
     try:
         with page_errors():
-            return {"acts": audit.acts(name, key)}
+            acts = audit.acts(name, key)
+            return {"acts": [replace(act, at=local(act.at)) for act in acts]}
     except PageError as error:
         return {"unread": error.message}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..operators.audit import Action
-from ..operators.formats import duration, moment
+from ..operators.formats import duration, local, moment
 from ..operators.history import Counters, History
 from ..operators.statistics import REWRITE_AFTER, Statistics
 from .terminal import Column, Output, flexible, number
@@ -90,7 +89,7 @@ def events(
 def log(found: Sequence[Action], out: Output) -> list[str]:
     """Return a table of the actions of operators."""
     columns = [
-        Column(_("WHEN"), lambda act: f"{timezone.localtime(act.at):%Y-%m-%d %H:%M:%S}"),
+        Column(_("WHEN"), lambda act: f"{local(act.at):%Y-%m-%d %H:%M:%S}"),
         flexible(_("NAME"), lambda act: act.display),
         flexible(_("WHAT"), lambda act: act.text),
         flexible(_("WHO"), lambda act: act.by),

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
+from datetime import timezone as zones
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -25,11 +27,23 @@ _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 # For people
 
 
+def now() -> datetime:
+    """Return the current time, in UTC. Unlike Django's function, this one also returns an aware
+    datetime if USE_TZ is False."""
+    return datetime.now(zones.utc)
+
+
+def local(at: datetime) -> datetime:
+    """Return a time in the current time zone. If USE_TZ is False, this is the zone of the process,
+    which Django sets to TIME_ZONE. Then Django's templates and functions don't convert times."""
+    return timezone.localtime(at) if settings.USE_TZ else at.astimezone()
+
+
 def moment(at: datetime) -> str:
     """Return a time in the current time zone. Add the date unless it is today."""
-    local = timezone.localtime(at)
-    today = local.date() == timezone.localtime().date()
-    return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+    found = local(at)
+    today = found.date() == local(now()).date()
+    return found.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
 
 
 def duration(seconds: float) -> str:
@@ -70,7 +84,7 @@ def as_json(
     """Return the data of a list for JSON. `selection`: the list from which the names were read, or
     None for a single name."""
     return {
-        "at": timezone.now().isoformat(),
+        "at": now().isoformat(),
         "found": len(groups) if selection is None else selection.found,
         "compared": selection and selection.compared,
         "policies": [

@@ -19,7 +19,6 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -29,7 +28,16 @@ from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
 from ...operators.facts import Holder, Status, Unread, Waiter
-from ...operators.formats import as_json, duration, history_json, moment, plain, without_secrets
+from ...operators.formats import (
+    as_json,
+    duration,
+    history_json,
+    local,
+    moment,
+    now,
+    plain,
+    without_secrets,
+)
 from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
@@ -131,7 +139,7 @@ class Command(BaseCommand):
                     lines, problems = [], {_unavailable(error, given.using): 1}
                 wrapped = [line for text in problems for line in self._out.wrap(text)]
                 lines += map(self.style.ERROR, wrapped)
-                words = {"every": duration(every), "now": f"{timezone.localtime():%H:%M:%S}"}
+                words = {"every": duration(every), "now": f"{local(now()):%H:%M:%S}"}
                 title = _("%(now)s, refreshed every %(every)s. Press Ctrl-C to stop.") % words
                 terminal.draw(stream, [title, "", *lines])
                 time.sleep(every)
@@ -220,7 +228,7 @@ class Command(BaseCommand):
     def _pause(self, given: Namespace) -> None:
         done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
         if given.seconds is not None:
-            until = timezone.now() + timedelta(seconds=given.seconds)
+            until = now() + timedelta(seconds=given.seconds)
             done = _("Paused %s") + " " + _("until %s.") % moment(until)
         self._override("pause", given, done, before, given.seconds)
 
