@@ -14,6 +14,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.db import Error, router, transaction
 from django.http import Http404, HttpRequest, HttpResponseBase, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -26,6 +27,7 @@ from .. import conf
 from ..engine.clients import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
+from ..logs import logger
 from ..models import Name
 from ..operators import audit
 from ..operators.facts import Status
@@ -181,7 +183,9 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
             text = _("The action “%(action)s” failed. %(error)s")
             level, message = messages.ERROR, text % {"action": title, "error": error.message}
         messages.add_message(request, level, message)
-        _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip())
+        if not _log(request, entry, f"{message} {action.cleaned_data['reason']}".strip()):
+            text = _("The site’s database could not record the action.")
+            messages.warning(request, text)
         return redirect(back)
     context = {
         "title": _("%(action)s?") % {"action": title},
@@ -267,12 +271,21 @@ def _render(
     return TemplateResponse(request, name, {**whole, **words, **context}, status=status)
 
 
-def _log(request: HttpRequest, entry: Name, message: str) -> None:
-    LogEntry.objects.create(
-        user_id=request.user.pk,
-        content_type_id=ContentType.objects.get_for_model(Name).pk,
-        object_id=entry.id,
-        object_repr=str(entry)[:200],
-        action_flag=CHANGE,
-        change_message=message,
-    )
+def _log(request: HttpRequest, entry: Name, message: str) -> bool:
+    """Record an action in the log of Django's admin. If the database fails, for example because it
+    is read-only, log an error and return False. The action is done, and Redis has its record."""
+    try:
+        # If the request has a transaction, an error of the database must not break it.
+        with transaction.atomic(using=router.db_for_write(LogEntry)):
+            LogEntry.objects.create(
+                user_id=request.user.pk,
+                content_type_id=ContentType.objects.get_for_model(Name).pk,
+                object_id=entry.id,
+                object_repr=str(entry)[:200],
+                action_flag=CHANGE,
+                change_message=message,
+            )
+    except Error:
+        logger.exception("the site's database could not record the operator action on %s", entry)
+        return False
+    return True

@@ -188,9 +188,17 @@ def _prefers_page(request: HttpRequest) -> bool:
 
 
 def _page(request: HttpRequest, info: RejectionInfo) -> str:
+    """Return the page of a rejection. If it can't be rendered, log an error and return a text."""
     names = [f"django_redis_sync/{info.status}.html", "django_redis_sync/rejected.html"]
     context = {"message": info.message, "status": info.status, "retry_after": info.retry_after}
+    template = None
     try:
-        return loader.render_to_string(names, context, request)
-    except TemplateDoesNotExist:  # no template engine searches this app
+        template = loader.select_template(names)
+        return str(template.render(context, request))
+    except Exception as error:
+        # If no template was found, no template engine searches this app. Any other error is a
+        # mistake in the project's own template or context processors.
+        if template is not None or not isinstance(error, TemplateDoesNotExist):
+            words = "a template of %s failed, so the rejected request to %s got plain text"
+            logger.exception(words, " or ".join(names), request.path)
         return info.message
