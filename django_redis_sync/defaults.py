@@ -97,6 +97,16 @@ class Settings:
             'Limits by view name or glob: `{"reports:export": "exports", "api:*": {"limit": 20}}`.',
         ),
     ]
+    urlconfs: Annotated[
+        Sequence[str],
+        values.paths,
+        Option(
+            (),
+            "Further URLconfs that middleware sets as request.urlconf. The system checks and "
+            "`filled` examine their views. Settings that end with URLCONF or URLCONFS, and the "
+            "hosts of django-hosts, are found without it.",
+        ),
+    ]
     stats: Annotated[bool, Option(True, "Keep counters and history of each name.")]
     stats_hours: Annotated[
         float,

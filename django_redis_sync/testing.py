@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import inspect
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial, wraps
+from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest
 from django.test import override_settings
-from django.urls import resolve
+from django.urls import Resolver404, ResolverMatch, resolve
 
 from . import conf
 from .defaults import Share
@@ -31,7 +32,7 @@ from .engine.server import replaced
 from .limits import identity
 from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
-from .limits.routes import Route, is_preflight, policies_of, routes
+from .limits.routes import Route, is_preflight, limits_of, routes_of, urlconfs
 from .limits.steps import run
 from .locks.lease import Lease
 from .locks.semaphore import Semaphore
@@ -138,20 +139,24 @@ def filled(
     Raise AssertionError if permits are in use, or if the views of that name use another key. Raise
     ImproperlyConfigured if no limit is set.
     """
+    limits, unloaded = _limits_of_views()
     if request is not None:
         key, view_limit = _key_of(name, request)
         limit = view_limit if limit is None else limit
     else:
         if user is not None:
             key = identity.of_user(user.pk)
-        _check_key(name, key, user)
-    _check_spelling(name)
-    limit = _limit_of(name) if limit is None else limit
+        _check_key(name, key, user, limits.get(name, []))
+    _check_spelling(name, limits)
+    own = limits.get(name, [])
+    limit = _limit_of(name, own) if limit is None else limit
+    if limit is None and unloaded:
+        raise unloaded[0]  # a view of this URLconf may give the limit
     permits = limit or 1
     if share is not None:
-        share_limit = share_limit or _limit_of(name, "share_limit")
+        share_limit = share_limit or _limit_of(name, own, "share_limit")
         permits = min(permits, share_limit or permits)
-    using = using or next((policy.using for policy, _ in _policies(name) if policy.using), None)
+    using = using or next((policy.using for policy, _ in own if policy.using), None)
     semaphore = Semaphore(name, limit, key=key, share=share, share_limit=share_limit, using=using)
     # Acquire on a thread: sync code must not wait on the event loop of an async test.
     with ThreadPoolExecutor(1) as thread:
@@ -164,31 +169,64 @@ def filled(
         got.release()
 
 
-def _policies(name: str) -> list[tuple[Policy, str]]:
-    """Return the policies of a name, each with the name of its view."""
-    return [(policy, r.name) for r in routes() for policy in policies_of(r) if policy.name == name]
+#: Policies, each with the name of its view.
+Limits = list[tuple[Policy, str]]
+
+
+def _limits_of_views() -> tuple[dict[str, Limits], list[Exception]]:
+    """Return two values: for each name, its policies; and the errors of the URLconfs that can't be
+    loaded."""
+    found: dict[str, Limits] = {}
+    errors: list[Exception] = []
+    for urlconf in urlconfs():
+        try:
+            routes = routes_of(urlconf)
+        except Exception as error:
+            errors.append(error)
+            continue
+        for route in routes:
+            for policy in limits_of(route)[0]:
+                found.setdefault(policy.name, []).append((policy, route.name))
+    return found, errors
 
 
 def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
     """Return two values: the key and the limit that the policy `name` has for a request. Raise
     AssertionError if the policy does not limit the request."""
-    match = request.resolver_match = resolve(request.path_info)
-    policies = {policy.name: policy for policy in policies_of(Route(match.view_name, match.func))}
-    policy = policies.get(name)
-    if policy is None:
-        known = ", ".join(sorted(policies)) or "none"
+    matches = [*_matches(request)]
+    by_name = [
+        {policy.name: policy for policy in limits_of(Route(match.view_name, match.func))[0]}
+        for match in matches
+    ]
+    place = next((n for n, policies in enumerate(by_name) if name in policies), None)
+    if place is None:
+        if not matches:
+            raise AssertionError(f"no URLconf has a view for {request.path}")
+        known = ", ".join(sorted({*chain.from_iterable(by_name)})) or "none"
         raise AssertionError(f"{request.path} is not limited by {name!r}. Its policies: {known}")
+    match = request.resolver_match = matches[place]
+    policy = by_name[place][name]
     if not policy.counts(request.method, is_preflight(request, match.func)):
         raise AssertionError(f"{name!r} does not limit {request.method} of {request.path}")
     key = None if policy.key is None else run(key_of(policy, request, request))
     return key, policy.limit(request) if callable(policy.limit) else policy.limit
 
 
-def _check_key(name: str, key: str | None, user: Any) -> None:
-    """Raise AssertionError if `user` is anonymous, or if the views of `name` never use `key`."""
+def _matches(request: HttpRequest) -> Iterator[ResolverMatch]:
+    """Yield the views for the path of a request: that of the URLconf which `request.urlconf` names,
+    or else one of each URLconf that has the path."""
+    own = getattr(request, "urlconf", None)
+    for urlconf in urlconfs() if own is None else [own]:
+        with suppress(Resolver404):
+            yield resolve(request.path_info, urlconf)
+
+
+def _check_key(name: str, key: str | None, user: Any, policies: Limits) -> None:
+    """Raise AssertionError if `user` is anonymous, or if the views of `name` never use `key`.
+    `policies`: the policies of the name."""
     if user is not None and user.pk is None:
         raise AssertionError("anonymous users are limited by address: pass a request to filled()")
-    kinds = {policy.key: view for policy, view in _policies(name)}
+    kinds = {policy.key: view for policy, view in policies}
     if not kinds or any(_makes(kind, key) for kind in kinds):
         return
     kind, view = next(iter(kinds.items()))
@@ -200,10 +238,11 @@ def _check_key(name: str, key: str | None, user: Any) -> None:
     )
 
 
-def _check_spelling(name: str) -> None:
-    """Raise AssertionError if the name is unknown and similar to a known one."""
+def _check_spelling(name: str, of_views: Iterable[str]) -> None:
+    """Raise AssertionError if the name is unknown and similar to a known one. `of_views`: the names
+    that views use."""
     known = {*conf.current().semaphores, *(one.name for one in endpoints().entries.values())}
-    known |= {policy.name for route in routes() for policy in policies_of(route)}
+    known.update(of_views)
     if name not in known and (close := get_close_matches(name, known, n=1, cutoff=0.8)):
         raise AssertionError(
             f"{name!r} is not known, did you mean {close[0]!r}? If code uses {name!r}, add it to "
@@ -219,13 +258,13 @@ def _makes(kind: Any, key: str | None) -> bool:
     return kind == "user" or key.startswith("ip-" if kind == "ip" else "key-")
 
 
-def _limit_of(name: str, option: str = "limit") -> int | None:
-    """Return the highest int limit of a name in the settings and views, or None."""
+def _limit_of(name: str, policies: Limits, option: str = "limit") -> int | None:
+    """Return the highest int limit of a name in the settings and in `policies`, or None."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
     limits = [given.get(option) for given in options]
-    limits += [getattr(policy, option) for policy, _ in _policies(name)]
+    limits += [getattr(policy, option) for policy, _ in policies]
     return max((limit for limit in limits if isinstance(limit, int)), default=None)
 
 

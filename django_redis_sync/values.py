@@ -119,6 +119,13 @@ alias, mapping = _of("one cache alias", str), _of("a dict", Mapping)
 flag_or_alias = _of("a bool or a database's alias", bool, str)
 
 
+def paths(what: str, value: object) -> tuple[str, ...]:
+    """Return a list of dotted paths as a tuple."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise TypeError(f"{what} must be a list of dotted paths, not {value!r}")
+    return tuple(value)
+
+
 def methods(what: str, value: object) -> frozenset[str]:
     """Return HTTP methods in upper case. If GET is given, add HEAD, because a view answers both in
     the same way."""

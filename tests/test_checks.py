@@ -131,6 +131,7 @@ FIVE = "view0, view1, view2, view3, view4|!view5"
 OPTIONS = "Options of an entry: blocking_timeout, enforce"
 
 MISTAKES = [
+    Case("E001|URLCONFS must be a list|'x.urls'", sync={"URLCONFS": "x.urls"}),
     Case("E001|CASHE (did you mean CACHE?)|ENABLED, CACHE", sync={"CASHE": "default"}),
     Case("E001|timeout (did you mean TIMEOUT?)", sync={"timeout": 3}),
     Case("E001|status (it belongs in REQUESTS)", sync={"status": 3}),
@@ -326,21 +327,27 @@ def test_endpoints_setting_accepts_namespaced_view_names_and_import_paths(messag
     assert ["W006"] * 4 == ids(messages(case, urls=[path("x/", view, name="x")]))
 
 
-@pytest.mark.parametrize("urlconf", [None, "no.such.module", "without_patterns"])
-def test_system_checks_find_no_mistake_in_a_project_without_urls(
-    urlconf: str | None, settings, monkeypatch
+def test_system_checks_find_no_mistake_in_a_project_without_urls(settings) -> None:
+    settings.ROOT_URLCONF = None
+    assert [] == run_checks(tags=["redis_sync"])
+
+
+@pytest.mark.parametrize("urlconf", ["no.such.module", "without_patterns"])
+def test_system_check_names_a_urlconf_that_can_not_be_loaded(
+    urlconf: str, settings, monkeypatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
     settings.ROOT_URLCONF = urlconf
-    assert [] == run_checks(tags=["redis_sync"])
+    (found,) = run_checks(tags=["redis_sync"])
+    assert "redis_sync.W027" == found.id and repr(urlconf) in found.msg
 
 
 def test_each_check_id_is_documented() -> None:
     page = (ROOT / "docs/checks.md").read_text()
     documented = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page, re.MULTILINE)
     tested = {id for case in MISTAKES for id in case.says.partition("|")[0].split()}
-    celery = {"W026"}  # locks/test_jobs_queues.py tests this id
-    assert sorted(tested | celery) == documented
+    elsewhere = {"W026", "W027", "W028"}  # locks/test_jobs_queues.py, limits/test_urlconfs.py
+    assert sorted(tested | elsewhere) == documented
 
 
 def test_django_setup_does_not_import_the_check_modules() -> None:

@@ -33,6 +33,7 @@ VALUES = [
     ("SETTINGS.enabled REQUESTS.fair", {True: True, False: False}, [0, 1, "yes"]),
     ("SEMAPHORE.label SETTINGS.key_prefix", {"": "", "a": "a"}, [1, b"a"]),
     ("SETTINGS.cache ENTRY.using", {"default": "default"}, [["a", "b"], 1]),
+    ("SETTINGS.urlconfs", {(): (), ("a.b",): ("a.b",)}, ["a.b", [1], None]),
     ("SETTINGS.semaphores", {}, [[], None, "x"]),
     ("REQUESTS.on_outage", {"open": "open"}, ["shut", "OPEN"]),
     ("REQUESTS.on_full", {"raise": "raise"}, ["wait", "skip"]),

@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..defaults import ENTRY, REQUESTS, SETTINGS
 from ..engine.clients import backend_of
-from ..limits.policy import Endpoint, Policy, checked, endpoints
+from ..limits.policy import Policy, checked, endpoints
 from ..protocol.keys import check_text
 
 #: Min connections that a process needs: one each to acquire, to release, to renew, and to poll.
@@ -169,7 +169,7 @@ def hint_for(error: str) -> str:
 
 def check_endpoint(pattern: str) -> None:
     """Raise an error if the entry `pattern` of ENDPOINTS is not a valid policy."""
-    Endpoint(endpoints().entries[pattern])
+    endpoints().policy(pattern)
 
 
 def policy_of(pattern: str | None) -> Policy | None:
@@ -177,7 +177,7 @@ def policy_of(pattern: str | None) -> Policy | None:
     if the entry is not a valid policy."""
     if pattern is None or mistake(check_endpoint, pattern):
         return None
-    return Endpoint(endpoints().entries[pattern]).policy
+    return endpoints().policy(pattern)
 
 
 def check_semaphore(name: Any) -> None:

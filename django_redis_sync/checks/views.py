@@ -17,21 +17,14 @@ from .. import conf
 from ..limits.decorator import SemaphoreRequiredMixin
 from ..limits.frameworks import is_drf
 from ..limits.policy import Policy, endpoints
-from ..limits.routes import (
-    Route,
-    admissions_of,
-    declarations_of,
-    errors_of,
-    owner_of,
-    policies_of,
-    routes,
-)
+from ..limits.routes import admissions_of, declarations_of, owner_of
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown
 from . import frameworks
 from .frameworks import Problem
 from .settings import check_semaphore, hint_for, message, mistake, policy_of
+from .urlconfs import Reached, check_patterns, known
 
 _LIMITS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 _ADD_LIMITS = f"Add '{_LIMITS}' to MIDDLEWARE, if possible as the last entry."
@@ -52,26 +45,27 @@ _CALLABLES = {"limit": 1, "key": 1, "share": 1, "share_limit": 1, "when": 1, "re
 
 def check() -> Iterator[CheckMessage]:
     """Yield a message for each mistake in MIDDLEWARE and in the limits of views."""
-    reached = routes()
+    found = known()
     yield from _check_middleware()
-    yield from _check_patterns(reached)
-    yield from _messages(reached, _problems)
+    yield from found.messages
+    yield from check_patterns(found)
+    yield from _messages(found.views, _problems)
     yield from _check_limits()
-    yield from _check_shares(reached)
-    yield from _check_order(reached)
+    yield from _check_shares(found.views)
+    yield from _check_order(found.views)
 
 
 def check_deployment() -> Iterator[CheckMessage]:
     """Yield warnings about trusted proxies and waiting threads, which matter only in production."""
-    yield from _messages(routes(), _problems_in_production)
+    yield from _messages(known().views, _problems_in_production)
 
 
 def _messages(
-    reached: list[Route], problems_of: Callable[[Route], Iterable[Problem]]
+    routes: list[Reached], problems_of: Callable[[Reached], Iterable[Problem]]
 ) -> Iterator[CheckMessage]:
     """Yield one message for each problem, with the names of up to five views that have it."""
     views: dict[Problem, list[str]] = defaultdict(list)
-    for route in reached:
+    for route in routes:
         for problem in problems_of(route):
             views[problem].append(route.name)
     for (number, text, hint), names in views.items():
@@ -81,20 +75,20 @@ def _messages(
 # One view
 
 
-def _problems(route: Route) -> Iterator[Problem]:
-    for error in errors_of(route):
+def _problems(route: Reached) -> Iterator[Problem]:
+    for error in route.errors:
         yield "E013", f"{str(error).removesuffix('.')}.", hint_for(str(error))
-    yield from frameworks.problems_of(route)
+    yield from frameworks.problems_of(route.route)
     yield from _of_transaction(route.view)
-    for policy in policies_of(route):
+    for policy in route.policies:
         yield from _of_policy(policy, route.view)
     owner = owner_of(route.view)
     if isinstance(owner, type) and issubclass(owner, SemaphoreRequiredMixin):
         yield from _of_mixin(owner)
 
 
-def _problems_in_production(route: Route) -> Iterator[Problem]:
-    for policy in policies_of(route):
+def _problems_in_production(route: Reached) -> Iterator[Problem]:
+    for policy in route.policies:
         by_address = policy.key in ("ip", "user") or policy.share == "ip"
         if by_address and not policy.trusted_proxies:
             yield (
@@ -200,17 +194,6 @@ def _of_mixin(owner: type) -> Iterator[Problem]:
 # Checks of all views together
 
 
-def _check_patterns(reached: list[Route]) -> Iterator[CheckMessage]:
-    met = {endpoints().pattern_of(route.name) for route in reached}
-    for pattern in endpoints().entries:
-        if pattern not in met:
-            yield message(
-                "W006",
-                f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] matches no view.",
-                "Use a view's name with its namespaces. Without a name, use its dotted path.",
-            )
-
-
 def _check_limits() -> Iterator[CheckMessage]:
     """Yield a warning for each name that has different limits in ENDPOINTS. Only the largest of
     them takes effect."""
@@ -230,10 +213,10 @@ def _check_limits() -> Iterator[CheckMessage]:
             )
 
 
-def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
+def _check_shares(routes: list[Reached]) -> Iterator[CheckMessage]:
     """Yield a warning for each name whose share_limit has no effect. Either share is not given, or
     share_limit is above limit."""
-    policies = [policy for route in reached for policy in policies_of(route)]
+    policies = [policy for route in routes for policy in route.policies]
     limits = {(policy.name, policy.limit, policy.share_limit) for policy in policies}
     shared = {policy.name for policy in policies if policy.share is not None}
     for name in sorted({name for name, _, share_limit in limits if share_limit} - shared):
@@ -254,12 +237,16 @@ def _check_shares(reached: list[Route]) -> Iterator[CheckMessage]:
             )
 
 
-def _check_order(reached: list[Route]) -> Iterator[CheckMessage]:
+def _check_order(routes: list[Reached]) -> Iterator[CheckMessage]:
     """Yield a warning for each pair of limits that two views acquire in opposite orders. Requests
     of these views could wait for each other."""
     first: dict[tuple[str, str], str] = {}
-    for route in reached:
-        for way in admissions_of(route, has_middleware(_LIMITS) and is_atomic(route.view)):
+    middleware = has_middleware(_LIMITS)
+    for route in routes:
+        if len(route.policies) < 2:
+            continue
+        atomic = middleware and is_atomic(route.view)
+        for way in admissions_of(route.route, atomic):
             names = [{policy.name for policy in together} for together in way]
             for earlier, later in combinations(names, 2):
                 for pair in product(earlier - later, later - earlier):

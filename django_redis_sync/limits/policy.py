@@ -7,10 +7,11 @@ is: the decorator or mixin, the entry in ENDPOINTS, the entry in SEMAPHORES, REQ
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import field, make_dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -161,24 +162,55 @@ def entry_of(pattern: str, given: Any) -> Entry:
     return Entry(options.pop("name", pattern), options)
 
 
+def _prefix(glob: str) -> str:
+    """Return the part of a glob before its first wildcard."""
+    return re.split(r"[*?[]", glob, maxsplit=1)[0]
+
+
 class Endpoints:
     """The parsed ENDPOINTS. At most one entry applies to a view. It is the entry with the view's
     exact name. If there is none, it is the entry with the longest glob that matches the name."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
-        self._globs = sorted(self.entries, key=lambda glob: (-len(glob), glob))
-
-    def find(self, view_name: str) -> Entry | None:
-        """Return the entry for a view, or None. This is slow, because it tries all globs."""
-        pattern = self.pattern_of(view_name)
-        return None if pattern is None else self.entries[pattern]
+        self._policies: dict[str, Policy] = {}
+        self._patterns: dict[str, str | None] = {}  # by the view's name
+        globs = (pattern for pattern in self.entries if _prefix(pattern) != pattern)
+        self._globs = sorted(globs, key=lambda glob: (-len(glob), glob))
+        #: The ranks and regular expressions of the globs, by the text before the first wildcard. So
+        #: most of many globs are never tried.
+        self._by_prefix: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
+        for rank, glob in enumerate(self._globs):
+            found = self._by_prefix.setdefault(_prefix(glob), [])
+            found.append((rank, re.compile(translate(glob))))
+        self._lengths = {len(prefix) for prefix in self._by_prefix}
 
     def pattern_of(self, view_name: str) -> str | None:
         """Return the key of ENDPOINTS that applies to a view, or None."""
         if view_name in self.entries:
             return view_name
-        return next((glob for glob in self._globs if fnmatchcase(view_name, glob)), None)
+        ranks = [
+            rank
+            for length in self._lengths
+            for rank, glob in self._by_prefix.get(view_name[:length], ())
+            if glob.match(view_name)
+        ]
+        return self._globs[min(ranks)] if ranks else None
+
+    def pattern_for(self, view_name: str, view: Any) -> str | None:
+        """Return the key of ENDPOINTS that applies to a view, or None. The pages of this app have
+        none."""
+        if view_name not in self._patterns:
+            found = None if is_own_page(view) else self.pattern_of(view_name)
+            self._patterns[view_name] = found
+        return self._patterns[view_name]
+
+    def policy(self, pattern: str) -> Policy:
+        """Return the policy of the entry `pattern`. Raise ImproperlyConfigured if it is wrong."""
+        found = self._policies.get(pattern)
+        if found is None:
+            found = self._policies[pattern] = _parsed(*self.entries[pattern])
+        return found
 
 
 class Declared:
@@ -211,11 +243,12 @@ _MOST_DECLARED = 1000
 
 
 class Endpoint:
-    """The cached policies of a view."""
+    """The cached policies of a view. `pattern`: the key of ENDPOINTS that applies, or None."""
 
-    def __init__(self, entry: Entry | None) -> None:
-        self.entry = entry
-        self.policy = None if entry is None else _parsed(entry.name, entry.options)
+    def __init__(self, pattern: str | None) -> None:
+        self.pattern = pattern
+        self.entry = None if pattern is None else endpoints().entries[pattern]
+        self.policy = None if pattern is None else endpoints().policy(pattern)
         self._declared: dict[tuple[Declared, str], Policy] = {}
 
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
@@ -262,11 +295,24 @@ def endpoint_of(request: HttpRequest) -> Endpoint:
     them."""
     match = request.resolver_match
     name = None if match is None else match.view_name
+    return _found.get(name) or endpoint_named(name, match and match.func)
+
+
+def endpoint_named(name: str | None, view: Any) -> Endpoint:
+    """Return the cached policies of a view. `name`: the name of the view in ENDPOINTS. Raise
+    ImproperlyConfigured if the entry of ENDPOINTS is wrong."""
     found = _found.get(name)
     if found is None:
-        entry = None if name is None else endpoints().find(name)
-        found = _found.setdefault(name, Endpoint(entry))
+        pattern = None if name is None else endpoints().pattern_for(name, view)
+        found = _found.setdefault(name, Endpoint(pattern))
     return found
+
+
+def is_own_page(view: Any) -> bool:
+    """Return True for an admin page of this app. ENDPOINTS never limits these pages. Otherwise, an
+    operator who paused a limit of the whole admin could not undo the pause."""
+    admin = getattr(view, "model_admin", None)
+    return admin is not None and admin.opts.app_label == __name__.partition(".")[0]
 
 
 @conf.on_change

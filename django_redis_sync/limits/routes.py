@@ -1,12 +1,15 @@
 """Find the class, the name, and the limits of a view without calling the view.
 
-`routes` returns the views of the URLconf, for the system checks and for `testing`.
+`routes_of` returns the views of a URLconf, for the system checks and for `testing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
 
-from .policy import Declared, Endpoint, Policy, endpoints
+from .. import conf
+from .policy import Declared, Endpoint, Policy, endpoint_named
 
 View = Callable[..., Any]
 
@@ -187,24 +191,58 @@ class Route(NamedTuple):
     view: Any
 
 
-def routes() -> list[Route]:
-    """Return the views of ROOT_URLCONF, or an empty list if it can't be loaded."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
-    try:
-        return list(_walk(get_resolver().url_patterns, ()))
-    except Exception:
-        return []
+def urlconfs() -> list[Any]:
+    """Return the URLconfs of the project, ROOT_URLCONF first. A middleware can choose another one
+    for a request. This function finds the others in REDIS_SYNC["URLCONFS"], in ROOT_HOSTCONF of
+    django-hosts, and in settings whose names end with URLCONF or URLCONFS."""
+    root = getattr(settings, "ROOT_URLCONF", None)
+    named = [getattr(settings, name) for name in dir(settings) if _URLCONF.search(name)]
+    hosts = getattr(settings, "ROOT_HOSTCONF", None)
+    patterns = import_module(hosts).host_patterns if isinstance(hosts, str) else ()
+    others = [
+        *conf.current().urlconfs,
+        *(host.urlconf for host in patterns),
+        *chain.from_iterable(map(_texts, named)),
+    ]
+    return [urlconf for urlconf in dict.fromkeys([root, *others]) if urlconf]
 
 
-def policies_of(route: Route) -> Iterator[Policy]:
-    """Yield the valid limits of a view that don't depend on the request."""
+_URLCONF = re.compile(r"URLCONFS?$")
+
+
+def _texts(given: Any) -> list[str]:
+    """Return the URLconfs in the value of a setting: a str, a list of str, or a dict to str. For
+    any other value, return an empty list."""
+    if isinstance(given, Mapping):
+        given = [*given.values()]
+    found = [*given] if isinstance(given, (list, tuple)) else [given]
+    return found if all(isinstance(one, str) for one in found) else []
+
+
+#: The views of each URLconf that was loaded. Django makes a new resolver if a test changes
+#: ROOT_URLCONF.
+_known = weakref.WeakKeyDictionary[URLResolver, list[Route]]()
+
+
+def routes_of(urlconf: Any) -> list[Route]:
+    """Return the views of a URLconf. If it can't be loaded, raise the exception of the import."""
+    resolver = get_resolver(urlconf)
+    found = _known.get(resolver)
+    if found is None:
+        found = _known[resolver] = list(_walk(resolver.url_patterns, ()))
+    return found
+
+
+def limits_of(route: Route) -> tuple[list[Policy], list[Exception]]:
+    """Return two values: the valid limits of a view that don't depend on the request, and the
+    exceptions for wrong options of its decorators and mixins."""
     endpoint = _endpoint_of(route)
     if endpoint is None:
-        return
-    if endpoint.policy is not None:
-        yield endpoint.policy
-    yield from _declared(endpoint, declarations_of(route.view))
+        return [], []
+    found = [*_parsed(endpoint, declarations_of(route.view))]
+    policies = [] if endpoint.policy is None else [endpoint.policy]
+    policies += [one for one in found if isinstance(one, Policy)]
+    return policies, [one for one in found if isinstance(one, Exception)]
 
 
 def outer_policies_of(route: Route) -> Iterator[Policy]:
@@ -254,20 +292,13 @@ def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]
 
 def _endpoint_of(route: Route) -> Endpoint | None:
     try:
-        return Endpoint(endpoints().find(route.name))
+        return endpoint_named(route.name, route.view)
     except ImproperlyConfigured:
         return None
 
 
 def _declared(endpoint: Endpoint, declarations: Iterable[tuple[Any, str]]) -> list[Policy]:
     return [found for found in _parsed(endpoint, declarations) if isinstance(found, Policy)]
-
-
-def errors_of(route: Route) -> list[Exception]:
-    """Return the exceptions for wrong options of a view's decorators and mixins."""
-    endpoint = _endpoint_of(route)
-    found = [] if endpoint is None else _parsed(endpoint, declarations_of(route.view))
-    return [one for one in found if isinstance(one, Exception)]
 
 
 def _parsed(
