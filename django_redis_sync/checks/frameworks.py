@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..limits.frameworks import is_drf, ninja_operations
+from ..limits.frameworks import is_drf, is_own, ninja_operations, throttles_of
 from ..limits.policy import Policy
-from ..limits.routes import Route, outer_policies_of, policies_on
+from ..limits.routes import Route, outer_policies_of, policies_of_throttles, policies_on
 
 #: A mistake in a view: the number of the message, its text, and its hint.
 Problem = tuple[str, str, str]
@@ -24,8 +24,38 @@ _OF_AUTH = (
 )
 
 
-def problems_of(route: Route) -> Iterator[Problem]:
-    """Yield the mistakes in the limits of a view of a framework."""
+def problems_of(route: Route, has_middleware: Callable[[], bool]) -> Iterator[Problem]:
+    """Yield the mistakes in the limits of a view of a framework. `has_middleware`: a function that
+    returns True if MIDDLEWARE lists ConcurrencyLimitMiddleware."""
+    yield from _of_users(route)
+    for throttles in throttles_of(route.view):
+        own = [*map(is_own, throttles)]
+        if any(own) and not has_middleware():
+            yield (
+                "E029",
+                "ConcurrencyThrottle needs ConcurrencyLimitMiddleware.",
+                "Add 'django_redis_sync.middleware.ConcurrencyLimitMiddleware' to MIDDLEWARE, if "
+                "possible as the last entry. It releases the permits.",
+            )
+        if any(own) and not all(own[own.index(True) :]):
+            yield (
+                "W030",
+                "A throttle is listed after ConcurrencyThrottle: a request that it rejects takes a "
+                "permit first.",
+                "List ConcurrencyThrottle last.",
+            )
+    for operation in ninja_operations(route.view):
+        if operation.is_async and any(map(is_own, operation.throttle_objects)):
+            yield (
+                "E031",
+                "ConcurrencyThrottle can't limit an async operation of django-ninja, which calls "
+                "throttles on the event loop.",
+                "Put semaphore_required below the decorator of the operation.",
+            )
+
+
+def _of_users(route: Route) -> Iterator[Problem]:
+    """Yield a problem for each limit by user that applies before the user is known."""
     if is_drf(route.view) and not _has_user_of_session(route.view):
         for policy in outer_policies_of(route):
             if _is_by_user(policy):
@@ -41,6 +71,7 @@ def problems_of(route: Route) -> Iterator[Problem]:
                 *outer_policies_of(route),
                 *policies_on(route, operation.run),
                 *policies_on(route, operation.view_func),
+                *policies_of_throttles(route, operation.throttle_objects),
             ):
                 if _is_by_user(policy):
                     yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -78,7 +79,7 @@ def _messages(
 def _problems(route: Reached) -> Iterator[Problem]:
     for error in route.errors:
         yield "E013", f"{str(error).removesuffix('.')}.", hint_for(str(error))
-    yield from frameworks.problems_of(route.route)
+    yield from frameworks.problems_of(route.route, partial(has_middleware, _LIMITS))
     yield from _of_transaction(route.view)
     for policy in route.policies:
         yield from _of_policy(policy, route.view)

@@ -6,7 +6,6 @@ A framework is only imported if one of its views is limited.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,8 +26,10 @@ def ninja_operations(view: Any) -> list[Any]:
     """Return the operations of a django-ninja view. Return an empty list for any other view."""
     if "ninja" not in sys.modules:
         return []
-    inside = inspect.getclosurevars(view).nonlocals.values() if inspect.isfunction(view) else ()
-    for found in (getattr(view, "__self__", None), *inside):
+    for owner in (view, *(getattr(view, "__closure__", None) or ())):
+        found: Any = getattr(owner, "__self__", None)  # of a bound method
+        with suppress(AttributeError, ValueError):  # not a cell, or a cell that is still empty
+            found = owner.cell_contents
         if type(found).__module__.startswith("ninja.") and getattr(found, "operations", None):
             return list(found.operations)
     return []
@@ -37,6 +38,29 @@ def ninja_operations(view: Any) -> list[Any]:
 def has_framework(view: Any) -> bool:
     """Return True if a framework makes the responses to rejected requests of `view`."""
     return is_drf(view) or bool(ninja_operations(view))
+
+
+def throttles_of(view: Any) -> list[list[Any]]:
+    """Return the throttles of a view: the classes of a view of Django REST framework, or for each
+    operation of django-ninja its objects. Return an empty list for any other view."""
+    if is_drf(view):
+        given = getattr(view, "initkwargs", {})
+        return [[*given.get("throttle_classes", view.cls.throttle_classes)]]
+    return [[*operation.throttle_objects] for operation in ninja_operations(view)]
+
+
+def scope_of(view: Any) -> str | None:
+    """Return the `throttle_scope` of a view of Django REST framework, or None."""
+    given, owner = getattr(view, "initkwargs", None) or {}, getattr(view, "cls", None)
+    scope = given.get("throttle_scope", getattr(owner, "throttle_scope", None))
+    return scope if isinstance(scope, str) else None
+
+
+def is_own(throttle: Any) -> bool:
+    """Return True for an object or a subclass of ConcurrencyThrottle."""
+    known: Any = sys.modules.get(f"{__name__.partition('.')[0]}.throttling")
+    kind = throttle if isinstance(throttle, type) else type(throttle)
+    return known is not None and issubclass(kind, known.ConcurrencyThrottle)
 
 
 def response_of(

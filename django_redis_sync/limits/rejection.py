@@ -33,7 +33,7 @@ MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
 JITTER = 0.5
 
 
-def _retry_after(rejected: RejectedRequest | None = None) -> int:
+def retry_after(rejected: RejectedRequest | None = None) -> int:
     """Return the seconds for the header Retry-After. This is about the time until permits become
     free for all waiters, and then for this request. If the time is unknown, or without `rejected`,
     return about DEFAULT_SECONDS."""
@@ -70,7 +70,7 @@ def _info_of(rejected: RejectedRequest) -> RejectionInfo:
     message = _("Please try again in a moment.")
     if rejected.rejection.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
-    return RejectionInfo(rejected.status, _retry_after(rejected), message, reason, name)
+    return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
 
 
 def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
@@ -106,7 +106,7 @@ def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> Http
     if isinstance(error, NotAcquired):
         reason, name = error.reason, str(error.lock_name or "")
     message = _("Please try again in a moment.")
-    info = RejectionInfo(503, _retry_after(), message, reason, name)
+    info = RejectionInfo(503, retry_after(), message, reason, name)
     return _finished(_default(request, None, info, error), info)
 
 

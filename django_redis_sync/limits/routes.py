@@ -19,6 +19,7 @@ from django.http import HttpRequest
 from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
 
 from .. import conf
+from .frameworks import is_own, scope_of, throttles_of
 from .policy import Declared, Endpoint, Policy, endpoint_named
 
 View = Callable[..., Any]
@@ -235,11 +236,12 @@ def routes_of(urlconf: Any) -> list[Route]:
 
 def limits_of(route: Route) -> tuple[list[Policy], list[Exception]]:
     """Return two values: the valid limits of a view that don't depend on the request, and the
-    exceptions for wrong options of its decorators and mixins."""
+    exceptions for wrong options of its decorators, mixins, and throttles."""
     endpoint = _endpoint_of(route)
     if endpoint is None:
         return [], []
-    found = [*_parsed(endpoint, declarations_of(route.view))]
+    throttled = [_of_throttles(route.view, one) for one in throttles_of(route.view)]
+    found = [*_parsed(endpoint, chain(declarations_of(route.view), *throttled))]
     policies = [] if endpoint.policy is None else [endpoint.policy]
     policies += [one for one in found if isinstance(one, Policy)]
     return policies, [one for one in found if isinstance(one, Exception)]
@@ -263,6 +265,29 @@ def policies_on(route: Route, function: Any) -> list[Policy]:
     endpoint, name = _endpoint_of(route), partial(name_of, function, ())
     found = getattr(function, DECLARED, ())
     return [] if endpoint is None else _declared(endpoint, ((one, name()) for one in found))
+
+
+def policies_of_throttles(route: Route, throttles: Iterable[Any]) -> list[Policy]:
+    """Return the valid limits of those throttles of a view that are of this package."""
+    endpoint = _endpoint_of(route)
+    return [] if endpoint is None else _declared(endpoint, _of_throttles(route.view, throttles))
+
+
+def _of_throttles(view: Any, throttles: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+    for throttle in filter(is_own, throttles):
+        one = throttle() if isinstance(throttle, type) else throttle
+        yield _DeclaredByThrottle(one, scope_of(view)), ""
+
+
+class _DeclaredByThrottle(NamedTuple):
+    """The limit that a throttle declares."""
+
+    throttle: Any
+    scope: str | None
+
+    def declared(self) -> Declared | None:
+        """Return the options, or None if the throttle doesn't limit the view."""
+        return self.throttle.declared(self.scope)  # type: ignore[no-any-return]
 
 
 def admissions_of(route: Route, atomic: bool = False) -> list[list[list[Policy]]]:
