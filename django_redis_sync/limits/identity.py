@@ -92,12 +92,13 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
     """Return the part of an address that identifies a client. For IPv4, this is the whole address.
-    For IPv6, it is the address of the network with a prefix of `ipv6_prefix` bits. If `text` is not
-    an address, return it unchanged."""
+    For IPv6, it is the address of the network with a prefix of `ipv6_prefix` bits. Ports and
+    brackets around the address don't matter. If `text` has no address, return it unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        return text
+        bare = _bare(text)
+        return network(bare, ipv6_prefix) if bare else text
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)
@@ -109,18 +110,21 @@ def network(text: str, ipv6_prefix: int = 64) -> str:
 
 
 def _bare(text: str) -> str:
-    """Return an address without the port or brackets that some proxies write. Return "" if the
-    address is invalid."""
+    """Return an address without the port or brackets that some servers and proxies write. Return ""
+    if there is no valid address."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
+    # Last, try without a port. It may follow an IPv6 address that has no brackets.
+    return next(filter(_is_address, (text, text.rpartition(":")[0])), "")
+
+
+def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        return ""
-    return text
+        return False
+    return True
 
 
 # Keys and shares of requests
