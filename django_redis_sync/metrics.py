@@ -43,6 +43,7 @@ same numbers, so one scrape target per database is enough. docs/monitoring has r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -51,6 +52,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from .exceptions import SyncError
+from .logs import logger
 from .operators.facts import Status
 from .operators.groups import Group, groups_of
 from .operators.history import Counters, History, add, histories
@@ -103,6 +105,8 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "events": ("Events so far.", "name", "event"),
     "seconds": ("Seconds waited and held so far.", "name", "what"),
 }
+#: Environment variables of which one turns on the multiprocess mode of prometheus-client.
+_MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 #: A function that adds a sample to a metric. It gets the metric's name, the value, and the labels.
 _Put = Callable[..., None]
 
@@ -119,7 +123,16 @@ def register(
     - `names`: globs of names that have series, in addition to the names in the settings. None: the
       names with the oldest holders and the names used last.
     - `using`: a cache alias. None: REDIS_SYNC["CACHE"].
+
+    With PROMETHEUS_MULTIPROC_DIR, pages show the files of all processes, and no collector of the
+    default registry. Then register the collector in the registry of the page. See
+    docs/monitoring.md.
     """
+    if registry is REGISTRY and any(name in os.environ for name in _MULTIPROCESS):
+        logger.warning(
+            "PROMETHEUS_MULTIPROC_DIR is set, so no page shows the metrics of this app from the "
+            "default registry: call metrics.register(registry=...) with the registry of the page"
+        )
     collector = SyncCollector(names=names, using=using)
     registry.register(collector)
     return collector

@@ -1,7 +1,9 @@
 """The samples that the Prometheus collector returns for a scrape."""
 
 import contextlib
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from django_redis_sync import LeaseLost, Semaphore, metrics
 from tests.behaviour.both import eventually
+from tests.support import worker_processes
 from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
 from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
@@ -164,3 +167,35 @@ def test_help_texts_of_the_metrics_match_the_snapshot() -> None:
     as_written("metrics", [f"{each.type} {each.name}: {each.documentation}" for each in families])
     assert metrics.__doc__ is not None
     assert [] == [each.name for each in families if each.name not in metrics.__doc__]
+
+
+MULTIPROCESS = """
+import logging, sys
+import django
+django.setup()
+from prometheus_client import CollectorRegistry, Counter, generate_latest, multiprocess
+from django_redis_sync import metrics
+
+metrics.register()
+Counter("own", "A metric of the project.").inc()
+registry = CollectorRegistry()
+multiprocess.MultiProcessCollector(registry)
+print("own_total" in generate_latest(registry).decode())
+print("redis_sync_up" in generate_latest(registry).decode())
+metrics.register(registry=registry)
+print("own_total" in generate_latest(registry).decode())
+print("redis_sync_up 1.0" in generate_latest(registry).decode())
+"""
+
+
+@pytest.mark.parametrize("multiprocess", [True, False])
+def test_metrics_in_multiprocess_mode_warn_and_can_be_shown_by_the_page_of_the_project(
+    multiprocess: bool, tmp_path: Path, clean_redis: None
+) -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    environment |= {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)} if multiprocess else {}
+    code = MULTIPROCESS if multiprocess else MULTIPROCESS.partition("Counter(")[0]
+    done = worker_processes.run("-c", code, env=environment)
+    assert 0 == done.returncode, done.stderr
+    assert multiprocess == ("metrics.register(registry=...)" in done.stderr)
+    assert ["True", "False", "True", "True"][: 4 * multiprocess] == done.stdout.split()
