@@ -24,11 +24,13 @@ from .routes import (
     STACK,
     Stack,
     View,
+    check_named,
     find_request,
     first_is_mixin,
     instance_of,
     is_preflight,
     name_of,
+    named,
     stack_of,
 )
 from .state import runs_sync_code
@@ -85,6 +87,8 @@ def decorate(view: View, declared: Declared) -> View:
             f"semaphore_required is for functions: put method_decorator(semaphore_required(...), "
             f"name='dispatch') on {view.__name__}, or use SemaphoreRequiredMixin"
         )
+    if isinstance(view, (classmethod, staticmethod)):
+        return type(view)(decorate(view.__func__, declared))
     if not callable(view):
         raise TypeError(f"semaphore_required is for views, not for a {type(view).__name__}")
 
@@ -92,6 +96,8 @@ def decorate(view: View, declared: Declared) -> View:
     declared_here = (declared, *stack.declared) if stack else (declared,)
     inner = stack.view if stack else view
     mixin = first_is_mixin(inner)
+    if declared.name is None:
+        check_named(inner)
 
     if iscoroutinefunction(inner):
 
@@ -109,6 +115,9 @@ def decorate(view: View, declared: Declared) -> View:
                 return arespond(inner, declared_here, args, kwargs, mixin)
             return respond(inner, declared_here, args, kwargs, mixin)
 
+    if (found := named(view)) is not view:
+        wrapped.__module__, wrapped.__doc__ = found.__module__, found.__doc__
+        wrapped.__name__, wrapped.__qualname__ = found.__name__, found.__qualname__
     setattr(wrapped, DECLARED, (declared, *getattr(view, DECLARED, ())))
     setattr(wrapped, STACK, Stack(declared_here, inner, view))
     return wrapped
@@ -225,6 +234,9 @@ class SemaphoreRequiredMixin:
         The attribute DECLARED of the view function has the options of the class. The middleware and
         the checks read this attribute."""
         view: Any = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        getter = SemaphoreRequiredMixin.get_semaphore_name  # type: ignore[attr-defined]
+        if cls.semaphore_name is None and cls.get_semaphore_name is getter:  # type: ignore[attr-defined]
+            check_named(view)
         found = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None)
         declared = (_DeclaredByClass(cls, found or {}), *getattr(view, DECLARED, ()))
         if hasattr(cls.dispatch, MIXIN):  # otherwise the class has replaced dispatch()

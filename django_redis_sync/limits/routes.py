@@ -10,9 +10,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
+from inspect import isclass
 from itertools import chain
+from types import MethodType
 from typing import Any, NamedTuple
 
+from asgiref.sync import AsyncToSync
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
@@ -46,7 +49,7 @@ class Stack(NamedTuple):
 
 def stack_of(view: Any) -> Stack | None:
     """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
-    stack: Stack | None = getattr(view, STACK, None)
+    stack: Stack | None = None if isinstance(view, MethodType) else getattr(view, STACK, None)
     # If another decorator made `view`, functools.wraps may have copied the attribute from the
     # wrapped view. Then the Stack does not begin at `view`.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
@@ -99,15 +102,42 @@ def owner_of(view: Any) -> Any:
     return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
+def named(view: View) -> Any:
+    """Return the function, method, or class that gives a view its name. This is the view itself,
+    unless the view is an object without a name, such as a partial or a syndication feed."""
+    while not hasattr(view, "__qualname__"):
+        if isinstance(view, partial):
+            view = view.func
+        else:
+            view = view.awaitable if isinstance(view, AsyncToSync) else type(view)
+    return view
+
+
 def name_of(view: View, args: Any) -> str:
     """Return the default name of a view's semaphore: the dotted name of a class, method, or
     function."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
-    owner = instance_of(view, args)
-    if owner is None:
-        return f"{view.__module__}.{view.__qualname__}"
-    return name_of_class(type(owner), view.__name__)
+    owner, found = instance_of(view, args), named(view)
+    if owner is None or found is not view:
+        return f"{found.__module__}.{found.__qualname__}"
+    return name_of_class(owner if isclass(owner) else type(owner), view.__name__)
+
+
+def check_named(view: View) -> None:
+    """Raise TypeError if other views may have the same default name as this view."""
+    if getattr(view, "__module__", None) == "django.utils.decorators":
+        return  # method_decorator finds out with a function of its own what a decorator does
+    name, owner = name_of(view, ()), getattr(view, "__self__", None)
+    # Django and REST framework make an instance for each request.
+    of_instance = not (owner is None or isclass(owner) or hasattr(type(owner), "as_view"))
+    # method_decorator makes a partial of a bound method. Other partials differ by their arguments.
+    is_partial = isinstance(view, partial) and not isinstance(view.func, MethodType)
+    if named(view) is not view or "<" in name or of_instance or is_partial:
+        raise TypeError(
+            f"{name} is not the name of one view only, so it can't name a semaphore: give a name, "
+            "as in semaphore_required('exports')"
+        )
 
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:

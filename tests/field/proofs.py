@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client
 
+from django_redis_sync import Lock
 from tests.field.row import Row
 from tests.field.serving import START_SECONDS, Reply, ask, serve
 
@@ -123,3 +125,16 @@ def sells_each_ticket_once(site: Site, row: Row) -> None:
         statuses = {reply.status for reply in got}
         assert statuses <= {200, 201, 204}, (number, statuses, got[0].body[:1000], site.logged)
         assert (TICKETS, []) == (sold := _sold(), site.logged), (number, sold, site.logged)
+
+
+def limits_one_request(site: Site, row: Row) -> None:
+    """A second request gets 503. `manage.py check` finds nothing."""
+    name, method = row.arguments.get("name", "one"), row.arguments.get("method", "GET")
+    assert [] == run_checks(tags=["redis_sync"])
+    for _ in range(2):
+        with Lock(name):
+            rejected = site.ask(row.path, method)
+        assert 503 == rejected.status, rejected
+        assert int(rejected.headers["retry-after"]) >= 1
+        accepted = site.ask(row.path, method)
+        assert 200 == accepted.status, (accepted, site.logged)

@@ -13,6 +13,12 @@ _AROUND = {
     "transaction": "`atomic()` in a middleware",
     "settings": {"ATOMIC_REQUESTS": False, "MIDDLEWARE": [LIMITS, "tests.field.plain.urls.atomic"]},
 }
+_ONE = {"proof": "limits_one_request"}
+_CSRF = {
+    **_ONE,
+    "arguments": {"method": "POST"},
+    "settings": {"MIDDLEWARE": ["django.middleware.csrf.CsrfViewMiddleware", LIMITS]},
+}
 
 ROWS = [
     Row("function", path="function/", **_ATOMIC),
@@ -27,4 +33,11 @@ ROWS = [
     Row("async function", path="bare/", server="ASGI", **_AROUND),
     Row("async function", path="bare/", **_AROUND),
     Row("helper method of a class", path="helper/", **_AROUND),
+    Row("`Feed()`", path="feed/", **_ONE),
+    Row("`functools.partial` of a view", path="partial/", **_ONE),
+    Row("`async_to_sync` of a view", path="to_sync/", **_ONE),
+    Row("`async_to_sync` of a view", path="to_sync/", server="ASGI", **_ONE),
+    Row("class method", path="classmethod/", **_ONE),
+    Row("method of an instance", path="method/", **_ONE),
+    Row("mixin on a `csrf_exempt` view, `POST`", path="exempt/", **_CSRF),
 ]
