@@ -25,6 +25,10 @@ SEEN = (
 )
 
 
+# Each process that runs one of these tests computes for as long as the random clients work.
+pytestmark = pytest.mark.timeout(600)
+
+
 @cache
 def ran(names: str) -> tuple[Workload, History]:
     random = Workload(FullAtTimes() if names == "full memory" else ModelServer(), 1, NAMES[names])

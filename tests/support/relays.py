@@ -158,16 +158,25 @@ class Relay:
     def serve(self, client: socket.socket, number: int) -> None:
         self.open.add(client)
         # If the real server is down, close the client's connection.
-        with client, contextlib.suppress(OSError), socket.create_connection(self.to) as server:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection(self.to) as server,
+            client.makefile("rb") as asked,
+            server.makefile("rb") as replies,
+        ):
             with contextlib.suppress(OSError, ValueError):
-                self.converse(client, server, number)
+                self.converse(client, server, asked, replies, number)
             for one in (client, server):
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
         self.open.discard(client)
 
-    def converse(self, client: socket.socket, server: socket.socket, number: int) -> None:
-        asked, replies, listeners = client.makefile("rb"), server.makefile("rb"), []
+    def converse(
+        self, client: socket.socket, server: socket.socket, asked: Any, replies: Any, number: int
+    ) -> None:
+        """Forward commands and replies. `asked`, `replies`: what the two sockets receive."""
+        listeners = list[threading.Thread]()
 
         def forward(data: bytes) -> bytes:
             server.sendall(data)
