@@ -4,7 +4,7 @@ module also sends plain Redis commands."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,31 +30,13 @@ def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncE
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
 
 
-def attempt(
-    server: Server, step: Run, known: Callable[..., Any], plan: Callable[..., Plan], *of: Any
-) -> Any:
-    """Carry out the plan that `plan(*of)` makes, and return its result.
-
-    `step`: the plan's first step. In most calls, the answer to this step is enough to know the
-    result. To save time, the plan is then not made. `known(answer, *of)`: returns the result, or
-    None if the plan must be made.
-    """
-    try:
-        answer = server.run(step)
-        result = known(answer, *of)
-        if result is not None:
-            return result
-    except BaseException as error:
-        return drive(plan(*of), server, error)
-    return drive(plan(*of), server, answer)
-
-
 def drive(plan: Plan, server: Server, first: Answer | BaseException | None = None) -> Any:
     """Carry out a plan and return its result. Raise Unavailable or ForeignValue if Redis gave no
     usable answer.
 
     `first`: the answer to the plan's first step, or the exception that the step raised, if the
-    caller has already carried out this step.
+    caller has already carried out this step. `Acquirer._acquire` and `Lease._give_back` do that,
+    because the first answer is nearly always enough, and a plan that is not made takes no time.
     """
     try:
         step = plan.send(None)  # type: ignore[arg-type]

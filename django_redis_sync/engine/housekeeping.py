@@ -82,7 +82,7 @@ class Housekeeper:
                 self.overrides.read(policy.registry, answer)
         self._worker.expect(self.overrides.due)
 
-    def waits(self, token: str, named: NameAndTemplate | None) -> None:
+    def note_waiter(self, token: str, named: NameAndTemplate | None) -> None:
         """Record for which name a waiter of this process waits. `token`: the waiter's token.
         `named`: the name, or None if the wait has ended."""
         if named is None:

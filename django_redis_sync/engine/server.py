@@ -224,7 +224,7 @@ _servers: dict[str, Server] = {}
 def server_of(alias: str) -> Server:
     """Return the process's Server object for an alias."""
     found: Server | None = _stand_ins["sync"](alias) if _stand_ins else _servers.get(alias)
-    return found or _servers.setdefault(alias, _made("sync", alias, Server))
+    return found or _servers.setdefault(alias, _maker(alias, "sync_server", Server)(alias))
 
 
 def async_server_of(alias: str) -> AsyncServer:
@@ -232,7 +232,7 @@ def async_server_of(alias: str) -> AsyncServer:
     mine = {} if _stand_ins else resources_of(asyncio.get_running_loop()).by_alias
     found: AsyncServer | None = _stand_ins["async"](alias) if _stand_ins else mine.get(alias)
     if found is None:
-        found = mine[alias] = _made("async", alias, AsyncServer)
+        found = mine[alias] = _maker(alias, "async_server", AsyncServer)(alias)
     return found
 
 
@@ -252,13 +252,14 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
-def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """Make a server object for an alias. `kind`: "sync" or "async". If `alias` is a Quorum, the
-    Quorum makes the object. For a Cluster, its connection factory makes the object. In all other
-    cases, `one(alias)` makes the object."""
-    makes = alias if type(alias) is not str else backend_of(alias).connection_factory
-    make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
-    return make(alias)
+def _maker(alias: str, method: str, of_one_server: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the function that makes the server object of an alias: the attribute `method` of the
+    Quorum (see `engine/quorum/__init__.py`), or of the connection factory of a Cluster (see
+    `engine/cluster/__init__.py`). If there is none, the alias is one server: return
+    `of_one_server`."""
+    owner = alias if type(alias) is not str else backend_of(alias).connection_factory
+    found: Callable[[str], Any] = getattr(owner, method, of_one_server)
+    return found
 
 
 @conf.on_change

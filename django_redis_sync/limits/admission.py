@@ -299,15 +299,15 @@ class WaitHere(NamedTuple):
     wait: RequestWait
 
     def do(self) -> None:
-        if self.wait("", begins=True):
+        if self.wait.on_wait("", begins=True):
             try:
                 self.waiter.wait(self.wait.seconds)
             finally:
-                self.wait("", begins=False)
+                self.wait.on_wait("", begins=False)
 
     async def ado(self) -> None:
-        if self.wait("", begins=True):
+        if self.wait.on_wait("", begins=True):
             try:
                 await self.waiter.await_(self.wait.seconds)
             finally:
-                self.wait("", begins=False)
+                self.wait.on_wait("", begins=False)

@@ -95,7 +95,7 @@ class RequestSemaphore(Semaphore):
         self.policy, self.id = policy, SemaphoreId(using, policy.name, key)
         self._max_waiters = policy.max_waiters
         self._counted = key is None or counted_keys.has(self.id)
-        self._shadow, self._usual = not policy.enforce, {}
+        self._shadow, self._resolved = not policy.enforce, {}
 
     def take_for(self, request: HttpRequest, wait: RequestWait | None) -> Lease | Rejection:
         """Return a lease with the label of `request`, or a Rejection. If `wait` is None, don't wait
@@ -112,9 +112,11 @@ class RequestSemaphore(Semaphore):
         settings, ask = self._asked(wait is not None, label_of(request))
         if wait is None:
             return settings, ask
-        wait.notify = ask.waits
+        # The wait of a request takes a wait slot, and then calls the callback that it replaces
+        # here.
+        wait.then = ask.on_wait
         give_up_at = min(ask.give_up_at, clock() + wait.seconds)
-        return settings, ask._replace(give_up_at=give_up_at, waits=wait)
+        return settings, ask._replace(give_up_at=give_up_at, on_wait=wait.on_wait)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
         # `budget`: the max seconds for all attempts together. Reduce it to those of one attempt, so
@@ -191,8 +193,7 @@ threads, tasks = WaitSlots(MAX_WAITING_THREADS), WaitSlots(MAX_WAITING_TASKS)
 
 
 class RequestWait:
-    """The wait of a request for a permit. The code that waits calls this object when the wait
-    begins, and again when it ends."""
+    """The wait of a request for a permit, in the queue of Redis or of the local limiter."""
 
     def __init__(
         self,
@@ -205,11 +206,11 @@ class RequestWait:
         begins, to report that Redis has answered."""
         self._request, self._slots, self.seconds = request, slots, seconds
         self._succeeded, self.no_slot, self._began = succeeded, False, 0.0
-        self.notify: Callable[[str, bool], Any] | None = None
+        self.then: Callable[[str, bool], Any] | None = None
 
-    def __call__(self, token: str, begins: bool) -> bool:
-        """Take a wait slot when the wait begins, and free it when the wait ends. Return False if no
-        slot is free. Then the request must not wait."""
+    def on_wait(self, token: str, begins: bool) -> bool:
+        """Take a wait slot when the wait begins, and free it when the wait ends. Then call `then`.
+        Return False if no slot is free. Then the request must not wait."""
         if begins:
             self._began = clock()
             if self._succeeded is not None:
@@ -220,6 +221,6 @@ class RequestWait:
         else:
             self._slots.leave(self)
             state_of(self._request).waited += clock() - self._began
-        if self.notify is not None:
-            self.notify(token, begins)
+        if self.then is not None:
+            self.then(token, begins)
         return True

@@ -55,7 +55,7 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
         if (value := arguments[option]) is not None:
             arguments[option] = check(option, value)
     blocking = bool(arguments["blocking"])
-    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
+    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_resolved": {}}
 
 
 def text_of_share(value: Any) -> str | None:

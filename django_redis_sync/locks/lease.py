@@ -151,10 +151,8 @@ class Lease:
         Redis can't be reached, raise Unavailable, and retry the release in the background.
         """
         self._end()
-        state = self._state
         try:
-            server, step = server_of(state.settings.alias), state.giving_back()
-            released = drivers.attempt(server, step, given_back, state.releasing, clock())
+            released = self._give_back()
         except BaseException:
             self._release_in_background()
             raise
@@ -374,6 +372,18 @@ class Lease:
         state = self._state
         state.end()
         self._renewer.forget(state.grant.token)
+
+    def _give_back(self) -> bool:
+        """Return True if the lease was released, or False if it was lost before. Send the first
+        step of the release plan, and make the plan only if the answer is not "ok"."""
+        state, start = self._state, clock()
+        server = server_of(state.settings.alias)
+        try:
+            answer = server.run(state.giving_back())
+            released = given_back(answer)
+        except BaseException as error:
+            return bool(drivers.drive(state.releasing(start), server, error))
+        return released or bool(drivers.drive(state.releasing(start), server, answer))
 
     def _released(self, released: bool) -> None:
         state = self._state

@@ -19,7 +19,7 @@ from ..engine import drivers
 from ..engine.names import write_label
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.renewal import renewer
-from ..engine.server import async_server_of, server_of
+from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..logs import logger
@@ -47,17 +47,17 @@ def _token() -> str:
     return Token(_random(16).hex())
 
 
-def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
+def _on_wait(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
     """Return the function to call when a wait begins, and again when the wait ends. `may_be_own`:
     True to log a warning at the beginning if the caller itself holds a permit of the name."""
 
-    def waits(token: str, begins: bool) -> None:
-        renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
+    def on_wait(token: str, begins: bool) -> None:
+        renewer(settings.alias).housekeeper.note_waiter(token, settings if begins else None)
         if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
             message = "this caller waits for a permit of %r that it holds itself: %s"
             logger.warning(message, settings.keys.display, hint)
 
-    return waits
+    return on_wait
 
 
 #: The settings of a lease, and the acquire request for the lease.
@@ -98,7 +98,7 @@ class Acquirer:
     # A cache of the requests for one permit that use the object's own blocking_timeout. The cache
     # key is `blocking`, label, and template. Objects with equal arguments share the cache. If an
     # attribute of an object is changed, the object gets its own cache.
-    _usual: dict[
+    _resolved: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
 
@@ -108,7 +108,7 @@ class Acquirer:
             """Set an attribute. If it is public, give this object a new cache of requests."""
             super().__setattr__(name, value)
             if not name.startswith("_"):
-                self.__dict__["_usual"] = {}
+                self.__dict__["_resolved"] = {}
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -144,14 +144,15 @@ class Acquirer:
 
     def _asked(self, blocking: bool | None, label: str) -> Asked:
         """Return two objects: the settings of the lease, and the acquire request for one permit
-        with the object's own blocking_timeout. Both are made once and then cached in `_usual`."""
+        with the object's own blocking_timeout. Both are made once and then cached in
+        `_resolved`."""
         config, place = conf.current(), (blocking, label, self._template)
-        found = self._usual.get(place)
+        found = self._resolved.get(place)
         if found is None or found[0] is not config:
             settings, ask, seconds = self._build(config, label, blocking, None, 1)
-            if len(self._usual) >= _MAX_RESOLVED:
-                self._usual.clear()
-            found = self._usual[place] = config, settings, plans.worded(ask), seconds
+            if len(self._resolved) >= _MAX_RESOLVED:
+                self._resolved.clear()
+            found = self._resolved[place] = config, settings, plans.worded(ask), seconds
         return self._completed(*found[1:])
 
     def _completed(self, settings: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
@@ -194,7 +195,7 @@ class Acquirer:
             learn=None
             if policy is None
             else lambda: renewer(alias).housekeeper.load_overrides(policy),
-            waits=_waits(settings, seconds == math.inf and self.limit == 1) if wait else None,
+            on_wait=_on_wait(settings, seconds == math.inf and self.limit == 1) if wait else None,
             share_limit=self._share_limit(named),
         )
         return settings, ask, seconds
@@ -299,15 +300,20 @@ class Acquirer:
 
     def _got(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
         """Send an acquire request. Return a lease or a Rejection."""
-        server, start = server_of(settings.alias), clock()
-        got: Grant | Rejection
-        if ask.learn is None:
-            token = ask.tokens()
-            step = plans.asking(ask, token)
-            got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
-        else:
-            got = drivers.drive(plans.acquire(ask, start), server)
-        return self._settle(settings, got)
+        return self._settle(settings, self._acquire(server_of(settings.alias), ask))
+
+    def _acquire(self, server: Server, ask: AcquireRequest) -> Any:
+        """Return a Grant or a Rejection. Send the first step of the acquire plan, and make the plan
+        only if the answer is not a grant."""
+        token, start = ask.tokens(), clock()
+        if ask.learn is not None:  # the plan begins with another step
+            return drivers.drive(plans.acquire(ask, start, token), server)
+        try:
+            answer = server.run(plans.asking(ask, token))
+            got = plans.granted(answer, ask, start, token)
+        except BaseException as error:
+            return drivers.drive(plans.acquire(ask, start, token), server, error)
+        return got or drivers.drive(plans.acquire(ask, start, token), server, answer)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
         """Request a permit for a job that a task queue has delivered. Return:

@@ -54,8 +54,8 @@ class AcquireRequest(NamedTuple):
     - `channel`: the channel of the wake-up message, or "-" if the waiter pops it from a list.
     - `shadow`: True to grant in any case, and to count a request that the limit would reject.
     - `learn`: returns a plan that runs before the acquire.
-    - `waits(token, waiting)`: called with True when a token begins to wait, and with False when its
-      wait ends. The first call may return False to forbid the wait.
+    - `on_wait(token, waiting)`: called with True when a token begins to wait, and with False when
+      its wait ends. The first call may return False to forbid the wait.
     - `share`: "" for the common share. `share_limit`: max permits of the share, or 0 for no limit.
       With "" and 0, the request does not use shares.
     """
@@ -77,7 +77,7 @@ class AcquireRequest(NamedTuple):
     label: str = ""
     shadow: bool = False
     learn: Callable[[], Plan] | None = None
-    waits: Callable[[str, bool], bool | None] | None = None
+    on_wait: Callable[[str, bool], bool | None] | None = None
     words: tuple[Any, ...] | None = None
     share: str = ""
     share_limit: int = 0
@@ -114,12 +114,12 @@ class Grant(NamedTuple):
 _JOINING, _ENDING = ("-", ANY, 1, 1), ("release", 0, 0, "-", "")
 
 
-def _unusual(last: tuple[Any, ...], usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `last`, without the arguments at its end that equal their defaults in `usual`."""
-    if last == usual:  # in nearly all calls
+def _without_defaults(last: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `last`, without the arguments at its end that equal their defaults."""
+    if last == defaults:  # in nearly all calls
         return ()
     count = len(last)
-    while count and last[count - 1] == usual[count - 1]:
+    while count and last[count - 1] == defaults[count - 1]:
         count -= 1
     return last[:count]
 
@@ -129,7 +129,7 @@ def _ending(
 ) -> Run:
     """Return a step that runs `release`. `more`: its arguments tombstone, hold, and id."""
     tombstone, hold, job_id = more
-    last = _unusual((how, tombstone, hold, keys.overrides, job_id), _ENDING)
+    last = _without_defaults((how, tombstone, hold, keys.overrides, job_id), _ENDING)
     return Run("release", keys.declared, (token, fence, keys.keep, *last), timeout)
 
 
@@ -172,8 +172,8 @@ def acquire(
             yield from _undo(ask, token)
             raise
         finally:
-            if state.announced and ask.waits is not None:
-                ask.waits(token, False)
+            if state.announced and ask.on_wait is not None:
+                ask.on_wait(token, False)
         if isinstance(result, Grant):
             return result
         # Undo, because a request that was not answered may still reach the server and take permits.
@@ -205,7 +205,7 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
     words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
     last = keys.overrides, ask.max_waiters, int(ask.fair or shares), int(not shares)
-    return words + _unusual(last, _JOINING)
+    return words + _without_defaults(last, _JOINING)
 
 
 def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Grant | None:
@@ -229,9 +229,9 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             continue
         if word != "wait":
             return (yield from settled(ask, token, reply, answer.sent, start, state))
-        if how != "again" and ask.waits is not None:
+        if how != "again" and ask.on_wait is not None:
             state.announced = state.there = True
-            if ask.waits(token, True) is False:
+            if ask.on_wait(token, True) is False:
                 return (yield from _give_up(ask, token, start, state, answer.received))
         state.there, how = True, "again"
         asked, then, delay = answer.sent, int(reply[1]) / 1000, int(reply[2]) / 1000
@@ -324,9 +324,9 @@ def counting_loss(keys: Keys, grant: Grant) -> Run:
     return _ending(keys, grant.token, grant.fence, UNDO_BUDGET, "lost")
 
 
-def given_back(answer: Answer, *_: Any) -> bool | None:
-    """Return True if the first answer already says that the lease was released, else None."""
-    return True if answer.reply[0] == "ok" else None
+def given_back(answer: Answer) -> bool:
+    """Return True if the first answer already says that the lease was released."""
+    return bool(answer.reply[0] == "ok")
 
 
 def release(

@@ -91,8 +91,8 @@ class SendState:
 
     - `unanswered`: True if a request of the token was not answered, and may still reach the server.
     - `there`: True if the token may have a place in the queue, or a lease.
-    - `announced`: True if `AcquireRequest.waits` was called with True. It must be called with False
-      when the wait ends.
+    - `announced`: True if `AcquireRequest.on_wait` was called with True. It must be called with
+      False when the wait ends.
     """
 
     unanswered: bool = False

@@ -398,7 +398,7 @@ def test_callback_is_called_when_a_wait_begins_and_when_it_ends(
     client: Client, allowed: bool | None
 ) -> None:
     calls: list[tuple[str, bool]] = []
-    run = client.waiting(waits=lambda *args: calls.append(args) or allowed)
+    run = client.waiting(on_wait=lambda *args: calls.append(args) or allowed)
     assert [("t1", True)] == calls
     if allowed is False:  # the callback forbids the wait
         assert run.asks(how="giveup")
@@ -541,7 +541,7 @@ def test_release_returns_whether_the_lease_was_still_held(
         assert run.asks(how="undo", tombstone=1)
         run.answer("ok", sent=105)
     assert expected is run.result
-    assert (word == "ok" or None) == plans.given_back(Answer([word], 105.0, 105.0))
+    assert (word == "ok") is plans.given_back(Answer([word], 105.0, 105.0))
 
 
 @pytest.mark.parametrize("word", ["ok", "lost"])
