@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ..engine import drivers
@@ -88,10 +89,8 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """True after `release()` was called or `detach()` succeeded.
-
-        A lost lease becomes ended only when it is released.
-        """
+        """True after `release()` was called or `detach()` succeeded. A lost lease becomes ended
+        only when it is released."""
         return bool(self._state.closed)
 
     def __bool__(self) -> bool:
@@ -277,21 +276,13 @@ class Lease:
 
     # For the lease renewer: see engine.renewal.RenewableLease
 
-    @property
-    def _settings(self) -> LeaseSettings:
-        return self._state.settings
-
-    @property
-    def _due(self) -> float:
-        return self._state.due
-
-    @property
-    def _deadline(self) -> float:
-        return self._state.deadline
+    _settings = property(attrgetter("_state.settings"))
+    _due = property(attrgetter("_state.due"))
+    _deadline = property(attrgetter("_state.deadline"))
 
     def _next_renewal(self, now: float) -> Run | None:
         """Return the renewal to send now, or None. Report the lease as lost if it has expired, or
-        if the task that acquired it can't release it, because its event loop was closed."""
+        if its task never continues."""
         step = self._state.next_renewal(now)
         if isinstance(step, Run) and never_continues(self._caller):
             step = Lost(LOOP_CLOSED)
@@ -374,16 +365,14 @@ class Lease:
         self._renewer.forget(state.grant.token)
 
     def _give_back(self) -> bool:
-        """Return True if the lease was released, or False if it was lost before. Send the first
-        step of the release plan, and make the plan only if the answer is not "ok"."""
+        """Return False if the lease was lost. Make the plan only if its first step says so."""
         state, start = self._state, clock()
         server = server_of(state.settings.alias)
         try:
             answer = server.run(state.giving_back())
-            released = given_back(answer)
         except BaseException as error:
             return bool(drivers.drive(state.releasing(start), server, error))
-        return released or bool(drivers.drive(state.releasing(start), server, answer))
+        return given_back(answer) or bool(drivers.drive(state.releasing(start), server, answer))
 
     def _released(self, released: bool) -> None:
         state = self._state
