@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -52,12 +53,19 @@ class Site:
 
     def prove(self, row: Row) -> None:
         """Run the proof of a row."""
-        self.logged.clear()
         if row.server not in self._ports:
             self._ports[row.server] = self._stack.enter_context(serve(row.server))
         self._port = self._ports[row.server]
         proof = getattr(self._own, row.proof, None) or globals()[row.proof]
-        proof(self, row)
+        for attempt in range(5):
+            self.logged.clear()
+            try:
+                return proof(self, row)
+            except Exception:
+                # On a busy machine, Redis may answer so late that the process limits its requests
+                # itself. Then the proof says nothing, and is repeated.
+                if attempt == 4 or not any("Redis for cache" in line for line in self.logged):
+                    raise
 
     def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:
         """Send a request to the row's server. `options`: see `serving.ask`."""
@@ -114,17 +122,33 @@ def _sold() -> int:
         return int(cursor.fetchone()[0])
 
 
+#: The beginnings of log messages that may appear: Django logs the responses of a throttle, and the
+#: library an outage, if Redis answers late on a busy machine.
+_EXPECTED = ("Too Many Requests", "Redis for cache")
+
+
 def sells_each_ticket_once(site: Site, row: Row) -> None:
     """Tickets: 15 buyers get 8 of 8."""
     method = row.arguments.get("method", "POST")
     body = {} if method == "POST" else None
+
+    asks_again = row.arguments.get("asks_again")
+
+    def buy(_: int) -> Reply:
+        while True:
+            reply = site.ask(row.path, method, body=body)
+            if reply.status != 429 or not asks_again:
+                return reply
+            time.sleep(0.05)
+
     for number in range(site.rounds):
         with connection.cursor() as cursor:
             cursor.execute(_TABLE)
-        got = site.at_once(BUYERS, lambda _: site.ask(row.path, method, body=body))
+        got = site.at_once(BUYERS, buy)
         statuses = {reply.status for reply in got}
         assert statuses <= {200, 201, 204}, (number, statuses, got[0].body[:1000], site.logged)
-        assert (TICKETS, []) == (sold := _sold(), site.logged), (number, sold, site.logged)
+        logged = [line for line in site.logged if not line.startswith(_EXPECTED)]
+        assert (TICKETS, []) == (sold := _sold(), logged), (number, sold, logged)
 
 
 def limits_one_request(site: Site, row: Row) -> None:
