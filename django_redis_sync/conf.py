@@ -94,6 +94,15 @@ def _filled(
         raise ImproperlyConfigured(f"{where}: {error}.") from error
 
 
+def require_redis(what: str) -> None:
+    """Raise ImproperlyConfigured if WITHOUT_REDIS is set. `what`: something that needs Redis."""
+    if current().without_redis:
+        raise ImproperlyConfigured(
+            f"{SETTING}['WITHOUT_REDIS'] is True, so each process counts its own permits, and "
+            f"others can't see them: {what} needs Redis."
+        )
+
+
 _forgets: list[Callable[[], None]] = []
 
 

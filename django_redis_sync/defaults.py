@@ -58,6 +58,14 @@ class Settings:
     enabled: Annotated[
         bool, Option(True, "False admits all requests. Locks and semaphores in code still work.")
     ]
+    without_redis: Annotated[
+        bool,
+        Option(
+            False,
+            "True counts permits in each process, without Redis: for development and tests. "
+            "Processes don't see each other's permits, and operators see nothing.",
+        ),
+    ]
     cache: Annotated[
         str, values.alias, Option("default", "The cache alias with the Redis connection.")
     ]

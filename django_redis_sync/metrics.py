@@ -51,7 +51,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
-from .exceptions import SyncError
+from . import conf
+from .exceptions import SyncError, Unavailable
 from .logs import logger
 from .operators.facts import Status
 from .operators.groups import Group, groups_of
@@ -157,6 +158,8 @@ class SyncCollector(Collector):
             families[name].add_metric(labels, value)
 
         try:
+            if conf.current().without_redis:
+                raise Unavailable("WITHOUT_REDIS is set")
             self._read(put)
         except SyncError:
             yield _up(0)

@@ -27,6 +27,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 
 from . import conf
 from .defaults import Share
+from .engine.memory import AsyncMemoryServer, MemoryServer
 from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
@@ -36,7 +37,6 @@ from .limits.routes import Route, is_preflight, limits_of, routes_of, urlconfs
 from .limits.steps import run
 from .locks.lease import Lease
 from .locks.semaphore import Semaphore
-from .memory import MemoryServer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -282,10 +282,9 @@ def without_redis() -> Iterator[None]:
     """Replace Redis by counters of permits in this process. Return a context manager.
 
     For the threads and event loops of this process, limits, the order of waiters, and fencing
-    tokens work as with Redis. A lease ends only when it is released: `timeout` and `min_hold` have
-    no effect. The limit of a share is enforced, but shares don't take turns. Statistics are
-    missing. Operator actions, lists of names, and `locks doctor` raise NotImplementedError. Locks
-    on a quorum are not replaced.
+    tokens work as with Redis. The limit of a share is enforced, but shares don't take turns.
+    Statistics are missing. Operator actions, lists of names, and `locks doctor` raise
+    ImproperlyConfigured. A lock on a quorum is a lock of this process.
     """
     servers: dict[str, MemoryServer] = {}
 
@@ -293,7 +292,7 @@ def without_redis() -> Iterator[None]:
         return servers.setdefault(alias, MemoryServer(alias))
 
     def async_server(alias: str) -> Any:
-        return server(alias).asynchronous
+        return AsyncMemoryServer(server(alias))
 
     with replaced(server, async_server):
         try:

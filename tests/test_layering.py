@@ -21,7 +21,7 @@ LAYERS = [
     {"operators"},  # for operators: status, statistics, and actions
     {"locks"},  # for Python code: locks, semaphores, and leases
     {"limits"},  # for requests: policies, admission, and rejection
-    {"middleware", "metrics", "memory", "throttling"},
+    {"middleware", "metrics", "throttling"},
     {"console", "models", "migrations"},
     {"admin", "checks", "management", "testing"},
     {"__init__", "apps"},  # the public names, and the AppConfig

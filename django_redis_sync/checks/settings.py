@@ -20,8 +20,19 @@ from ..engine.clients import backend_of
 from ..limits.policy import Policy, checked, endpoints
 from ..protocol.keys import check_text
 
+_OR_WITHOUT = (
+    "set 'django_redis.cache.RedisCache'. For development and tests without Redis, set "
+    "REDIS_SYNC['WITHOUT_REDIS'] = True."
+)
 #: Min connections that a process needs: one each to acquire, to release, to renew, and to poll.
 MIN_CONNECTIONS = 4
+
+
+_WITHOUT_REDIS = (
+    "REDIS_SYNC['WITHOUT_REDIS'] is True: each process counts its own permits. Other processes and "
+    "hosts can get the same locks, and each process admits as many requests as the limit."
+)
+_USE_REDIS = "Use it in development and tests only. In production, remove it, and configure Redis."
 
 
 def message(number: str, text: str, hint: str) -> CheckMessage:
@@ -44,16 +55,23 @@ def check_readable() -> Iterator[CheckMessage]:
 
 def check() -> Iterator[CheckMessage]:
     """Yield a message for each mistake in REDIS_SYNC and in the caches that it names."""
-    for alias, where in _aliases().items():
-        yield from _check_alias(alias, where)
-        yield from _check_pool(alias)
+    if conf.current().without_redis:
+        yield message("W032", _WITHOUT_REDIS, _USE_REDIS)
+    else:
+        for alias, where in _aliases().items():
+            yield from _check_alias(alias, where)
+            yield from _check_pool(alias)
     yield from _check_entries("SEMAPHORES", conf.current().semaphores, check_semaphore)
     yield from _check_entries("ENDPOINTS", conf.current().endpoints, check_endpoint)
     yield from _check_async_client()
 
 
 def check_deployment() -> Iterator[CheckMessage]:
-    """Yield a warning if clearing another cache would delete the leases."""
+    """Yield an error if permits are not counted in Redis. Yield a warning if clearing another cache
+    would delete the leases."""
+    if conf.current().without_redis:
+        yield message("E033", _WITHOUT_REDIS, _USE_REDIS)
+        return
     mine = conf.current().cache
     urls = {alias: _location(cache).split(",")[0] for alias, cache in settings.CACHES.items()}
     if others := sorted(alias for alias in urls if alias != mine and urls[alias] == urls.get(mine)):
@@ -87,9 +105,9 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
     except ImproperlyConfigured as error:
         if alias not in settings.CACHES:
             number, hint = "E002", "Give an alias from CACHES, preferably one for locks only."
-        elif not hasattr(caches[alias], "client"):
+        elif not hasattr(type(caches[alias]), "client"):
             given = settings.CACHES[alias].get("BACKEND")
-            number, hint = "E003", f"BACKEND is {given!r}: set 'django_redis.cache.RedisCache'."
+            number, hint = "E003", f"BACKEND is {given!r}: {_OR_WITHOUT}"
         else:
             number, hint = "E004", "Give the alias of a cache on one server, Sentinel, or Cluster."
         yield message(number, f"{where}: {error}", hint)

@@ -77,6 +77,7 @@ def page_errors() -> Iterator[None]:
 
 def _check_connection_settings() -> None:
     alias = conf.current().cache
+    conf.require_redis("this page")
     try:
         server_of(alias).pool()
     except RedisError:

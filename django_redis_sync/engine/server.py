@@ -254,10 +254,16 @@ _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 def _maker(alias: str, method: str, of_one_server: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return the function that makes the server object of an alias: the attribute `method` of the
-    Quorum (see `engine/quorum/__init__.py`), or of the connection factory of a Cluster (see
-    `engine/cluster/__init__.py`). If there is none, the alias is one server: return
-    `of_one_server`."""
-    owner = alias if type(alias) is not str else backend_of(alias).connection_factory
+    module `memory`, of the Quorum (see `engine/quorum/__init__.py`), or of the connection factory
+    of a Cluster (see `engine/cluster/__init__.py`). If there is none, the alias is one server:
+    return `of_one_server`."""
+    owner: Any = alias
+    if conf.current().without_redis:
+        from . import memory
+
+        owner = memory
+    elif type(alias) is str:
+        owner = backend_of(alias).connection_factory
     found: Callable[[str], Any] = getattr(owner, method, of_one_server)
     return found
 

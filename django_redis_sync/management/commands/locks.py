@@ -78,6 +78,8 @@ class Command(BaseCommand):
         if not given.force_color and terminal.width_of(self.stdout) is None:
             self.style = no_style()
         try:
+            if given.action != "run":
+                conf.require_redis(f"locks {given.action}")
             getattr(self, f"_{given.action}")(given)
         except Unavailable as error:
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(given.action, 1)

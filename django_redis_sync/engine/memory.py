@@ -1,42 +1,70 @@
-"""A replacement for Redis in tests: counters of permits in this process.
+"""A replacement for Redis in development and tests: counters of permits in this process.
 
-Limits, the order of waiters, and growing fences work for the threads and event loops of the
-process. Other features are missing:
+Limits, the order of waiters, the ends of leases, and growing fences work for the threads and event
+loops of the process. Other features are missing:
 
-- A lease lasts until it is released: `timeout` and `min_hold` have no effect.
 - Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
 - The handle of a detached lease can be adopted twice.
 - Shares don't take turns, but `share_limit` applies. A waiter overtakes waiters of shares that have
   reached this limit.
+- Jobs of task queues have no order. A job that gets no permit returns after JOB_RETURNS seconds.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
-from .engine.hub import NoHub
-from .engine.mutex import Mutex
-from .engine.wire import clock
-from .protocol.reasons import FULL, SHARE, TIMEOUT
-from .protocol.scripts import CONSTANTS, arguments_of
-from .protocol.steps import Answer, Run, Step, Wait
+from django.core.exceptions import ImproperlyConfigured
 
-POLL_INTERVAL = 0.01
+from ..protocol.reasons import FULL, SHARE, TIMEOUT
+from ..protocol.scripts import CONSTANTS, arguments_of
+from ..protocol.steps import Answer, Run, Step, Wait
+from .hub import NoHub
+from .mutex import Mutex
+from .wire import clock
+
+POLL_INTERVAL, JOB_RETURNS = 0.01, 0.5
+#: A waiter that has not asked for this number of seconds is removed: its thread has ended.
+_WAITER_LIVES = 10.0
+#: Max names whose counters are kept. Above that, the counters of unused names are removed.
+_MAX_NAMES = 10_000
 #: Commands that are ignored. They probe Redis, or write the registry of names.
 _IGNORED = ("PING", "ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
 class _Holder(NamedTuple):
+    """A lease. `since`, `ends`: the times of its grant and of its end, by `clock()`. `kept`: True
+    if the lease was released, and `min_hold` keeps its permits in use."""
+
     fence: str
     permits: int
     share: str
-    lease: str
     record: str
+    since: float
+    ends: float
+    kept: bool = False
+
+    @property
+    def left(self) -> str:
+        """The ms until the lease ends, or "inf"."""
+        left = self.ends - clock()
+        return "inf" if left == math.inf else str(max(0, round(left * 1000)))
+
+
+class _Waiter(NamedTuple):
+    """A waiting token. `asked`: its share, the limit of the share (0: none), and the permits to
+    acquire. `at`: the time of its last request, by `clock()`."""
+
+    asked: tuple[str, int, int]
+    at: float
 
 
 class _Counter:
@@ -47,9 +75,16 @@ class _Counter:
 
     def __init__(self) -> None:
         self.holders: dict[str, _Holder] = {}
-        #: For each waiting token: the share, its limit (0: none), and the permits to acquire.
-        self.waiting: dict[str, tuple[str, int, int]] = {}
+        self.waiting: dict[str, _Waiter] = {}
         self.seen, self.fence = "", 0
+
+    def tidy(self) -> None:
+        """Remove leases that have ended, and waiters that no longer ask."""
+        now = clock()
+        for token in [token for token, one in self.holders.items() if one.ends <= now]:
+            del self.holders[token]
+        for token in [token for token, one in self.waiting.items() if one.at + _WAITER_LIVES < now]:
+            del self.waiting[token]
 
     @property
     def used(self) -> int:
@@ -69,12 +104,12 @@ class _Counter:
         asked = given["share"], int(given["share_limit"]), int(given["permits"])
         permits, kind = asked[2], self.seen[:1]
         if (held := self.holders.get(token)) is not None:
-            return ["ok", held.fence, held.lease]
+            return ["ok", held.fence, held.left]
         if permits > limit:
             return ["large", str(limit)]
         if (self.holders or self.waiting) and kind not in ("", given["kind"]):
             return ["kind", kind]
-        first = next((one for one, its in self.waiting.items() if self.within(*its)), token)
+        first = next((one for one, its in self.waiting.items() if self.within(*its.asked)), token)
         reason = FULL if self.within(*asked) else SHARE
         room = self.used + permits <= limit if permits else not self.holders
         free = room and reason == FULL and first == token
@@ -82,53 +117,75 @@ class _Counter:
             full = token not in self.waiting and len(self.waiting) >= int(given["max_waiters"])
             if how == "try" or full:
                 return self.rejection(reason, limit)
-            self.waiting[token] = asked
+            self.waiting[token] = _Waiter(asked, clock())
             return ["wait", str(time.time_ns() // 10**6), str(int(POLL_INTERVAL * 1000)), "0"]
         self.waiting.pop(token, None)
         self.fence, self.seen = max(self.fence + 1, time.time_ns() // 1000), given["wants"]
-        fence, lease = str(self.fence), str(given["lease"])
-        record = f"h {fence} {lease} {given['terms']}"
-        self.holders[token] = _Holder(fence, permits, asked[0], lease, record)
+        fence, lease, now = str(self.fence), str(given["lease"]), clock()
+        record, ends = f"h {fence} {lease} {given['terms']}", now + float(lease) / 1000
+        self.holders[token] = _Holder(fence, permits, asked[0], record, now, ends)
         return ["ok", fence, lease, str(len(self.holders)), *([] if free else [reason])]
+
+    def visit(self, given: dict[str, Any]) -> list[Any]:
+        reply = self.acquire({**given, "how": "try"})
+        if reply[0] != "no":
+            return reply
+        ticket = int(given["ticket"]) or time.time_ns() // 1000
+        ms, nth = round(JOB_RETURNS * 1000), int(given["nth"]) + 1
+        return ["later", *map(str, (ms, nth, ticket, len(self.waiting)))]
 
     def release(self, given: dict[str, Any]) -> list[Any]:
         token, how = given["token"], given["how"]
         held = self.holders.get(token)
+        held = None if held is None or held.kept else held
         if how == "lost":
             return ["ok"]
         if how in ("release", "downgrade") and (held is None or held.fence != str(given["fence"])):
             return ["lost"]
         if held is not None and how == "giveup":
-            return ["ok", held.fence, held.lease]
+            return ["ok", held.fence, held.left]
         if held is not None and how == "downgrade":
             self.holders[token] = held._replace(permits=1)
             return ["ok"]
-        asked = self.waiting.pop(token, None)
+        waiter = self.waiting.pop(token, None)
         if how == "giveup":
-            reason = TIMEOUT if asked is None or self.within(*asked) else SHARE
+            reason = TIMEOUT if waiter is None or self.within(*waiter.asked) else SHARE
             return self.rejection(reason, self.seen.partition(" ")[2] or "1")
-        return ["ok" if self.holders.pop(token, None) else "gone"]
+        if held is None:
+            return ["gone"]
+        ends = held.since + float(given["hold"]) / 1000
+        self.holders[token] = held._replace(ends=ends, kept=True)
+        self.tidy()
+        return ["ok"]
 
     def renew(self, given: dict[str, Any]) -> list[Any]:
         held = self.holders.get(given["token"])
-        if held is None or held.fence != str(given["fence"]):
+        if held is None or held.kept or held.fence != str(given["fence"]):
             return ["lost"]
-        return ["ok", held.lease if given["how"] == "confirm" else str(given["ms"])]
+        if given["how"] != "confirm":
+            held = held._replace(ends=clock() + float(given["ms"]) / 1000)
+            self.holders[given["token"]] = held
+        return ["ok", held.left]
 
     def inspect(self, given: dict[str, Any]) -> list[Any]:
         held = [*self.holders.items()][: int(given["max_rows"])]
-        rows = [text for token, one in held for text in (token, "inf", one.record)]
         counts = [str(self.used), len(self.holders), len(self.waiting)]
-        now = str(time.time_ns() // 10**6)
-        return [now, str(self.fence), "", "", self.seen, "", *counts, rows, []]
+        now, rows = time.time_ns() // 10**6, list[str]()
+        for token, one in held:
+            left = one.left
+            rows += (token, left if left == "inf" else str(now + int(left)), one.record)
+        return [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, []]
 
 
 class MemoryServer:
-    """A replacement for a Server. `asynchronous`: the replacement for an AsyncServer."""
+    """A replacement for a Server."""
 
     def __init__(self, alias: str = "default") -> None:
-        self.alias, self.asynchronous = alias, _AsyncMemoryServer(self)
+        self.alias, self._pid = alias, os.getpid()
         self._counters, self._counting = defaultdict[str, _Counter](_Counter), Mutex()
+
+    def close_idle(self) -> None:
+        """Do nothing, because there are no connections."""
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step and return the answer."""
@@ -140,17 +197,26 @@ class MemoryServer:
 
     def run(self, step: Run) -> Answer:
         sent, reply = clock(), list[Any]()  # the reply of scripts not named below is empty
-        if step.verb in ("acquire", "release", "renew", "inspect"):
+        if step.verb in ("acquire", "visit", "release", "renew", "inspect"):
             given = arguments_of(step.verb, step.argv)
-
-            def count() -> list[Any]:
-                reply: list[Any] = getattr(self._counters[step.keys[0]], step.verb)(given)
-                return reply
-
-            reply = self._counting.run(count)
+            reply = self._counting.run(partial(self._count, step.keys[0], step.verb, given))
         elif step.verb in ("clear", "operate"):
-            raise NotImplementedError("operator actions need a Redis server")
+            raise _needs_redis("an operator action")
         return Answer(reply, sent, clock())
+
+    def _count(self, key: str, verb: str, given: dict[str, Any]) -> list[Any]:
+        if self._pid != os.getpid():  # a forked child has none of its parent's leases
+            self._counters.clear()
+            self._pid = os.getpid()
+        if len(self._counters) > _MAX_NAMES:
+            for name, one in [*self._counters.items()]:
+                one.tidy()
+                if not one.holders and not one.waiting:
+                    del self._counters[name]
+        counter = self._counters[key]
+        counter.tidy()
+        reply: list[Any] = getattr(counter, verb)(given)
+        return reply
 
     def node_of(self, step: Run) -> None:
         """Return None, which means that there is only one node."""
@@ -159,28 +225,40 @@ class MemoryServer:
         return [self.run(step) for step in steps]
 
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
-        """Answer a command of the engine. Raise NotImplementedError if the command needs a real
+        """Answer a command of the engine. Raise ImproperlyConfigured if the command needs a real
         server."""
         if args == ("TIME",):
             return [str(part) for part in divmod(time.time_ns() // 1000, 10**6)]
         if args[0] in _IGNORED:
             return None
-        raise NotImplementedError(f"{args[0]} needs a Redis server")
+        raise _needs_redis(str(args[0]))
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = 0.0) -> list[Any]:
         return [self.command(*args) for args in several]
 
 
-class _AsyncMemoryServer:
-    """A replacement for an AsyncServer."""
+def _needs_redis(what: str) -> ImproperlyConfigured:
+    """Return the error for something that works only with Redis."""
+    return ImproperlyConfigured(
+        f"Without Redis, permits are counted in each process: {what} needs a Redis server."
+    )
 
-    plans = 0
+
+class AsyncMemoryServer:
+    """A replacement for an AsyncServer on one event loop. `server`: the MemoryServer of the alias,
+    for all threads and event loops."""
+
+    plans, retired = 0, False
 
     def __init__(self, server: MemoryServer) -> None:
         self._server, self.hub = server, NoHub()
 
     def left(self) -> None:
-        """Do nothing, because there is nothing to close."""
+        """Record that a plan has ended."""
+        self.plans -= 1
+
+    async def aclose(self) -> None:
+        """Do nothing, because there are no connections."""
 
     def perform(self, step: Step) -> asyncio.Task[Answer]:
         return asyncio.ensure_future(self._perform(step))
@@ -198,3 +276,14 @@ def _pause(step: Step) -> float:
     no message wakes it up."""
     seconds: float = step.seconds  # type: ignore[union-attr]
     return min(seconds, POLL_INTERVAL) if isinstance(step, Wait) else seconds
+
+
+@cache
+def sync_server(alias: str) -> MemoryServer:
+    """Return the process's MemoryServer of an alias, for REDIS_SYNC["WITHOUT_REDIS"]."""
+    return MemoryServer(alias)
+
+
+def async_server(alias: str) -> AsyncMemoryServer:
+    """Return the object with which an event loop uses the process's MemoryServer of an alias."""
+    return AsyncMemoryServer(sync_server(alias))
