@@ -11,7 +11,7 @@ from .. import values
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import Rejection
-from .callers import Holdings, this_caller
+from .callers import Caller, Holdings, by_caller, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
 
@@ -60,9 +60,10 @@ class acquire_all:
         """Return the leases in the order of `semaphores`, or None if not all could be acquired."""
         return self._hold(self._held.add, or_none=True)
 
-    async def aacquire(self) -> tuple[Lease, ...] | None:
+    @by_caller
+    async def aacquire(self, caller: Caller) -> tuple[Lease, ...] | None:
         """Async version of `acquire()`."""
-        return await self._ahold(self._held.add, or_none=True)
+        return await self._ahold(caller, self._held.add, or_none=True)
 
     def release(self) -> None:
         """Release all leases of the newest `acquire()` or `with` block of this thread or task.
@@ -71,22 +72,25 @@ class acquire_all:
         """
         self._held.take().leave(None)
 
-    async def arelease(self) -> None:
+    @by_caller
+    async def arelease(self, caller: Caller) -> None:
         """Async version of `release()`."""
-        await self._held.take().aleave(None)
+        await self._held.take(caller).aleave(None)
 
     def __enter__(self) -> tuple[Lease, ...]:
         return self._hold(self._held.enter)  # type: ignore[return-value]
 
-    async def __aenter__(self) -> tuple[Lease, ...]:
-        return await self._ahold(self._held.enter)  # type: ignore[return-value]
+    @by_caller
+    async def __aenter__(self, caller: Caller) -> tuple[Lease, ...]:
+        return await self._ahold(caller, self._held.enter)  # type: ignore[return-value]
 
     def __exit__(self, *error: Any) -> None:
         if (group := self._held.leave()) is not None:
             group.leave(*error)
 
-    async def __aexit__(self, *error: Any) -> None:
-        if (group := self._held.leave()) is not None:
+    @by_caller
+    async def __aexit__(self, caller: Caller, *error: Any) -> None:
+        if (group := self._held.leave(caller)) is not None:
             await group.aleave(*error)
 
     # Inside
@@ -115,14 +119,15 @@ class acquire_all:
         return None
 
     async def _ahold(
-        self, register: Callable[[_Group], None], or_none: bool = False
+        self, caller: Caller, register: Callable[[_Group], None], or_none: bool = False
     ) -> tuple[Lease, ...] | None:
         """Async version of `_hold()`."""
-        group, left = _Group(), self._time_left()
+        group, left = _Group(caller), self._time_left()
         try:
             for i in self._order():
                 semaphore, permits = self._given[i]
-                group.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
+                got = await semaphore._atake(self._blocking, left(), permits, caller=caller)
+                group.add(i, semaphore, got)
             group.check()
             register(group)
             return group.leases
@@ -159,9 +164,9 @@ class _Group:
     """The leases of one call of `acquire`, in the order of the grants. Each lease is stored with
     its semaphore and the semaphore's index."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller | None = None) -> None:
         self.taken: list[tuple[int, Semaphore, Lease]] = []
-        self._caller = this_caller()
+        self._caller = caller or this_caller()
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -179,7 +184,7 @@ class _Group:
     def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
         """Add the lease `got`. Raise NotAcquired if `got` is a Rejection."""
         if isinstance(got, Rejection):
-            raise semaphore._error_of(got)
+            raise semaphore._error_of(got, self._caller)
         self.taken.append((index, semaphore, got))
 
     def check(self) -> None:

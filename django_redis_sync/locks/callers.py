@@ -7,30 +7,32 @@ caller ends, the leases that it did not release are garbage-collected, and no lo
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import operator
 import os
+import sys
 import threading
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import SynchronousOnlyOperation
 
-from ..engine.renewal import renewer
 from ..exceptions import NotAcquired
 from ..logs import logger
-from ..protocol.keys import Keys
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: A weak reference to a task or a thread.
 Caller = weakref.ref[Any]
 
 #: Max leases that an object stores for a caller before lost leases are removed.
 _MAX_OVER = 100
-#: Max leases that `own_hold` examines. They are the newest leases of the process.
-_MAX_SEARCHED = 100
 
 _UNIDENTIFIED = (
     "a block ended in another thread or task than it began in. Several blocks of the same object "
@@ -43,16 +45,19 @@ _UNIDENTIFIED = (
 running_loop = asyncio._get_running_loop
 
 
-class _Thread:
+class Thread:
     """An object that exists as long as its thread runs. It represents the thread, because some
     threads have no Thread object of `threading`."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "ident")
+
+    def __init__(self) -> None:
+        self.ident = threading.get_ident()
 
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.thread = _Thread()
+        self.thread = Thread()
 
 
 _here = _Here()
@@ -60,10 +65,54 @@ _here = _Here()
 
 def this_caller() -> Caller:
     """Return a weak reference to the current task. If no task runs, return a weak reference to the
-    _Thread object of the current thread."""
+    Thread object of the current thread."""
     loop = running_loop()
     # A callback of an event loop runs outside of any task. Then the thread is the caller.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
+
+
+_marked: Any
+if sys.version_info >= (3, 12):
+    _marked = inspect.markcoroutinefunction
+else:
+
+    class _Marked(functools.partial):  # type: ignore[type-arg]
+        """A function that `inspect.iscoroutinefunction` takes for a coroutine function. Before
+        Python 3.12, it examines the code of the innermost function of a `partial`."""
+
+        def __new__(cls, function: Callable[..., Any]) -> Any:
+            return functools.update_wrapper(super().__new__(cls, function), function)
+
+        async def func(self) -> None:
+            """The function that `inspect` examines instead of the one that is called."""
+
+        _is_coroutine = markcoroutinefunction(lambda: None)._is_coroutine  # type: ignore[attr-defined]
+
+        def __get__(self, owner: Any, kind: Any = None) -> Any:
+            return self if owner is None else types.MethodType(self, owner)
+
+    _marked = _Marked
+
+
+def by_caller(
+    method: Callable[Concatenate[Any, Caller, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Decorate an async method. The decorated method passes a reference to its caller as the first
+    argument.
+
+    The caller is the task or thread that calls the method, even if another task awaits the call.
+    For example, `create_task`, `gather`, and, before Python 3.12, `wait_for` run a call in a task
+    of its own.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        return method(self, this_caller(), *args, **options)
+
+    signature = inspect.signature(method)
+    this, _, *others = signature.parameters.values()
+    call.__signature__ = signature.replace(parameters=[this, *others])  # type: ignore[attr-defined]
+    return _marked(call)  # type: ignore[no-any-return]
 
 
 def may_wait() -> bool:
@@ -107,7 +156,7 @@ class ByCaller(dict[Caller, T]):
         return found
 
 
-_anyone = _Thread()
+_anyone = Thread()
 #: The caller to which objects with thread_local=False assign all their leases. It never ends.
 _ANYONE: Caller = weakref.ref(_anyone)
 
@@ -148,15 +197,16 @@ class Holdings:
         """Remove `item`, so that `release` no longer finds it."""
         self._of(item._caller).pop(item, None)
 
-    def newest(self) -> Any:
-        """Return the newest item of this caller that was not released or detached, or None."""
-        mine = list(self._of(this_caller()))
+    def newest(self, caller: Caller | None = None) -> Any:
+        """Return the newest item of a caller that was not released or detached, or None. `caller`:
+        None for this caller."""
+        mine = list(self._of(caller or this_caller()))
         return next((item for item in reversed(mine) if not item.ended), None)
 
-    def take_newest(self) -> Any:
-        """Remove and return the newest item of this caller that was not released or detached.
-        Return None if there is none."""
-        mine = self._of(this_caller())
+    def take_newest(self, caller: Caller | None = None) -> Any:
+        """Remove and return the newest item of a caller that was not released or detached. Return
+        None if there is none."""
+        mine = self._of(caller or this_caller())
         try:
             while True:
                 item, _ = mine.popitem()  # atomic: two threads never get the same item
@@ -165,10 +215,10 @@ class Holdings:
         except KeyError:
             return None
 
-    def take(self) -> Any:
+    def take(self, caller: Caller | None = None) -> Any:
         """Remove and return the newest item, as `take_newest()` does. Raise NotAcquired if there is
         none."""
-        item = self.take_newest()
+        item = self.take_newest(caller)
         if item is None:
             raise NotAcquired("this thread or task holds nothing through this object")
         return item
@@ -176,14 +226,14 @@ class Holdings:
     # For `with`
 
     def enter(self, item: Any) -> None:
-        """Begin a `with` block of this caller with `item`."""
+        """Begin a `with` block with `item`, for the caller that acquired it."""
         self.add(item)
         self._blocks[item._caller] = [*self._blocks.get(item._caller, ()), item]
 
-    def leave(self) -> Any:
-        """End a block and return its item.
+    def leave(self, caller: Caller | None = None) -> Any:
+        """End a block of a caller and return its item. `caller`: None for this caller.
 
-        - If this caller has open blocks, end its newest one.
+        - If the caller has open blocks, end its newest one.
         - If only other callers have open blocks, this block began in another thread or task. If all
           open blocks have the same item, end one of them.
         - If their items differ, the item of this block can't be identified. Log an error and return
@@ -191,11 +241,11 @@ class Holdings:
         - If no block is open, `__exit__` was called directly. Return the newest item of this
           caller. Raise NotAcquired if there is none.
         """
-        caller = this_caller()
+        caller = caller or this_caller()
         if caller not in self._blocks:
             blocks = list(self._blocks.values())
             if not blocks:
-                return self.take()
+                return self.take(caller)
             if any(item is not blocks[0][0] for items in blocks for item in items):
                 logger.error(_UNIDENTIFIED)
                 self._unidentified += 1
@@ -235,20 +285,10 @@ class Holdings:
                     self._end(caller)
 
 
-def own_hold(keys: Keys, alias: Any) -> str:
-    """Return a hint for an error message if this thread or task holds a lease of the name. Return
-    "" otherwise."""
-    caller, newest = this_caller(), renewer(alias).newest(keys, _MAX_SEARCHED)
-    if not any(lease._caller == caller and lease.held for lease in newest):
-        return ""
-    kind = "thread" if isinstance(caller(), _Thread) else "task"
-    return f"this {kind} holds the lock, and only an RLock may be taken again"
-
-
 def never_continues(caller: Caller) -> bool:
     """Return True if the caller is a task that can't run any more, because its event loop was
     closed before the task was done. `asyncio.run()` leaves no such task: it first cancels all."""
     task = caller()
-    if task is None or isinstance(task, _Thread):
+    if task is None or isinstance(task, Thread):
         return False
     return bool(task.get_loop().is_closed() and not task.done())

@@ -5,23 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from ..engine import drivers
 from ..engine.renewal import renewer
 from ..engine.server import async_server_of, server_of
-from ..engine.threads import run_callbacks
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..logs import logger
 from ..protocol.keys import Keys
-from ..protocol.plans import Grant, counting_loss, given_back
+from ..protocol.plans import Grant, given_back
 from ..protocol.steps import Answer, Failure, Plan, Run
-from ..signals import lease_lost
 from . import handle as handles
-from .callers import check_may_wait, never_continues, this_caller
+from . import loss
+from .callers import Caller, by_caller, check_may_wait, never_continues, this_caller
 from .lease_state import LOOP_CLOSED, LeaseSettings, LeaseState, Lost, looking
 
 
@@ -45,9 +43,11 @@ class Lease:
     # _renewer: the renewer of the process that acquired the lease. A forked child must not use it.
     __slots__ = ("__weakref__", "_caller", "_renewer", "_state")
 
-    def __init__(self, settings: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
+    def __init__(
+        self, settings: LeaseSettings, grant: Grant, renewals: int = 0, caller: Caller | None = None
+    ) -> None:
         self._state = LeaseState(settings, grant, renewals, clock())
-        self._caller, self._renewer = this_caller(), renewer(settings.alias)
+        self._caller, self._renewer = caller or this_caller(), renewer(settings.alias)
         self._renewer.watch(self, grant.token, settings.keys)
 
     @property
@@ -238,12 +238,13 @@ class Lease:
         return cls._adopted(drivers.drive(plan, server_of(alias)))
 
     @classmethod
+    @by_caller
     async def afrom_handle(
-        cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
+        cls, caller: Caller, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
     ) -> Lease:
         """Async version of `from_handle()`."""
         alias, plan = handles.adoption(handle, on_lost)
-        return cls._adopted(await drivers.adrive(plan, async_server_of(alias)))
+        return cls._adopted(await drivers.adrive(plan, async_server_of(alias)), caller)
 
     def __enter__(self) -> Lease:
         return self
@@ -264,7 +265,7 @@ class Lease:
             try:
                 self.release()
             except Exception as own:
-                self._left(kind, own, lenient)
+                loss.raise_or_log(self, own, kind, lenient)
 
     async def _aleave(self, kind: type[BaseException] | None, lenient: bool = False) -> None:
         """Async version of `_leave()`."""
@@ -272,7 +273,7 @@ class Lease:
             try:
                 await self.arelease()
             except Exception as own:
-                self._left(kind, own, lenient)
+                loss.raise_or_log(self, own, kind, lenient)
 
     # For the lease renewer: see engine.renewal.RenewableLease
 
@@ -312,23 +313,15 @@ class Lease:
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
     @classmethod
-    def _adopted(cls, of: tuple[LeaseSettings, Grant, int]) -> Lease:
-        lease = cls(*of)
+    def _adopted(cls, of: tuple[LeaseSettings, Grant, int], caller: Caller | None = None) -> Lease:
+        lease = cls(*of, caller)
         lease._renewer.housekeeper.changed(lease._settings.keys)
         return lease
 
     def _lose(self, lost: Lost) -> None:
-        state, reason = self._state, lost.reason
-        if not state.lose(reason):
-            return
-        self._renewer.forget(self.token)
-        on_lost = state.settings.on_lost
-        callbacks = [] if on_lost is None else [partial(on_lost, self)]
-        run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *callbacks)
-        self._renewer.housekeeper.count(state.settings, "l", 0)
-        if state.settings.keys.keep:
-            self._renewer.later(counting_loss(state.settings.keys, state.grant))
-        self._log_lost(reason)  # last, because a handler of the log may be slow
+        if self._state.lose(lost.reason):
+            self._renewer.forget(self.token)
+            loss.report(Lease, self, lost.reason)
 
     def _lose_if(self, lost: Lost | None) -> None:
         """If the lease is lost, report that and raise LeaseLost."""
@@ -387,14 +380,3 @@ class Lease:
         self._renewed(lost)
         self._renewer.forget(self.token)
         return handles.of(self._state)
-
-    def _left(self, body: type[BaseException] | None, own: Exception, lenient: bool) -> None:
-        """Raise or log `own`, the error of a release at the end of a block. If the block itself
-        raised an exception, log `own`, so that the caller gets the exception of the block."""
-        if body is not None:
-            message = "the block of %r raised an exception, and then the release failed: %s"
-            logger.error(message, self.name, own)
-        elif lenient and isinstance(own, LeaseLost):
-            logger.warning("the release of %r at the end of its block failed: %s", self.name, own)
-        else:
-            raise own

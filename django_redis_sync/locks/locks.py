@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..engine.wire import clock
 from ..exceptions import NotAcquired, UpgradeRefused
 from ..protocol.plans import AcquireRequest, Grant
-from ..protocol.reasons import Rejection
+from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from ..protocol.scripts import MOST_PERMITS
-from .callers import ByCaller, this_caller
+from .callers import ByCaller, Caller, by_caller, this_caller
 from .lease import Lease
 from .lease_state import LeaseSettings
+from .nesting import warn_of_endless_wait
 from .semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -31,11 +36,11 @@ class _Leases(ByCaller[weakref.WeakSet[Lease]]):
     def add(self, lease: Lease) -> None:
         self.at(lease._caller, weakref.WeakSet).add(lease)
 
-    def of_name(self, semaphore: Semaphore) -> list[Lease]:
-        """Return the leases of the semaphore's name that the current thread or task has taken and
-        that were neither released nor detached."""
+    def of_name(self, semaphore: Semaphore, caller: Caller | None) -> list[Lease]:
+        """Return the leases of the semaphore's name that a thread or task has taken and that were
+        neither released nor detached. `caller`: None for the current thread or task."""
         keys, alias = semaphore._keys(), semaphore.alias()
-        mine = list(self.get(this_caller(), ()))
+        mine = list(self.get(caller or this_caller(), ()))
         return [lease for lease in mine if not lease.ended and lease._is_of_name(keys, alias)]
 
 
@@ -81,6 +86,47 @@ class _ReentrantLease(Lease):
             self.release()
 
 
+class _Call:
+    """An async acquire of an RLock that has not ended yet."""
+
+    def __init__(self, notify: Callable[..., Any] | None) -> None:
+        """`notify`: see `AcquireRequest.on_wait`."""
+        loop = asyncio.get_running_loop()
+        self._notify, self._loop = notify, loop
+        self._answered, self._ended = loop.create_future(), loop.create_future()
+
+    def on_wait(self, token: str, begins: bool, **of: Any) -> Any:
+        """Record that the wait for a permit begins or ends."""
+        _resolve(self._answered)
+        return None if self._notify is None else self._notify(token, begins, **of)
+
+    def ended(self) -> None:
+        """Record that the call has ended."""
+        _resolve(self._answered)
+        _resolve(self._ended)
+
+    async def end(self, ask: AcquireRequest) -> bool:
+        """Wait until this call has ended, but only as long as `ask` may wait. Return True if the
+        call has ended. If `ask` may not wait, return False as soon as this call waits for a permit.
+
+        Raise RuntimeError if this call runs on another event loop.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                f"{ask.keys.display!r}: another call of this thread or task acquires the RLock on "
+                "another event loop, so this call can't wait for it"
+            )
+        wanted = self._ended if ask.wait else self._answered
+        left = None if ask.give_up_at == math.inf else max(0.0, ask.give_up_at - clock())
+        await asyncio.wait((wanted,), timeout=left)
+        return self._ended.done()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class RLock(Lock):
     """A lock that the thread or task that holds it may take again, through any RLock of that name.
 
@@ -100,6 +146,9 @@ class RLock(Lock):
 
     _lease = _ReentrantLease
     _leases = _Leases()
+    #: The async calls that have not ended, by caller and name. A caller makes several calls at the
+    #: same time if it calls `aacquire()` in `asyncio.gather()`, for example.
+    _calls: ByCaller[dict[tuple[str, Any], _Call]] = ByCaller()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         if not options.get("thread_local", True):
@@ -114,21 +163,53 @@ class RLock(Lock):
         return self._count(again or super()._take(blocking, blocking_timeout, permits))
 
     async def _atake(
-        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        permits: int = 1,
+        *,
+        caller: Caller | None = None,
     ) -> Lease | Rejection:
         """Async version of `_take()`."""
-        again = self._again(permits)
-        return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
+        if again := self._again(permits, caller):
+            return self._count(again)
+        return await super()._atake(blocking, blocking_timeout, permits, caller=caller)
 
-    def _mine(self, deferred: bool = False) -> _ReentrantLease | None:
-        """Return the lease that this thread or task holds on the name, taken through this or
-        another RLock, or None. `deferred`: True to accept a lease that has been released as
-        often as acquired, and will be released at the end of the open transaction."""
-        mine: list[Any] = self._leases.of_name(self)
+    async def _agot(
+        self, settings: LeaseSettings, ask: AcquireRequest, caller: Caller | None = None
+    ) -> Lease | Rejection:
+        """Request the permit. If an earlier call of the same caller has requested it, first wait
+        for the outcome of that call. If that call gets a lease, return its lease."""
+        calls = self._calls.at(caller or this_caller(), dict)
+        name = settings.keys.leases, settings.alias
+        while earlier := calls.get(name):
+            if not await earlier.end(ask):
+                return self._settle(settings, Rejection(TIMEOUT if ask.wait else FULL))
+            if again := self._again(ask.permits, caller):
+                return self._count(again)
+        call = calls[name] = _Call(ask.on_wait)
+        try:
+            got = await super()._agot(settings, ask._replace(on_wait=call.on_wait), caller)
+            return self._count(got)
+        finally:
+            del calls[name]
+            call.ended()
+
+    @staticmethod
+    def _endless(lease: Lease, hint: str) -> None:
+        if isinstance(lease, _ReentrantLease):
+            raise RuntimeError(f"the wait for {lease.name!r} would never end: {hint}")
+        warn_of_endless_wait(lease, hint)
+
+    def _mine(self, caller: Caller | None = None, deferred: bool = False) -> _ReentrantLease | None:
+        """Return the lease that a thread or task holds on the name, taken through this or another
+        RLock, or None. `deferred`: True to accept a lease that has been released as often as
+        acquired, and will be released at the end of the open transaction."""
+        mine: list[Any] = self._leases.of_name(self, caller)
         return next((lease for lease in mine if deferred or lease.times), None)
 
-    def _again(self, permits: int) -> Lease | None:
-        lease = self._mine(deferred=True) if permits == 1 else None
+    def _again(self, permits: int, caller: Caller | None = None) -> Lease | None:
+        lease = self._mine(caller, deferred=True) if permits == 1 else None
         if lease is not None:
             lease.check()
         return lease
@@ -146,8 +227,8 @@ class RLock(Lock):
         self._held.add(lease)
         return False
 
-    def _newest(self, keep: bool = False) -> Lease:
-        lease = self._mine()
+    def _newest(self, caller: Caller | None = None, keep: bool = False) -> Lease:
+        lease = self._mine(caller)
         if lease is None:
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
@@ -180,17 +261,27 @@ class _Readers(Semaphore):
             raise ValueError("the argument permits of a read/write lock must be 1")
         return MOST_PERMITS, self._permits
 
-    def _settle(self, settings: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
-        lease = super()._settle(settings, got)
+    def _settle(
+        self, settings: LeaseSettings, got: Grant | Rejection, caller: Caller | None = None
+    ) -> Lease | Rejection:
+        lease = super()._settle(settings, got, caller)
         if isinstance(lease, Lease):
             self._leases.add(lease)
         return lease
 
-    def _settings_and_ask(self, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
-        mine = self._leases.of_name(self)
+    def _take(self, *arguments: Any) -> Lease | Rejection:
+        self._check_other_side()
+        return super()._take(*arguments)
+
+    async def _atake(self, *arguments: Any, caller: Caller | None = None) -> Lease | Rejection:
+        self._check_other_side(caller)
+        return await super()._atake(*arguments, caller=caller)
+
+    def _check_other_side(self, caller: Caller | None = None) -> None:
+        """Raise UpgradeRefused if the caller holds the other side of this lock."""
+        mine = self._leases.of_name(self, caller)
         if any(lease.held and lease.permits != self._permits for lease in mine):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
-        return super()._settings_and_ask(*arguments)
 
 
 class _Writers(_Readers):
@@ -234,9 +325,10 @@ class ReadWriteLock:
         lease.downgrade()
         return self._move(lease)
 
-    async def adowngrade(self) -> Lease:
+    @by_caller
+    async def adowngrade(self, caller: Caller) -> Lease:
         """Async version of `downgrade()`."""
-        lease = self.write._newest(keep=True)
+        lease = self.write._newest(caller, keep=True)
         await lease.adowngrade()
         return self._move(lease)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -22,7 +23,6 @@ from ..engine.renewal import renewer
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
-from ..logs import logger
 from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
@@ -30,9 +30,10 @@ from ..protocol.reasons import SHARE, Rejection
 from ..protocol.scripts import ANY
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
-from .callers import check_may_wait, own_hold
+from .callers import Caller, check_may_wait
 from .lease import Lease
 from .lease_state import LeaseSettings
+from .nesting import on_wait, warn_of_endless_wait
 
 #: Max cached acquire requests of an object. Each thread adds a request, because the label of a
 #: request names the thread. Objects with equal arguments share the cache.
@@ -45,19 +46,6 @@ _random: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
 
 def _token() -> str:
     return Token(_random(16).hex())
-
-
-def _on_wait(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
-    """Return the function to call when a wait begins, and again when the wait ends. `may_be_own`:
-    True to log a warning at the beginning if the caller itself holds a permit of the name."""
-
-    def on_wait(token: str, begins: bool) -> None:
-        renewer(settings.alias).housekeeper.note_waiter(token, settings if begins else None)
-        if begins and may_be_own and (hint := own_hold(settings.keys, settings.alias)):
-            message = "this caller waits for a permit of %r that it holds itself: %s"
-            logger.warning(message, settings.keys.display, hint)
-
-    return on_wait
 
 
 #: The settings of a lease, and the acquire request for the lease.
@@ -177,6 +165,7 @@ class Acquirer:
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
         settings = self._lease_settings(config, named, alias)
         policy, short = settings.keys.policy, wait and seconds < settings.budget
+        may_be_endless = seconds == math.inf and self.limit == 1
         ask = AcquireRequest(
             keys=settings.keys,
             lease=settings.timeout,
@@ -195,7 +184,7 @@ class Acquirer:
             learn=None
             if policy is None
             else lambda: renewer(alias).housekeeper.load_overrides(policy),
-            on_wait=_on_wait(settings, seconds == math.inf and self.limit == 1) if wait else None,
+            on_wait=on_wait(settings, self._endless if may_be_endless else None) if wait else None,
             share_limit=self._share_limit(named),
         )
         return settings, ask, seconds
@@ -335,25 +324,39 @@ class Acquirer:
         return got if isinstance(got, (Later, Dropped)) else self._settle(settings, got)
 
     async def _atake(
-        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        permits: int = 1,
+        *,
+        caller: Caller | None = None,
     ) -> Lease | Rejection:
-        """Async version of `_take()`."""
-        return await self._agot(*self._settings_and_ask(blocking, blocking_timeout, permits))
+        """Async version of `_take()`. `caller`: None for the current thread or task."""
+        return await self._agot(
+            *self._settings_and_ask(blocking, blocking_timeout, permits), caller
+        )
 
-    async def _agot(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
+    async def _agot(
+        self, settings: LeaseSettings, ask: AcquireRequest, caller: Caller | None = None
+    ) -> Lease | Rejection:
         """Async version of `_got()`."""
         server = async_server_of(settings.alias)
         if ask.wait:
             channel = await server.hub.ready(ask.attempt)
-            ask = ask._replace(channel=channel, words=None)
+            waits: Any = ask.on_wait
+            if caller is not None and waits is not None:
+                waits = partial(waits, caller=caller)
+            ask = ask._replace(channel=channel, words=None, on_wait=waits)
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
-        return self._settle(settings, got)
+        return self._settle(settings, got, caller)
 
-    def _settle(self, settings: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+    def _settle(
+        self, settings: LeaseSettings, got: Grant | Rejection, caller: Caller | None = None
+    ) -> Lease | Rejection:
         """Count the outcome of an acquire in the statistics. For a Grant, return a lease. Return a
         Rejection as it is. Raise WrongKind if the name is in use as another kind."""
         if type(got) is Grant:
-            lease = self._lease(settings, got)
+            lease = self._lease(settings, got, 0, caller)
             count = lease._renewer.housekeeper.count
             # got.rejected is set if the caller got the permit only because of shadow mode.
             outcome = "s" if got.rejected else "w" if got.waited else "g"
@@ -373,6 +376,9 @@ class Acquirer:
         return got
 
     _lease: type[Lease] = Lease
+
+    #: Reports a wait that can never end.
+    _endless = staticmethod(warn_of_endless_wait)
 
     # Releases don't call this check. If it raised an error, the permit would stay taken.
     _check_may_wait = check_may_wait

@@ -15,9 +15,10 @@ from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
 from .arguments import attributes_of, text_of_share, wrong_call
-from .callers import Holdings, own_hold
+from .callers import Caller, Holdings, by_caller
 from .lease import Lease
 from .lease_state import looking
+from .nesting import own_hold
 from .options import Acquirer
 
 if TYPE_CHECKING:
@@ -157,8 +158,11 @@ class Semaphore(Acquirer):
             self._undo_interrupted(got)
             raise
 
+    @by_caller
     async def aacquire(
         self,
+        caller: Caller,
+        /,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
@@ -171,7 +175,7 @@ class Semaphore(Acquirer):
             raise wrong_call(self, "aacquire", (), wrong)
         got = None
         try:
-            got = await self._atake(blocking, blocking_timeout, permits)
+            got = await self._atake(blocking, blocking_timeout, permits, caller=caller)
             return self._keep(got)
         except BaseException:
             self._undo_interrupted(got)
@@ -187,9 +191,10 @@ class Semaphore(Acquirer):
         if self._last(lease) and not self._deferred(lease):
             lease.release()
 
-    async def arelease(self) -> None:
+    @by_caller
+    async def arelease(self, caller: Caller) -> None:
         """Async version of `release()`. A cancellation takes effect after the release."""
-        lease = self._newest()
+        lease = self._newest(caller)
         if self._last(lease):
             await lease.arelease()
 
@@ -202,11 +207,12 @@ class Semaphore(Acquirer):
             self._undo_interrupted(got)
             raise
 
-    async def __aenter__(self) -> Lease:
+    @by_caller
+    async def __aenter__(self, caller: Caller) -> Lease:
         got = None
         try:
-            got = await self._atake()
-            return self._enter(got)
+            got = await self._atake(caller=caller)
+            return self._enter(got, caller)
         except BaseException:
             self._undo_interrupted(got)
             raise
@@ -215,8 +221,11 @@ class Semaphore(Acquirer):
         if (lease := self._held.leave()) is not None:
             self._leave(lease, kind, error, trace)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if (lease := self._held.leave()) is not None:
+    @by_caller
+    async def __aexit__(
+        self, caller: Caller, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        if (lease := self._held.leave(caller)) is not None:
             await self._aleave(lease, kind, error, trace)
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
@@ -237,18 +246,22 @@ class Semaphore(Acquirer):
         is none."""
         return self._newest(keep=True).extend(additional_time, replace_ttl)
 
-    async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+    @by_caller
+    async def aextend(
+        self, caller: Caller, additional_time: float, replace_ttl: bool = False
+    ) -> bool:
         """Async version of `extend()`."""
-        return await self._newest(keep=True).aextend(additional_time, replace_ttl)
+        return await self._newest(caller, keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
         """Call `reacquire()` of the lease that `release()` would release. Raise NotAcquired if
         there is none."""
         return self._newest(keep=True).reacquire()
 
-    async def areacquire(self) -> bool:
+    @by_caller
+    async def areacquire(self, caller: Caller) -> bool:
         """Async version of `reacquire()`."""
-        return await self._newest(keep=True).areacquire()
+        return await self._newest(caller, keep=True).areacquire()
 
     def owned(self) -> bool:
         """Return True if Redis confirms that the newest lease of this thread or task is held. Raise
@@ -256,9 +269,10 @@ class Semaphore(Acquirer):
         lease = self._mine()
         return lease is not None and lease.owned()
 
-    async def aowned(self) -> bool:
+    @by_caller
+    async def aowned(self, caller: Caller) -> bool:
         """Async version of `owned()`."""
-        lease = self._mine()
+        lease = self._mine(caller)
         return lease is not None and await lease.aowned()
 
     # The name
@@ -298,19 +312,19 @@ class Semaphore(Acquirer):
         self._held.add(got)
         return got
 
-    def _enter(self, got: Lease | Rejection) -> Lease:
+    def _enter(self, got: Lease | Rejection, caller: Caller | None = None) -> Lease:
         """Begin a block with the lease `got`, and return the lease. Raise NotAcquired if `got` is a
         Rejection."""
         if isinstance(got, Rejection):
-            raise self._error_of(got)
+            raise self._error_of(got, caller)
         self._held.enter(got)
         return got
 
-    def _error_of(self, rejection: Rejection) -> NotAcquired:
+    def _error_of(self, rejection: Rejection, caller: Caller | None = None) -> NotAcquired:
         message = f"{self.name!r}: {rejection}"
         if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
-            hint = own_hold(self._keys(), self.alias())
-            message += f" ({hint})" if hint else ""
+            own = own_hold(self._keys(), self.alias(), caller)
+            message += f" ({own[1]})" if own else ""
         return NotAcquired(message, rejection.reason, self.name)
 
     def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
@@ -324,13 +338,15 @@ class Semaphore(Acquirer):
             if not got.ended:
                 got.release_later()
 
-    def _mine(self) -> Lease | None:
-        return self._held.newest()  # type: ignore[no-any-return]
+    # In these methods, the argument `caller` is a thread or task; None for the current one.
 
-    def _newest(self, keep: bool = False) -> Lease:
+    def _mine(self, caller: Caller | None = None) -> Lease | None:
+        return self._held.newest(caller)  # type: ignore[no-any-return]
+
+    def _newest(self, caller: Caller | None = None, keep: bool = False) -> Lease:
         """Return the lease that `release()` would release. Unless `keep` is true, also remove the
         lease from this object. Raise NotAcquired if there is none."""
-        lease = self._mine() if keep else self._held.take_newest()
+        lease = self._mine(caller) if keep else self._held.take_newest(caller)
         if lease is None:
             raise NotAcquired(
                 f"{self.name!r}: this thread or task holds nothing through this object",

@@ -96,8 +96,11 @@ def test_task_and_its_thread_do_not_share_an_rlock(view) -> None:
             lock.release()
             assert await lock.aowned()
 
+    async def acquired() -> bool:
+        return await lock.aacquire() is not None
+
     with lock:
-        assert asyncio.run(lock.aacquire()) is None
+        assert not asyncio.run(acquired())
     asyncio.run(main())
     assert view("two").empty
 
