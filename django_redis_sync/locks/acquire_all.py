@@ -133,7 +133,7 @@ class acquire_all:
             return group.leases
         except BaseException as error:
             self._held.undo(group)
-            await group.aleave(type(error))
+            await group.aleave(type(error), undo=True)
             if not (or_none and isinstance(error, NotAcquired)):
                 raise
         return None
@@ -200,8 +200,8 @@ class _Group:
             for _, semaphore, lease in self.taken:
                 stack.callback(semaphore._leave, lease, *error, undo=undo)
 
-    async def aleave(self, *error: Any) -> None:
+    async def aleave(self, *error: Any, undo: bool = False) -> None:
         """Async version of `leave()`."""
         async with AsyncExitStack() as stack:
             for _, semaphore, lease in self.taken:
-                stack.push_async_callback(semaphore._aleave, lease, *error)
+                stack.push_async_callback(semaphore._aleave, lease, *error, undo=undo)

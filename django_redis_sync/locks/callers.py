@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from asgiref.sync import markcoroutinefunction
+from asgiref.sync import AsyncToSync, markcoroutinefunction
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..exceptions import NotAcquired
@@ -113,6 +113,17 @@ def by_caller(
     this, _, *others = signature.parameters.values()
     call.__signature__ = signature.replace(parameters=[this, *others])  # type: ignore[attr-defined]
     return _marked(call)  # type: ignore[no-any-return]
+
+
+def paused_threads() -> list[int]:
+    """Return the idents of the threads that have called this code through `async_to_sync()`."""
+    executor: Any = getattr(AsyncToSync.executors, "current", None)
+    idents = []
+    while executor is not None:
+        if not executor._broken:  # it is broken after the call of async_to_sync() has ended
+            idents.append(executor._work_thread.ident)
+        executor = executor._old_executor
+    return idents
 
 
 def may_wait() -> bool:

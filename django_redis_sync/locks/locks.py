@@ -240,6 +240,10 @@ class RLock(Lock):
         lease.deferred = lease.deferred or super()._deferred(lease)
         return bool(lease.deferred)
 
+    async def _adeferred(self, lease: Any) -> bool:
+        lease.deferred = lease.deferred or await super()._adeferred(lease)
+        return bool(lease.deferred)
+
 
 class _Readers(Semaphore):
     """The read side of a ReadWriteLock: many readers at the same time, but not beside a writer."""

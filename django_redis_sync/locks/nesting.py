@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from asgiref.sync import AsyncToSync, SyncToAsync
+from asgiref.sync import SyncToAsync
 
 from ..engine.renewal import renewer
 from ..logs import logger
 from ..protocol.keys import Keys
-from .callers import Caller, Thread, running_loop, this_caller
+from .callers import Caller, Thread, paused_threads, running_loop, this_caller
 from .lease_state import LeaseSettings
 
 #: Max leases that `own_hold` examines. They are the newest leases of the process.
@@ -70,7 +70,7 @@ def own_hold(keys: Keys, alias: Any, caller: Caller | None = None) -> tuple[Any,
 def _waits_for_this_code(holder: Any) -> bool:
     """Return True if a thread or task can't continue before the code that calls this function has
     ended. `holder`: a task, or the Thread object of a thread."""
-    paused = _paused_threads()
+    paused = paused_threads()
     if isinstance(holder, Thread):
         # Below an event loop of this thread, there is the sync code that runs the loop.
         here = holder.ident == threading.get_ident() and running_loop() is not None
@@ -78,17 +78,6 @@ def _waits_for_this_code(holder: Any) -> bool:
     now = sys._current_frames()
     frames = [frame for ident in (threading.get_ident(), *paused) for frame in _up(now[ident])]
     return any(_is_below(coroutine.cr_frame, frames) for coroutine in _awaited(holder.get_coro()))
-
-
-def _paused_threads() -> list[int]:
-    """Return the idents of the threads that have called this code through `async_to_sync()`."""
-    executor: Any = getattr(AsyncToSync.executors, "current", None)
-    idents = []
-    while executor is not None:
-        if not executor._broken:  # it is broken after the call of async_to_sync() has ended
-            idents.append(executor._work_thread.ident)
-        executor = executor._old_executor
-    return idents
 
 
 def _up(frame: FrameType | None) -> Iterator[FrameType]:

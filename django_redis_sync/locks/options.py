@@ -283,8 +283,8 @@ class Acquirer:
         `release()`."""
         self._check_may_wait("acquire")
         settings, ask = self._settings_and_ask(blocking, blocking_timeout, permits)
-        if self.release_on_commit and ask.wait and ask.limit == 1:
-            transactions.check_not_nested(settings)
+        if using := self.release_on_commit:
+            transactions.check_before(settings, using, ask.wait and ask.limit == 1)
         return self._got(settings, ask)
 
     def _got(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
@@ -332,9 +332,10 @@ class Acquirer:
         caller: Caller | None = None,
     ) -> Lease | Rejection:
         """Async version of `_take()`. `caller`: None for the current thread or task."""
-        return await self._agot(
-            *self._settings_and_ask(blocking, blocking_timeout, permits), caller
-        )
+        settings, ask = self._settings_and_ask(blocking, blocking_timeout, permits)
+        if using := self.release_on_commit:
+            await transactions.acheck_before(settings, using, ask.wait and ask.limit == 1)
+        return await self._agot(settings, ask, caller)
 
     async def _agot(
         self, settings: LeaseSettings, ask: AcquireRequest, caller: Caller | None = None
@@ -377,7 +378,6 @@ class Acquirer:
 
     _lease: type[Lease] = Lease
 
-    #: Reports a wait that can never end.
     _endless = staticmethod(warn_of_endless_wait)
 
     # Releases don't call this check. If it raised an error, the permit would stay taken.

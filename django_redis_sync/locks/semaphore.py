@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.conf import settings
+from django.db import transaction
 
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
@@ -18,6 +19,7 @@ from .arguments import attributes_of, text_of_share, wrong_call
 from .callers import Caller, Holdings, by_caller
 from .lease import Lease
 from .lease_state import looking
+from .loss import raise_or_log
 from .nesting import own_hold
 from .options import Acquirer
 
@@ -195,7 +197,7 @@ class Semaphore(Acquirer):
     async def arelease(self, caller: Caller) -> None:
         """Async version of `release()`. A cancellation takes effect after the release."""
         lease = self._newest(caller)
-        if self._last(lease):
+        if self._last(lease) and not await self._adeferred(lease):
             await lease.arelease()
 
     def __enter__(self) -> Lease:
@@ -362,23 +364,31 @@ class Semaphore(Acquirer):
     def _leave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
         """Release a lease at the end of its block. `kind`: the type of the block's exception, or
         None. `undo`: True if an `acquire_all` failed or was interrupted."""
-        if self._last(lease) and (undo or not (lease.held and self._deferred(lease))):
-            lease._leave(kind, lenient=not self.raise_on_release_error)
+        if self._last(lease):
+            try:
+                deferred = not undo and lease.held and self._deferred(lease)
+            except transaction.TransactionManagementError as error:
+                raise_or_log(lease, error, kind, lenient=False)
+                return
+            if not deferred:
+                lease._leave(kind, lenient=not self.raise_on_release_error)
 
-    async def _aleave(self, lease: Lease, kind: Any, *_: Any) -> None:
+    async def _aleave(self, lease: Lease, kind: Any, *_: Any, undo: bool = False) -> None:
         """Async version of `_leave()`."""
         if self._last(lease):
-            await lease._aleave(kind, lenient=not self.raise_on_release_error)
+            try:
+                deferred = not undo and lease.held and await self._adeferred(lease)
+            except transaction.TransactionManagementError as error:
+                raise_or_log(lease, error, kind, lenient=False)
+                return
+            if not deferred:
+                await lease._aleave(kind, lenient=not self.raise_on_release_error)
 
     def _deferred(self, lease: Lease) -> bool:
-        """Arrange that the end of the open transaction releases the lease, and return True. If
-        no transaction is open, return False. If release_on_commit is not set, return False, and
-        warn if a transaction is open."""
-        if not self.release_on_commit:
-            remedy = (
-                "Use release_on_commit=True, or its atomic(). On a view that ATOMIC_REQUESTS "
-                "wraps, atomic() also needs @transaction.non_atomic_requests."
-            )
-            transactions.warn_if_racing(f"The lease of {self.name!r}", remedy)
-            return False
-        return transactions.release_when_over(lease, self.release_on_commit)
+        """Return True if the end of the open transaction will release the lease, see
+        `transactions.deferred`."""
+        return transactions.deferred(lease, self.release_on_commit, self.name)
+
+    async def _adeferred(self, lease: Lease) -> bool:
+        """Async version of `_deferred()`."""
+        return await transactions.adeferred(lease, self.release_on_commit, self.name)

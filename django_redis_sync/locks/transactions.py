@@ -12,16 +12,23 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.signals import connection_created
 
 from ..engine.threads import run_callbacks
 from ..exceptions import TransactionRace
 from ..logs import logger
-from .callers import running_loop
+from .callers import paused_threads, running_loop
 from .lease import Lease
 from .lease_state import LeaseSettings
+
+_REMEDY = (
+    "Use release_on_commit=True, or its atomic(). On a view that ATOMIC_REQUESTS wraps, atomic() "
+    "also needs @transaction.non_atomic_requests."
+)
 
 
 @contextmanager
@@ -34,6 +41,7 @@ def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -
     before the COMMIT, roll back and raise LeaseLost.
     """
     alias = using or DEFAULT_DB_ALIAS
+    check_alias("using", alias)
     if transactions_of(alias):
         raise RuntimeError(
             f"atomic() of {semaphore!r} can't begin its durable transaction on {alias!r}, because "
@@ -46,19 +54,113 @@ def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -
         lease.check()
 
 
+def deferred(lease: Lease, using: str | bool, name: str) -> bool:
+    """Arrange that the end of the open transaction releases the lease, and return True. If no
+    transaction is open, return False. `using`: the option release_on_commit. If it is False, return
+    False, and warn if a transaction is open. `name`: the name in the warning.
+
+    If this function raises an exception, it has released the lease.
+    """
+    try:
+        if using:
+            return release_when_over(lease, using)
+        warn_if_racing(f"The lease of {name!r}", _REMEDY)
+        return False
+    except BaseException:
+        lease.release_later()
+        raise
+
+
+async def adeferred(lease: Lease, using: str | bool, name: str) -> bool:
+    """Async version of `deferred()`. It looks at the transactions of the sync code that has called
+    this async code, or, with release_on_commit, that this async code calls."""
+    if not using and not paused_threads():
+        return False
+    result: list[bool] = []
+
+    def defer() -> None:
+        result.append(deferred(lease, using, name))
+
+    try:
+        if using and transactions_of(using):  # with DJANGO_ALLOW_ASYNC_UNSAFE
+            defer()
+        else:
+            await sync_to_async(defer)()
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and not using:
+            return False  # the sync code has continued meanwhile
+        if not result and not lease.ended:
+            lease.release_later()
+        raise
+    return result[0]
+
+
 def release_when_over(lease: Lease, using: str | bool) -> bool:
     """Release a lease when the open transaction ends: after the COMMIT, or when the innermost
     savepoint is rolled back. Return False if no transaction is open.
 
     `using`: alias of a database. If it is True, release when all open transactions have ended.
+    Raise TransactionManagementError if autocommit is off.
     """
+    check_autocommit(using)
     # On rollback, and at the end of a TestCase, Django discards the callbacks of on_commit. So a
     # _Releasing that is discarded without a call also releases the lease.
     aliases = transactions_of(using)
     for alias in list(aliases):
         transaction.on_commit(_Releasing(lease, aliases), using=alias)
+        _release_after_errors(connections[alias])
         _connected.leases.add(lease)
     return bool(aliases)
+
+
+def check_alias(what: str, alias: object) -> None:
+    """Raise TypeError or ImproperlyConfigured if `alias` is not an alias in DATABASES. `what`: the
+    name of the argument."""
+    if not isinstance(alias, str):
+        raise TypeError(f"{what} must be the alias of a database, not {alias!r}")
+    if alias not in connections:
+        known = ", ".join(connections)
+        raise ImproperlyConfigured(f"{what}={alias!r} is not in DATABASES, which has {known}.")
+
+
+def check_autocommit(using: str | bool) -> None:
+    """Raise TransactionManagementError if autocommit is off in a database to wait for. Then Django
+    does not report the COMMIT. `using`: see `release_when_over`."""
+    manual = [
+        one.alias for one in _connected.all() if _is_manual(one) and using in (True, one.alias)
+    ]
+    opened = {one.alias for one in _connected.all() if one.connection is not None}
+    manual += [
+        alias
+        for alias, options in connections.settings.items()
+        if not options.get("AUTOCOMMIT", True) and alias not in opened and using in (True, alias)
+    ]
+    if manual:
+        raise transaction.TransactionManagementError(
+            f"release_on_commit can't work, because autocommit of the database {manual[0]!r} is "
+            "off, and Django then does not report a COMMIT. Release the lock after commit(), use "
+            "transaction.atomic() with autocommit, or name another database in release_on_commit."
+        )
+
+
+def _is_manual(connection: Any) -> bool:
+    """Return True if the project itself ends the transactions of an open connection."""
+    if connection.in_atomic_block:
+        return not connection.commit_on_exit
+    return connection.connection is not None and not connection.autocommit
+
+
+def check_before(settings: LeaseSettings, using: str | bool, may_wait_for_itself: bool) -> None:
+    """Raise an exception if a lease can't be released when the open transaction ends, or if an
+    acquire would wait for its own transaction. `using`: see `release_when_over`."""
+    if isinstance(using, str):
+        check_alias("release_on_commit", using)
+    check_autocommit(using)
+    if may_wait_for_itself:
+        check_not_nested(settings)
+
+
+acheck_before = sync_to_async(check_before)
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
@@ -135,6 +237,28 @@ class _Releasing:
 
     def __call__(self) -> None:
         self._finalizer()
+
+
+def _release_after_errors(connection: Any) -> None:
+    """Let a connection call its _Releasing objects also if another callback of on_commit raises an
+    exception. Django then drops the other callbacks, and the traceback keeps them alive."""
+    if hasattr(connection, "_redis_sync_runs_hooks"):
+        return
+    ref, run = weakref.ref(connection), type(connection).run_and_clear_commit_hooks
+
+    def run_and_clear_commit_hooks() -> None:
+        connection = ref()
+        hooks = [] if connection is None else [hook[1] for hook in connection.run_on_commit]
+        try:
+            run(connection)
+        except BaseException:
+            for hook in hooks:
+                if isinstance(hook, _Releasing):
+                    hook()
+            raise
+
+    connection._redis_sync_runs_hooks = True
+    connection.run_and_clear_commit_hooks = run_and_clear_commit_hooks
 
 
 def _release(lease: Lease, thread: int, left: list[str]) -> None:
