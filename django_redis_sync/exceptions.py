@@ -24,7 +24,14 @@ from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseE
 class SyncError(Exception):
     """The base class of this library's exceptions."""
 
-    __repr__ = Exception.__repr__  # redis-py's __repr__ shows no message
+    # The arguments of the exception are all in `args`, because pickle, copy, and Celery make an
+    # exception again from its `args`.
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class NotAcquired(SyncError, LockError):
@@ -34,9 +41,9 @@ class NotAcquired(SyncError, LockError):
     release. `lock_name`: the name of the lock or semaphore.
     """
 
-    def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
+    def __init__(self, message: str = "", reason: str = "", name: str | None = None) -> None:
         super().__init__(message, name)
-        self.args, self.reason = (message,), reason
+        self.args, self.reason = (message, reason, name), reason
 
 
 class LeaseLost(SyncError, LockNotOwnedError):
@@ -47,9 +54,9 @@ class LeaseLost(SyncError, LockNotOwnedError):
     semaphore.
     """
 
-    def __init__(self, message: str, name: str | None = None) -> None:
+    def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message, name)
-        self.args = (message,)
+        self.args = (message, name)
 
 
 class Unavailable(SyncError, RedisError):
@@ -59,8 +66,8 @@ class Unavailable(SyncError, RedisError):
     the library undoes the acquire in the background.
     """
 
-    def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", maybe_executed: bool = False) -> None:
+        super().__init__(message, maybe_executed)
         self.maybe_executed = maybe_executed
 
 

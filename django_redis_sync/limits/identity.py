@@ -19,7 +19,7 @@ from django.http import HttpRequest
 from django.utils.functional import LazyObject, empty
 
 from .. import conf
-from ..locks.arguments import text_of_share
+from ..locks.arguments import text_of, text_of_share
 from ..protocol.keys import check_text
 from .steps import Call, Either, RequestPlan
 
@@ -53,7 +53,7 @@ def of_value(value: Any) -> str:
     value is a str or an int."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(f"a policy's key must return a str or an int, not {type(value).__name__}")
-    return digest("key", str(value))
+    return digest("key", text_of(value))
 
 
 def possible_keys(text: str) -> list[str]:

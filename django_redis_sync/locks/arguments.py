@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, datetime, timezone
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -58,8 +58,26 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
     return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_resolved": {}}
 
 
+def own_value(value: Any) -> Any:
+    """Return the value that counts in names and shares. A str or an int counts by its own value,
+    whatever its class: `True` counts as 1. Another Enum counts by its name."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return value.name if isinstance(value, Enum) else value
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a value in names and shares. A datetime with a time zone counts in UTC, so
+    that equal times have equal texts."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(timezone.utc)
+    return str(own_value(value))
+
+
 def text_of_share(value: Any) -> str | None:
-    """Return the text that identifies a share. Return None for None.
+    """Return the text that identifies a share. Return None for None, the common share.
 
     Raise TypeError or ValueError if `value` can't be a share.
     """
@@ -70,7 +88,7 @@ def text_of_share(value: Any) -> str | None:
             f"share must be a str, int, UUID, date or Enum, not {type(value).__name__}; for a "
             "model, use its pk"
         )
-    return check_text("a share", str(value.name if isinstance(value, Enum) else value))
+    return check_text("a share", text_of(value))
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:

@@ -211,13 +211,21 @@ class Holdings:
     def newest(self, caller: Caller | None = None) -> Any:
         """Return the newest item of a caller that was not released or detached, or None. `caller`:
         None for this caller."""
-        mine = list(self._of(caller or this_caller()))
-        return next((item for item in reversed(mine) if not item.ended), None)
+        caller = caller or this_caller()
+        mine = [item for item in reversed(list(self._of(caller))) if not item.ended]
+        if self._shared:  # the caller's own items come first; the sort keeps their order
+            mine.sort(key=lambda item: item._caller != caller)
+        return mine[0] if mine else None
 
     def take_newest(self, caller: Caller | None = None) -> Any:
         """Remove and return the newest item of a caller that was not released or detached. Return
         None if there is none."""
         mine = self._of(caller or this_caller())
+        if self._shared:
+            while (item := self.newest(caller)) is not None:
+                if mine.pop(item, self) is None:  # another thread may have removed it
+                    return item
+            return None
         try:
             while True:
                 item, _ = mine.popitem()  # atomic: two threads never get the same item

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
 import string
@@ -16,7 +15,7 @@ from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
 from ..protocol.reasons import Rejection
 from ..values import unknown
-from .arguments import ALLOWED
+from .arguments import ALLOWED, own_value, text_of
 from .lease import Lease
 from .semaphore import Semaphore
 
@@ -102,9 +101,7 @@ class _Template(string.Formatter):
                 f"{type(value).__name__} can't be used in the {self.what} {self.text!r}: use str, "
                 "int, UUID, date or Enum. For a model, use its pk, such as {account.pk}"
             )
-        if isinstance(value, enum.Enum):
-            value = value.name
-        text = format(value, format_spec) if format_spec else str(value)
+        text = format(own_value(value), format_spec) if format_spec else text_of(value)
         return text.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
@@ -131,7 +128,9 @@ class _ShareTemplate(_Template):
             self.quoted = {}
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return "" if value is None and not self.quoted else super().format_field(value, format_spec)
+        if self.quoted:
+            return super().format_field(value, format_spec)
+        return "" if value is None else check_text("a share", super().format_field(value, ""))
 
 
 def _quoted(char: str) -> str:

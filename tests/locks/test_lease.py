@@ -212,7 +212,8 @@ def test_missing_limit_or_misspelled_semaphore_name_is_reported_immediately(sett
 def test_error_shows_its_message_and_can_be_pickled(error: Any) -> None:
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert f"[{type(error).__name__}('no more')]" == str([each])
-        assert ("no more", ("no more",), "a") == (str(each), each.args, each.lock_name)
+        assert ("no more", error.args, "a") == (str(each), each.args, each.lock_name)
+        assert "no more" == each.args[0]
         assert getattr(error, "reason", None) == getattr(each, "reason", None)
     assert "Unavailable('no more')" == repr(Unavailable("no more"))
 

@@ -1,0 +1,134 @@
+"""Equal values make one name and one share. Exceptions keep what they say."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import pickle
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.db import models
+
+from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, Unavailable, synchronized
+from django_redis_sync.limits.identity import of_value
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+class Kind(models.TextChoices):
+    IMPORT = "import"
+
+
+class Mixed(str, enum.Enum):
+    IMPORT = "import"
+
+
+class Level(enum.IntEnum):
+    LOW = 7
+
+
+class Plain(enum.Enum):
+    RED = 1
+
+
+class Loud(str):
+    def __str__(self) -> str:
+        return "loud"
+
+    __format__ = None  # type: ignore[assignment]
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+EQUAL: list[tuple[Any, str]] = [
+    *((value, "import") for value in (Kind.IMPORT, Mixed.IMPORT, "import", Loud("import"))),
+    *((value, "7") for value in (Level.LOW, 7, "7")),
+    (Plain.RED, "RED"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), EQUAL)
+def test_value_counts_by_its_own_value_in_names_and_shares(value: Any, text: str, view) -> None:
+    @synchronized("batch:{value}", share="{value}", blocking=False)
+    def called(value: Any) -> Any:
+        return view(f"batch:{text}").holding
+
+    assert called(value) == 1
+    assert Semaphore("x", 2, share=value).share == text
+    if isinstance(value, (str, int)):
+        assert of_value(value) == of_value(text)
+
+
+def test_value_is_formatted_as_its_own_value(view) -> None:
+    @synchronized("batch:{value:03d}", blocking=False)
+    def called(value: Any) -> Any:
+        return view("batch:007").holding
+
+    assert called(Level.LOW) == called(7) == 1
+
+
+def test_bool_counts_as_an_int_and_a_time_counts_in_utc(view) -> None:
+    @synchronized("at:{value}", blocking=False)
+    def called(value: Any, name: str) -> Any:
+        return view(name).holding
+
+    assert called(True, "at:1") == 1
+    berlin = NOON.astimezone(timezone(timedelta(hours=1)))
+    for value in (NOON, berlin):
+        assert called(value, "at:2026-01-01 12%3A00%3A00+00%3A00") == 1
+
+
+def test_empty_share_is_refused_and_none_is_the_common_share() -> None:
+    @synchronized("x", share="{tenant}")
+    def called(tenant: Any) -> bool:
+        return True
+
+    assert called(None)
+    for wrong in (lambda: called(""), lambda: Semaphore("x", 2, share="")):
+        with pytest.raises(ValueError, match="a share must not be empty"):
+            wrong()
+
+
+def test_release_of_a_shared_object_takes_the_callers_own_lease_first() -> None:
+    semaphore = Semaphore("x", 2, thread_local=False)
+    mine = semaphore.acquire()
+    others: list[Any] = []
+    thread = threading.Thread(target=lambda: others.append(semaphore.acquire()))
+    thread.start()
+    thread.join()
+    assert mine is not None
+    assert semaphore._mine() is mine
+    semaphore.release()
+    assert mine.ended and others[0].held
+    semaphore.release()  # the caller has none: the newest of all
+    assert others[0].ended
+    with pytest.raises(NotAcquired):
+        semaphore.release()
+
+
+ERRORS = [
+    (NotAcquired("no more", "full", "a"), ("no more", "full", "a")),
+    (LeaseLost("no more", "a"), ("no more", None, "a")),
+    (Unavailable("no more", maybe_executed=True), ("no more", None, None)),
+]
+
+
+@pytest.mark.parametrize(("error", "said"), ERRORS)
+def test_exception_made_again_from_its_arguments_keeps_what_it_says(error: Any, said: Any) -> None:
+    for again in (type(error)(*error.args), pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        got = str(again), getattr(again, "reason", None), getattr(again, "lock_name", None)
+        assert said == got
+        assert getattr(again, "maybe_executed", True) is True
+        assert repr(again) == f"{type(error).__name__}('no more')"
+
+
+@pytest.mark.parametrize("kind", [NotAcquired, LeaseLost, Unavailable])
+def test_exception_can_be_raised_without_arguments(kind: Any) -> None:
+    with pytest.raises(kind) as caught:
+        raise kind
+    assert str(caught.value) == ""
+    with mock.patch.object(Lock, "acquire", side_effect=kind), pytest.raises(kind):
+        Lock("x").acquire()
