@@ -117,6 +117,8 @@ class Semaphore(Acquirer):
             attributes = attributes_of.__wrapped__(*given)
         self.__dict__.update(attributes, _held=Holdings(not thread_local))
         if on_lost is not None:
+            if not callable(on_lost):
+                raise TypeError(f"on_lost must be a callable, not {on_lost!r}")
             self.on_lost = on_lost
         if using is not alias:
             self.using = self._quorum(using)
