@@ -111,6 +111,7 @@ def by_caller(
 
     signature = inspect.signature(method)
     this, _, *others = signature.parameters.values()
+    this = this.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)  # as in the sync method
     call.__signature__ = signature.replace(parameters=[this, *others])  # type: ignore[attr-defined]
     return _marked(call)  # type: ignore[no-any-return]
 
