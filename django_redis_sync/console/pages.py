@@ -15,7 +15,7 @@ from ..limits.identity import possible_keys
 from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
-from ..operators.formats import as_json, duration, handed_over, local, moment
+from ..operators.formats import advice, as_json, duration, handed_over, local, moment
 from ..operators.groups import Group
 from ..operators.history import histories_of
 from ..operators.listing import FIGURES, Past, Selection, hour, keys_like, since
@@ -221,6 +221,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         # True if this name was used only with keys, never without a key.
         "only_keys": keys is not None and not status.fence,
         "past": past,
+        "advice": advice(past, [status], status.limit),
         "minutes": minutes,
         "longest": longest // 60 if longest > SHORT else 0,
         "chart": charts.chart(past.rows, None if sums else status.limit),

@@ -115,7 +115,7 @@ class _Counter:
         free = room and reason == FULL and first == token
         if not (free or how == "shadow"):
             full = token not in self.waiting and len(self.waiting) >= int(given["max_waiters"])
-            if how == "try" or full:
+            if how in ("try", "skip") or full:
                 return self.rejection(reason, limit)
             self.waiting[token] = _Waiter(asked, clock())
             return ["wait", str(time.time_ns() // 10**6), str(int(POLL_INTERVAL * 1000)), "0"]

@@ -80,6 +80,7 @@ class RequestSemaphore(Semaphore):
 
     _attempt = ATTEMPT
     _lease = RequestLease
+    _once = "try"
 
     def __init__(self, policy: Policy, given: Given) -> None:
         key, limit, share, share_limit = given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
 from enum import Enum
@@ -9,8 +10,11 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ImproperlyConfigured
+
 from .. import values
 from ..defaults import SEMAPHORE
+from ..engine.quorum import Quorum, quorum_of
 from ..protocol.keys import check_text
 
 #: Types of values that can be a share, or part of a name. The value's text is used.
@@ -112,3 +116,20 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
 
 def _public_name(kind: type) -> str:
     return getattr(kind, "_public_name", "") or kind.__name__
+
+
+def checked_quorum(name: str, limit: int | None, timeout: float | None, using: Any) -> Quorum:
+    """Return the quorum of several aliases. Raise ImproperlyConfigured if this semaphore is not
+    a Lock, or if its lease is permanent."""
+    if limit != 1:
+        raise ImproperlyConfigured(
+            f"{name!r} is not a Lock, so `using` must be one alias. A holder of several "
+            "servers needs a majority of them: of three servers, a limit of 2 would admit 3 "
+            "holders, and a read/write lock readers beside a writer."
+        )
+    if timeout == math.inf:
+        raise ImproperlyConfigured(
+            "A lease on several servers in `using` can't be permanent. It is not renewed, so "
+            "a server that loses the lease would never get it back."
+        )
+    return quorum_of(using)

@@ -184,7 +184,7 @@ class RLock(Lock):
         name = settings.keys.leases, settings.alias
         while earlier := calls.get(name):
             if not await earlier.end(ask):
-                return self._settle(settings, Rejection(TIMEOUT if ask.wait else FULL))
+                return self._settle(settings, Rejection(TIMEOUT if ask.wait else FULL), ask)
             if again := self._again(ask.permits, caller):
                 return self._count(again)
         call = calls[name] = _Call(ask.on_wait)
@@ -266,9 +266,13 @@ class _Readers(Semaphore):
         return MOST_PERMITS, self._permits
 
     def _settle(
-        self, settings: LeaseSettings, got: Grant | Rejection, caller: Caller | None = None
+        self,
+        settings: LeaseSettings,
+        got: Grant | Rejection,
+        ask: AcquireRequest,
+        caller: Caller | None = None,
     ) -> Lease | Rejection:
-        lease = super()._settle(settings, got, caller)
+        lease = super()._settle(settings, got, ask, caller)
         if isinstance(lease, Lease):
             self._leases.add(lease)
         return lease

@@ -18,7 +18,7 @@ from .. import conf, values
 from ..defaults import ENTRY, NAMED
 from ..engine import drivers
 from ..engine.names import write_label
-from ..engine.quorum import Quorum, quorum_of
+from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
@@ -26,7 +26,7 @@ from ..exceptions import WrongKind
 from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
-from ..protocol.reasons import SHARE, Rejection
+from ..protocol.reasons import FULL, SHARE, Rejection
 from ..protocol.scripts import ANY
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
@@ -61,6 +61,8 @@ class Acquirer:
 
     _kind = "p"
     _max_waiters = ANY
+    #: How a caller that doesn't wait tries: see the script `acquire`.
+    _once = "skip"
     #: Max seconds to wait for an answer of the server.
     _attempt = ATTEMPT
 
@@ -186,6 +188,7 @@ class Acquirer:
             else lambda: renewer(alias).housekeeper.load_overrides(policy),
             on_wait=on_wait(settings, self._endless if may_be_endless else None) if wait else None,
             share_limit=self._share_limit(named),
+            once=self._once,
         )
         return settings, ask, seconds
 
@@ -289,7 +292,7 @@ class Acquirer:
 
     def _got(self, settings: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
         """Send an acquire request. Return a lease or a Rejection."""
-        return self._settle(settings, self._acquire(server_of(settings.alias), ask))
+        return self._settle(settings, self._acquire(server_of(settings.alias), ask), ask)
 
     def _acquire(self, server: Server, ask: AcquireRequest) -> Any:
         """Return a Grant or a Rejection. Send the first step of the acquire plan, and make the plan
@@ -321,7 +324,7 @@ class Acquirer:
         count(settings, "v", 0)
         if isinstance(got, Dropped) and got.why == "copy":
             count(settings, "d", 0)
-        return got if isinstance(got, (Later, Dropped)) else self._settle(settings, got)
+        return got if isinstance(got, (Later, Dropped)) else self._settle(settings, got, ask)
 
     async def _atake(
         self,
@@ -349,10 +352,14 @@ class Acquirer:
                 waits = partial(waits, caller=caller)
             ask = ask._replace(channel=channel, words=None, on_wait=waits)
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
-        return self._settle(settings, got, caller)
+        return self._settle(settings, got, ask, caller)
 
     def _settle(
-        self, settings: LeaseSettings, got: Grant | Rejection, caller: Caller | None = None
+        self,
+        settings: LeaseSettings,
+        got: Grant | Rejection,
+        ask: AcquireRequest,
+        caller: Caller | None = None,
     ) -> Lease | Rejection:
         """Count the outcome of an acquire in the statistics. For a Grant, return a lease. Return a
         Rejection as it is. Raise WrongKind if the name is in use as another kind."""
@@ -368,9 +375,11 @@ class Acquirer:
         assert isinstance(got, Rejection)
         if kind := got.why.counted:
             count = renewer(settings.alias).housekeeper.count
-            count(settings, kind, 0)
-            if got.reason == SHARE:
-                count(settings, "b", 0)
+            skipped = ask.once == "skip" and not ask.wait
+            count(settings, "k" if skipped else kind, 0)
+            bound = got.why.bound or ("m" if ask.wait and got.reason == FULL else "")
+            if bound and not skipped:
+                count(settings, bound, 0)
         if got.reason == "kind":
             other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
             raise WrongKind(f"{settings.keys.display!r} is in use as {other}")
@@ -382,19 +391,3 @@ class Acquirer:
 
     # Releases don't call this check. If it raised an error, the permit would stay taken.
     _check_may_wait = check_may_wait
-
-    def _quorum(self, using: Any) -> Quorum:
-        """Return the quorum of several aliases. Raise ImproperlyConfigured if this semaphore is not
-        a Lock, or if its lease is permanent."""
-        if self.limit != 1:
-            raise ImproperlyConfigured(
-                f"{self.name!r} is not a Lock, so `using` must be one alias. A holder of several "
-                "servers needs a majority of them: of three servers, a limit of 2 would admit 3 "
-                "holders, and a read/write lock readers beside a writer."
-            )
-        if self.timeout == math.inf:
-            raise ImproperlyConfigured(
-                "A lease on several servers in `using` can't be permanent. It is not renewed, so "
-                "a server that loses the lease would never get it back."
-            )
-        return quorum_of(using)

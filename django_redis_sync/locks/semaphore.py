@@ -15,7 +15,7 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .arguments import attributes_of, text_of_share, wrong_call
+from .arguments import attributes_of, checked_quorum, text_of_share, wrong_call
 from .callers import Caller, Holdings, by_caller
 from .lease import Lease
 from .lease_state import looking
@@ -121,7 +121,7 @@ class Semaphore(Acquirer):
                 raise TypeError(f"on_lost must be a callable, not {on_lost!r}")
             self.on_lost = on_lost
         if using is not alias:
-            self.using = self._quorum(using)
+            self.using = checked_quorum(name, self.limit, self.timeout, using)
         if share is not None or share_limit is not None:
             self.__dict__["share"] = text_of_share(share)
             self._check_share()

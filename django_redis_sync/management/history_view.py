@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from django.utils.translation import gettext as _
 
 from ..operators.audit import Action
-from ..operators.formats import duration, local, moment
+from ..operators.facts import Status
+from ..operators.formats import advice, duration, local, moment
 from ..operators.history import Counters, History
 from ..operators.statistics import REWRITE_AFTER, Statistics
 from .terminal import Column, Output, flexible, number
 
 
-def history(found: History, limit: int | None, out: Output) -> list[str]:
+def history(found: History, status: Status, out: Output) -> list[str]:
     """Return sentences about the events of a name, and a table with a row for each period with
-    events. `limit`: the current limit, or None if it is unknown."""
+    events. `status`: the state of the name now."""
     rows = [(start, counters) for start, counters in found.rows if counters != Counters()]
     columns = [
         Column(_("FROM"), lambda row: moment(row[0])),
         number(_("AT ONCE"), lambda row: row[1].granted or ""),
         number(_("WAITED"), lambda row: row[1].waited or ""),
+        number(_("SKIPPED"), lambda row: row[1].skipped or ""),
         number(_("REJECTED"), lambda row: row[1].rejected or ""),
         number(_("TIMED OUT"), lambda row: row[1].timed_out or ""),
         number(_("RECLAIMED"), lambda row: row[1].reclaimed or ""),
@@ -28,21 +30,21 @@ def history(found: History, limit: int | None, out: Output) -> list[str]:
         number(_("MEAN WAIT"), lambda row: _mean_wait(row[1]) if row[1].waited else ""),
         number(_("IN USE"), lambda row: row[1].peak),
     ]
-    lines = events(found, out, limit=limit)
+    lines = events(found, [status], status.limit, out)
     return [*lines, "", *out.table(columns, rows)] if rows else lines
 
 
 def events(
     found: History,
+    statuses: Sequence[Status],
+    limit: int | None,
     out: Output,
     of: str = "",
     statistics: Statistics | None = None,
-    limit: int | None = None,
 ) -> list[str]:
-    """Return lines with the counts of a history, and with its suggested limit if it has one. `of`:
-    a text that says what was counted, for the first line. `statistics`: the statistics of a policy,
-    to add the durations of waits and holds; None for a single name. `limit`: the current limit, or
-    None if it is unknown."""
+    """Return lines with the counts of a history, and with advice. For `statuses` and `limit`, see
+    `advice`. `of`: a text that says what was counted, for the first line. `statistics`: the
+    statistics of a policy, to add the durations of waits and holds; None for a single name."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if c == Counters():
@@ -51,6 +53,8 @@ def events(
     if c.waited:
         words = {"n": c.waited, "mean": _mean_wait(c)}
         parts.append(_("%(n)d of these after a wait of %(mean)s on average") % words)
+    if c.skipped:
+        parts.append(_("skipped %d") % c.skipped)
     if c.job_delivered:
         words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
         parts.append(_("job deliveries %(n)d (dropped copies: %(copies)d)") % words)
@@ -64,6 +68,8 @@ def events(
         _("rejected %d"): c.rejected,
         _("would have rejected %d"): c.shadow_rejected,
         _("%d of these because of share_limit"): c.share_rejected,
+        _("%d of these because of a pause"): c.pause_rejected,
+        _("%d of these because max_waiters were waiting"): c.max_waiters_rejected,
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,
@@ -73,16 +79,8 @@ def events(
     lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")
     if bad:
         lines += out.warn(_("Trouble: ") + ", ".join(bad) + ".")
-    if found.suggested_limit:
-        advice = _("A limit of %(limit)s would have been large enough.")
-        if found.is_estimate:
-            advice = _(
-                "The rejections and waits suggest that a limit of at least %(limit)s was needed."
-            )
-        advice %= {"limit": found.suggested_limit}
-        if limit is not None:
-            advice += " " + _("The limit is %d now.") % limit
-        lines += out.warn(advice)
+    for sentence in advice(found, statuses, limit):
+        lines += out.warn(sentence)
     return lines
 
 

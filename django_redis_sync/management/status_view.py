@@ -16,7 +16,7 @@ from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
 from ..operators.formats import duration, handed_over, moment, without_secrets
 from ..operators.groups import Group
 from ..operators.history import add, histories_of
-from ..operators.listing import INDEX_AGE, Past, Selection, rejected
+from ..operators.listing import INDEX_AGE, Past, Selection, rejected, skipped
 from ..operators.names import Recent
 from ..operators.statistics import counted
 from ..operators.status import readable, status_of
@@ -108,6 +108,7 @@ def _columns(past: Past, out: Output) -> list[Column]:
         number(_("KEYS"), lambda group: group.keys or ""),
         number(_("IN USE"), lambda group: _use(group, out)),
         number(_("WAITING"), lambda g: out.cell(_least(g, g.waiting), trouble=g.waiting)),
+        number(_("SKIPPED"), lambda group: _least(group, n) if (n := skipped(group, past)) else ""),
         number(_("REJECTED"), bad),
         number(_("HELD FOR"), lambda g: age(g, (h for s in g.all for h in s.holders))),
         number(_("WAITING FOR"), lambda g: age(g, (w for s in g.all for w in s.waiters))),
@@ -200,7 +201,7 @@ def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
     best = max(histories, key=lambda h: h.suggested_limit or 0)
     whole = replace(best, total=add(h.total for h in histories))
     of = "" if group.whole else _(" (of the %d keys used last)") % len(group.children)
-    return events(whole, out, of, group.statistics, group.limit)
+    return events(whole, group.all, group.limit, out, of, group.statistics)
 
 
 def _share_columns(out: Output) -> list[Column]:

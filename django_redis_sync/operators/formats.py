@@ -21,6 +21,8 @@ from .groups import Group
 from .history import Counters, History
 from .listing import Past, Selection
 
+#: Max shares that an advice names.
+_SHARES_NAMED = 3
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
@@ -37,6 +39,37 @@ def local(at: datetime) -> datetime:
     """Return a time in the current time zone. If USE_TZ is False, this is the zone of the process,
     which Django sets to TIME_ZONE. Then Django's templates and functions don't convert times."""
     return timezone.localtime(at) if settings.USE_TZ else at.astimezone()
+
+
+def advice(found: History, statuses: Sequence[Status], limit: int | None) -> list[str]:
+    """Return sentences that say which bound rejected callers in the period of `found`, and what
+    would have been enough. `statuses`: the state of the same names now. `limit`: the limit now, or
+    None if unknown. If the limit is large enough by now, no limit is suggested."""
+    lines, total, suggested = [], found.total, found.suggested_limit or 0
+    if suggested > (limit or 0):
+        text = _("A limit of %(limit)s would have been large enough.")
+        if found.is_estimate:
+            text = _(
+                "The rejections and waits suggest that a limit of at least %(limit)s was needed."
+            )
+        text %= {"limit": suggested}
+        if limit is not None:
+            text += " " + _("The limit is %d now.") % limit
+        lines.append(text)
+    if total.share_rejected:
+        text = _("Of %(all)d rejections, %(count)d were because of share_limit, not of the limit.")
+        every = total.rejected_or_timed_out + total.shadow_rejected
+        text %= {"all": max(every, total.share_rejected), "count": total.share_rejected}
+        shares = [(one.in_use + one.waiting, one) for s in statuses for one in s.shares]
+        busiest = sorted(shares, key=lambda pair: -pair[0])[:_SHARES_NAMED]
+        unnamed = _("(none)")
+        names = ", ".join(
+            f"{one.name or unnamed} ({one.in_use}/{one.limit or '–'})" for _load, one in busiest
+        )
+        if names:
+            text += " " + _("The busiest shares now: %s.") % names
+        lines.append(text)
+    return lines
 
 
 def moment(at: datetime) -> str:
@@ -114,7 +147,8 @@ def status_json(s: Status, history: History | None) -> dict[str, Any]:
     if history is not None:
         found["recent"] = {"minutes": len(history.rows), **asdict(history.total)}
         found["ever"] = asdict(history.ever)
-        found["suggested_limit"] = history.suggested_limit
+        enough = (history.suggested_limit or 0) <= (s.limit or 0)
+        found["suggested_limit"] = None if enough else history.suggested_limit
         found["suggested_limit_is_estimate"] = history.is_estimate
     return found
 

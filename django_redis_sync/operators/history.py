@@ -30,7 +30,10 @@ class Counters:
     """The numbers of events in a period, and the seconds waited and held.
 
     `granted`: grants without a wait. `waited`: grants after a wait. `reclaimed`: leases that
-    expired. `share_rejected`: rejections because of `share_limit`, also in shadow mode.
+    expired. `skipped`: acquires without a permit whose callers did not want to wait, such as those
+    with blocking=False. `share_rejected`: rejections because of `share_limit`, also in shadow mode.
+    `pause_rejected` and `max_waiters_rejected`: rejections because of an operator's pause, or
+    because the queue was full.
     `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: dropped copies of
     jobs. `job_place_expired`: jobs that lost their queue position because they were not delivered
     again before the deadline. `peak`: the highest number of permits in use at a time.
@@ -46,7 +49,10 @@ class Counters:
     timed_out: int = _count("t")
     reclaimed: int = _count("c")
     lost: int = _count("l")
+    skipped: int = _count("k")
     share_rejected: int = _count("b")
+    pause_rejected: int = _count("u")
+    max_waiters_rejected: int = _count("m")
     job_delivered: int = _count("v")
     job_copy_dropped: int = _count("d")
     job_place_expired: int = _count("x")
@@ -56,6 +62,11 @@ class Counters:
     def rejected_or_timed_out(self) -> int:
         """The number of acquires without a permit: rejected at once, or timed out after a wait."""
         return self.rejected + self.timed_out
+
+    @property
+    def bound_rejected(self) -> int:
+        """The number of rejections that a larger limit would not have avoided."""
+        return self.share_rejected + self.pause_rejected
 
 
 _LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
@@ -164,13 +175,14 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
     - The limit is None if less than 1% of the acquires waited or were rejected, or if no lease was
       released. It is also None if the name never had two holders, as is usual for a lock.
 
-    Rejections because of `share_limit` don't count, because a larger limit would not avoid them.
+    Rejections because of `share_limit` or a pause don't count, because a larger limit would not
+    avoid them.
     """
     total = add(rows)
-    # Rejections because of share_limit don't mean that the limit is too low.
-    capped = max(0, total.waited + total.rejected_or_timed_out - total.share_rejected)
+    # Rejections because of another bound don't mean that the limit is too low.
+    capped = max(0, total.waited + total.rejected_or_timed_out - total.bound_rejected)
     asked = total.waited + total.rejected_or_timed_out + total.shadow_rejected
-    short = max(capped, asked - total.share_rejected)
+    short = max(capped, asked - total.bound_rejected)
     if total.peak < 2 or not total.released or short == 0 or short * 100 < _asked(total):
         return None, False
     if not capped:
@@ -178,7 +190,7 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
     mean = total.held_seconds / total.released
     wanted = max(_asked(row) for row in rows) / (60 * step) * mean
     beyond = max(
-        row.peak + 1 for row in rows if row.waited + row.rejected_or_timed_out > row.share_rejected
+        row.peak + 1 for row in rows if row.waited + row.rejected_or_timed_out > row.bound_rejected
     )
     return max(total.peak, beyond, math.ceil(wanted + math.sqrt(wanted))), True
 

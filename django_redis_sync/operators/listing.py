@@ -84,6 +84,11 @@ def rejected(group: Group, past: Past) -> int:
     return _events(group, past).rejected_or_timed_out
 
 
+def skipped(group: Group, past: Past) -> int:
+    """Return the number of acquires that were skipped in the period of `past`."""
+    return _events(group, past).skipped
+
+
 def _fullness(group: Group, past: Past) -> tuple[float, int]:
     return max((s.in_use / s.limit for s in group.all if s.limit), default=0.0), group.in_use
 

@@ -47,7 +47,7 @@ class AcquireRequest(NamedTuple):
     """The arguments of an acquire.
 
     - `lease`: its duration in seconds, or inf. `permits`: number of permits; 0 for the whole name.
-    - `wait`: False to try once. `give_up_at`: when to stop waiting, or inf.
+    - `wait`: False to try once. `once`: how to try; "try" or "skip". `give_up_at`: when to give up.
     - `budget`: max seconds until the first answer, with retries. `attempt`: max seconds per try.
     - `tokens`: returns a new token. `later`: repeats a failed undo in the background.
     - `kind`: p (plain) or w (read/write). `words`: see `worded`.
@@ -81,6 +81,7 @@ class AcquireRequest(NamedTuple):
     words: tuple[Any, ...] | None = None
     share: str = ""
     share_limit: int = 0
+    once: str = "try"
 
 
 class Grant(NamedTuple):
@@ -199,7 +200,7 @@ def worded(ask: AcquireRequest) -> AcquireRequest:
 
 def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     """Return the arguments of `acquire` after the token: lease, how, wants, terms, keep, …"""
-    how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
+    how = how or ("shadow" if ask.shadow else "wait" if ask.wait else ask.once)
     shares = bool(ask.share or ask.share_limit)  # a name with shares is never compact
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"

@@ -19,6 +19,8 @@ class Reason(NamedTuple):
     - `crowded`: True if other holders or waiters are the cause.
     - `skippable`: True if `locks run --skip` exits with 0 for this reason.
     - `counted`: the counter in the statistics: n (rejected), t (timed out), or "" for none.
+    - `bound`: a second counter, if the reason is another bound than the limit: b (share_limit), or
+      u (an operator's pause).
     """
 
     word: str
@@ -26,6 +28,7 @@ class Reason(NamedTuple):
     crowded: bool = False
     skippable: bool = False
     counted: str = ""
+    bound: str = ""
 
 
 FULL = "full"
@@ -41,7 +44,7 @@ REASONS = {
     reason.word: reason
     for reason in (
         Reason(FULL, gettext_noop("all permits are in use"), True, True, counted="n"),
-        Reason(SHARE, gettext_noop("all permits of the share are in use"), True, True, counted="n"),
+        Reason(SHARE, gettext_noop("all permits of the share are in use"), True, True, "n", "b"),
         Reason(TIMEOUT, gettext_noop("no permit became free in time"), True, True, counted="t"),
         Reason(
             MAX_WAITING_THREADS,
@@ -55,7 +58,13 @@ REASONS = {
             gettext_noop("all permits are in use, and this process has reached max_waiting_tasks"),
             crowded=True,
         ),
-        Reason(PAUSED, gettext_noop("an operator paused the name"), skippable=True, counted="n"),
+        Reason(
+            PAUSED,
+            gettext_noop("an operator paused the name"),
+            skippable=True,
+            counted="n",
+            bound="u",
+        ),
         Reason(CLEARED, gettext_noop("an operator cleared this waiter")),
         Reason(OUTAGE, gettext_noop("Redis can't be reached, and on_outage is 'closed'")),
         Reason(

@@ -67,7 +67,7 @@ PATTERNS = MappingProxyType(
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "JOB": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
-        "EVENTS": "'gwrntcslbvdxp'",  # the letters of all counters; p is the max permits in use
+        "EVENTS": "'gwrntkcslbumvdxp'",  # the letters of all counters; p is the max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",

@@ -45,7 +45,7 @@ def busy(raw: redis.Redis) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for one in held:
             stack.enter_context(one)
-        assert Semaphore("exports", 2).acquire(blocking=False) is None
+        assert Semaphore("exports", 2).acquire(blocking_timeout=0.01) is None
         eventually(lambda: 8 == as_json("status")["found"] == len(by_name(locks("status"))))
         eventually(lambda: listed("api@1", "api@42", "api@ann b"))
         yield
@@ -87,7 +87,7 @@ def test_rows_of_locks_status_are_in_the_order_of_the_sort_option(
 ) -> None:
     with Semaphore("b", 2, share="x"), Semaphore("a 2", 3), Lock("a 10"):
         for name, limit in (("a 2", 3), ("a 2", 3), ("a 10", 1)):
-            assert Semaphore(name, limit).acquire(blocking=False, permits=limit) is None
+            assert Semaphore(name, limit).acquire(blocking_timeout=0.01, permits=limit) is None
         eventually(lambda: listed("a 2", "a 10", "b"))
         raw.zadd(f"{settings.PREFIX}:names", {"a 10": 1, "a 2": 2, "b": 3})
         assert names == [*by_name(locks("status", "--sort", order))][: len(names)]
@@ -105,7 +105,7 @@ def test_locks_status_shows_the_host_the_process_and_the_lease_of_each_holder(bu
     assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
     assert lease.token not in page and "…" not in page and "\x1b" not in page
     assert "Last 60 min: granted 2, at most 2 in use." in page
-    assert "Trouble: rejected 1." in page
+    assert "Trouble: timed out 1." in page
 
 
 def test_locks_status_shows_if_a_holder_is_permanent_retained_or_exclusive(
@@ -289,7 +289,7 @@ def test_json_has_everything_that_the_table_shows(busy: None) -> None:
     assert by_name["index"]["exclusive"] is True
     assert status_of("exports").holders[0].token not in json.dumps(found)
     (one,) = as_json("status", "exports")["names"]
-    assert (1, 60) == (one["recent"]["rejected"], one["recent"]["minutes"])
+    assert (1, 60) == (one["recent"]["timed_out"], one["recent"]["minutes"])
     assert one["suggested_limit"] is None
 
 

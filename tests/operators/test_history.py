@@ -45,9 +45,9 @@ def test_history_has_one_row_for_each_minute_in_which_something_happened(raw: re
             assert Semaphore("h", 2).acquire(blocking=False) is None
     found = as_json("history", "h", "--since", "10m")
     assert (10, 1, 2) == (found["minutes"], found["step_minutes"], found["total"]["peak"])
-    total = [found["total"][what] for what in ("granted", "released", "rejected")]
+    total = [found["total"][what] for what in ("granted", "released", "skipped")]
     assert [6, 6, 3] == total
-    for what, count in zip(("granted", "released", "rejected"), total, strict=True):
+    for what, count in zip(("granted", "released", "skipped"), total, strict=True):
         assert count == sum(row[what] for row in found["rows"])
     assert 1 <= len(found["rows"]) <= 2, "the acquires fall into one minute, or two"
     shown = recent()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
@@ -16,7 +17,10 @@ from tests.behaviour.both import eventually
 from tests.behaviour.child import Child
 from tests.support.operators import locks
 from tests.support.pages import get
+from tests.support.renewers import listed
 from tests.support.screens import by_name
+
+pytestmark = pytest.mark.usefixtures("raw")
 
 #: The registry of the names used lately.
 REGISTRY = f"{settings.PREFIX}:names"
@@ -84,3 +88,60 @@ def test_name_is_no_longer_first_when_nobody_waits_for_it(waiting: Callable[[], 
     eventually(lambda: ["stuck", "late"] == [*by_name(locks("status"))])
     waiting()
     eventually(lambda: ["late", "stuck"] == [*by_name(locks("status"))])
+
+
+def test_skipped_name_is_no_trouble_but_a_rejected_one_is() -> None:
+    for name in ("skipped", "late"):
+        with Lock(name):
+            wait = {"blocking": False} if name == "skipped" else {"blocking_timeout": 0.01}
+            assert Lock(name, thread_local=False).acquire(**wait) is None
+    eventually(lambda: listed("skipped", "late"))
+    found = by_name(locks("status"))
+    assert "late" == first(), "a name with a rejection comes before one that was only skipped"
+    assert ("1", "") == (found["skipped"]["SKIPPED"], found["skipped"].get("REJECTED", ""))
+    assert ("", "1") == (found["late"]["SKIPPED"], found["late"]["REJECTED"])
+    assert "skipped 1" in locks("status", "skipped")
+    assert "Trouble" not in locks("status", "skipped")
+
+
+# The advice
+
+
+def crowd(calls: int, **options: Any) -> None:
+    """Hold two permits of `exports`, and try in vain `calls` times to get a third."""
+    with Semaphore("exports", 2, **options), Semaphore("exports", 2, **options):
+        for _ in range(calls):
+            assert Semaphore("exports", 2, **options).acquire(blocking_timeout=0.01) is None
+
+
+def test_advice_names_share_limit_and_no_limit_if_only_share_limit_rejected() -> None:
+    share = {"share": "acme", "share_limit": 3}
+    held = [Semaphore("exports", 10, **share).acquire() for _ in range(3)]
+    for _ in range(20):
+        assert Semaphore("exports", 10, **share).acquire(blocking_timeout=0.01) is None
+    text = locks("status", "exports")
+    assert "Of 20 rejections, 20 were because of share_limit, not of the limit." in text
+    assert "The busiest shares now: acme (3/3)." in text
+    assert "a limit of" not in text and "large enough" not in text
+    for lease in held:
+        lease.release()
+
+
+def test_advice_suggests_a_limit_only_until_the_limit_is_as_large() -> None:
+    crowd(20)
+    advice = "a limit of at least 3 was needed."
+    assert advice in locks("status", "exports")
+    locks("resize", "exports", "3")
+    assert advice not in locks("status", "exports"), "the advice asks for what is there already"
+    locks("resize", "exports", "2")
+    assert advice in locks("status", "exports")
+
+
+def test_rejections_while_paused_are_named_and_suggest_no_limit() -> None:
+    crowd(1)
+    locks("pause", "exports")
+    for _ in range(30):
+        assert Semaphore("exports", 2).acquire(blocking_timeout=0.01) is None
+    locks("resume", "exports")
+    text = locks("status", "exports")
+    assert "30 of these because of a pause" in text

@@ -194,7 +194,7 @@ def test_status_shows_the_permits_and_the_waiters_of_each_share(threads: Any) ->
         text = locks("status", "exports")
         (found,) = as_json("status", "exports")["names"]
         with pytest.raises(NotAcquired, match="of the share are in use") as caught:
-            Semaphore("exports", 9, share="acme", share_limit=2, blocking=False).__enter__()
+            Semaphore("exports", 9, share="acme", share_limit=2, blocking_timeout=0.01).__enter__()
     waiting.result(30)
     assert "share" == caught.value.reason
     head, acme, *others = text[text.index("SHARE") :].partition("\n\n")[0].splitlines()

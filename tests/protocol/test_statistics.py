@@ -54,7 +54,7 @@ def test_statistics_expire_and_are_stored_only_if_a_history_is_kept(x: Counted) 
 # Totals of old minutes
 
 
-@pytest.mark.parametrize("what", "gwrntcslbvdxp")
+@pytest.mark.parametrize("what", "gwrntkcslbumvdxp")
 @pytest.mark.parametrize("tidied", [1, 3], ids=["in constant use", "after a pause"])
 def test_counter_is_added_to_the_totals_when_its_minute_is_too_old(
     x: Counted, what: str, tidied: int
@@ -106,7 +106,7 @@ def test_script_reads_few_statistics_when_a_name_was_unused_for_weeks(x: Counted
 # What is counted
 
 TIMES = {"expire": 500, "pass": 1000, "silence": C["CLAIM"]}
-ASKS: dict[str, Any] = {how: {"how": how} for how in ("try", "shadow", "again")}
+ASKS: dict[str, Any] = {how: {"how": how} for how in ("try", "skip", "shadow", "again")}
 ASKS |= {"hold": {}, "wait": {"lease": 9000}, "full": {"max_waiters": 1}}
 ENDS: dict[str, Any] = {"retain": {"hold": 500}}
 
@@ -116,13 +116,15 @@ ENDS: dict[str, Any] = {"retain": {"hold": 500}}
     {
         "a grant": ("hold a", "g"),
         "a rejection": ("hold a; try b", "g n"),
-        "a rejection while paused": ("pause; try a", "n"),
-        "too many waiters": ("hold a; wait b; full c", "g n"),
+        "a rejection while paused": ("pause; try a", "n u"),
+        "a skip": ("hold a; skip b", "g k"),
+        "a skip while paused": ("pause; skip a", "k"),
+        "too many waiters": ("hold a; wait b; full c", "g n m"),
         "a grant in shadow mode": ("hold a; shadow b", "g s"),
         "a release": ("hold a; release a", "g r"),
         "a handoff": ("hold a; wait b; release a", "g r w"),
         "a timeout": ("hold a; wait b; giveup b", "g t"),
-        "a timeout while paused": ("pause; wait b; giveup b", "n"),
+        "a timeout while paused": ("pause; wait b; giveup b", "n u"),
         "an undo": ("hold a; wait b; undo b; undo new", "g"),
         "an expired lease": ("hold a; pass; hold b", "g g c"),
         "an unclaimed handoff": ("hold a; wait b c; release a; silence; again c", "g r w w c"),

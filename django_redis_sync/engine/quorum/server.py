@@ -177,9 +177,10 @@ class AsyncQuorumServer(AsyncServer):
         token, lease, how, *rest = step.argv
         sent, held = clock(), voting.remember(self.quorum, token)
         held.again()
-        # Each request is sent with the mode "try", even the repeated request of a waiter, because a
-        # quorum does not use the servers' queues.
-        step = step._replace(argv=(held.wire, voting.stretched(lease), "try", *rest))
+        # No request is sent with the mode "wait", not even the repeated request of a waiter,
+        # because a quorum does not use the servers' queues.
+        mode = "skip" if how == "skip" else "try"
+        step = step._replace(argv=(held.wire, voting.stretched(lease), mode, *rest))
         votes = held.votes = await self._voters.ask(step, ("ok",))
         oks = votes.saying("ok")
         if len(oks) >= self.quorum.need and not held.abandoned:
@@ -206,7 +207,7 @@ class AsyncQuorumServer(AsyncServer):
         if len(votes.answers) < self.quorum.need:
             raise self._voters.failure(votes)
         noes = list(votes.saying("no").values())
-        if how == "try":
+        if how in ("try", "skip"):
             return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
         # The pause is random. If callers paused equally long, they would split the next vote too.
         span = HELD if len(noes) >= self.quorum.need else SPLIT

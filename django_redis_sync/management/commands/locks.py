@@ -171,7 +171,7 @@ class Command(BaseCommand):
             return
         if minutes * 60 < given.since:
             self._print([_("History reaches back %s.") % duration(60 * minutes)])
-        self._print(history_view.history(found, status.limit, self._out))
+        self._print(history_view.history(found, status, self._out))
 
     # Actions that change something
 

@@ -5,7 +5,8 @@
 -- ARGV token lease how wants terms keep overrides max_waiters fair compact
 --   token: the ID of this acquire, which the caller makes
 --   lease: lease duration in ms, or inf
---   how: "try" (don't wait), "wait", "again" (a waiter's heartbeat), or "shadow" (grant in any case)
+--   how: "try" (don't wait), "skip" (the same, but a rejection counts as skipped), "wait", "again" (a waiter's
+--     heartbeat), or "shadow" (grant in any case)
 --   wants: the kind ("p": plain, "w": read/write), and the limit
 --   terms: permits (0: the whole name), limit, channel of the caller's event loop ("-" in sync code), label. If the
 --     caller gives a share, "/LIMIT/SHARE" precedes the label.

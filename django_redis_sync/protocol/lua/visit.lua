@@ -58,7 +58,7 @@ local rank = not reply and redis.call('ZRANK', base .. 'places', id)
 if not (reply or rank) then
   local crowd = crowd_beyond(name, base, tonumber(max_waiters), terms, limit)
   if crowd then
-    reply = reject(name, 'full', crowd, limit)
+    reply = reject(name, 'full', crowd, limit, 'try')
   else
     ticket = ticket > 0 and ticket or name.us
     redis.call('ZADD', base .. 'places', string.format(name.format, ticket), id)

@@ -7,8 +7,8 @@ local function answer_in_vain(name, terms)
   if share then
     local held, first = share_use(name, share)
     if not share_fits(held, tonumber(permits), bound) then
-      return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)))
+      return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)), 'again')
     end
   end
-  return reject(name, 'timeout', waiting_of(name), limit)
+  return reject(name, 'timeout', waiting_of(name), limit, 'again')
 end

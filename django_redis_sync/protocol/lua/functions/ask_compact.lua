@@ -21,11 +21,11 @@ local function ask_compact(us, keep, base, packs, packed, fence, expiry, ends, s
       apply_override(name, overrides)
     end
     limit = name.override or limit
-    local stays = how == 'try' or tonumber(max_waiters or 1) <= 0 -- true if the caller must not wait
+    local stays = how == 'try' or how == 'skip' or tonumber(max_waiters or 1) <= 0 -- true if the caller must not wait
     local out = permits > limit or how ~= 'shadow' and stays and not fits(name, permits, limit)
     out = out or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)
     if out and live and seen == wants and name.us >= fence then
-      return permits > limit and 'large ' .. whole(name, limit) or reject(name, 'full', 0, limit)
+      return permits > limit and 'large ' .. whole(name, limit) or reject(name, 'full', 0, limit, how)
     end
     -- To reject a caller, or to replace an expired lease, write even if the memory is full (see retry_write).
     if out or (not live and holder ~= '') then redis.call('DEL', NEVER) end

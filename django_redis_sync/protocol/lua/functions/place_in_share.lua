@@ -26,7 +26,7 @@ local function place_in_share(name, base, permits, limit, waiting)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
     return string.sub(reply, 1, -5) .. 'share' -- replace "full" at the end of the reply
-  elseif how ~= 'try' and waiting < tonumber(max_waiters or math.huge) then
+  elseif how == 'wait' and waiting < tonumber(max_waiters or math.huge) then
     if fitting and first == '' and not last then
       enter_queue(name, token, false)
       store_share(name, share, held, token)
@@ -45,7 +45,7 @@ local function place_in_share(name, base, permits, limit, waiting)
   elseif name.more then
     return 'more'
   elseif fitting then
-    return reject(name, 'full', waiting, limit)
+    return reject(name, 'full', waiting, limit, how)
   end
-  return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)))
+  return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)), how)
 end

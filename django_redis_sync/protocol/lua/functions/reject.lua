@@ -3,15 +3,17 @@
 -- - WAITING: the argument `waiting`, the number of waiters
 -- - MEAN_HOLD: mean time in ms for which permits were held lately, or empty if unknown
 -- - LIMIT: the argument `limit`, the limit in force
-local function reject(name, reason, waiting, limit)
+-- `how`: as in `acquire`. A caller that skips is counted as such, and not as rejected.
+local function reject(name, reason, waiting, limit, how)
   local idle = reason == 'full' and name.card + waiting == 0
   if idle then name.puts = {} end -- store nothing about an unused name
   reason = name.paused and 'paused' or reason
   if name.paused or not idle then
-    count(name, reason == 'timeout' and 't' or 'n', 1)
+    count(name, how == 'skip' and 'k' or reason == 'timeout' and 't' or 'n', 1)
   end
-  if reason == 'share' then
-    count(name, 'b', 1)
+  local bound = how ~= 'skip' and (reason == 'share' and 'b' or reason == 'paused' and 'u' or reason == 'full' and how == 'wait' and 'm')
+  if bound then
+    count(name, bound, 1) -- the reason was another than the limit
   end
   local minute = (name.now - name.now % 60000) / 60000
   local this, last = string.format(name.format, minute), string.format(name.format, minute - 1)
