@@ -395,7 +395,6 @@ def renewed(answer: Answer) -> float | None:
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return True if the server still has the lease. If the lease comes from a handoff, claim it.
-    The end of the lease does not change."""
+    """Return True if the server still has the lease. Nothing changes on the server."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     return (yield from once(step, start))[0] == "ok"

@@ -255,6 +255,29 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("holders", [1, 2])
+@both
+async def test_questions_write_nothing_when_redis_denies_writes(io, bench, holders):
+    """A name with two holders is stored differently from a name with one holder."""
+    semaphore = Semaphore("x", 2, using=bench.alias)
+    leases = [await io.do(semaphore, "acquire") for _ in range(holders)]
+    bench.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match=r"(?i)noreplicas|not enough good replicas"):
+            bench.client.set("y", 1)
+        for lease in leases:
+            assert await io.do(lease, "owned")
+            assert await io.do(lease, "locked")
+        assert await io.do(semaphore, "owned")
+        assert await io.do(semaphore, "locked")
+        assert holders == len((await io.do(semaphore, "status")).holders)
+    finally:
+        bench.client.config_set("min-replicas-to-write", 0)
+    for lease in leases:
+        await io.do(lease, "release")
+    assert not await io.do(leases[0], "owned")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_during_a_fault_fail_soon_and_leave_no_lease(

@@ -1,4 +1,4 @@
--- renew: change the end of a lease, or confirm a handoff.
+-- renew: change the end of a lease, or confirm that it is held.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
 -- ARGV token fence how ms nth known keep
@@ -6,7 +6,7 @@
 --   how: one of these words:
 --     "set": the lease ends `ms` from now
 --     "adopt": as "set", for a new owner that takes over a detached lease
---     "confirm": the end of the lease stays
+--     "confirm": only a question: the script writes nothing
 --   ms: the new lease duration in ms, or inf
 --   nth: number of this renewal. After a renewal with a higher number, a renewal changes nothing.
 --   known: only for "adopt": above each `nth` of the former owner. A lease with a higher `nth` is already adopted.
@@ -41,13 +41,17 @@ local name, record = open(token, keep, us, '-')
 local state, newest, own, lease, terms = string.match(record or '', RECORD)
 local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
 if ends <= name.now or own ~= fence then return 'lost' end
+-- Redis also answers questions when it denies writes, for example because too few replicas are connected.
+if how == 'confirm' then
+  return 'ok ' .. whole(name, ends - name.now)
+end
 local coming, latest = tonumber(nth), tonumber(newest) or 0
 if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return 'adopted' end
 if state == 'g' then
   claim(token)
   state = 'h'
 end
-if how ~= 'confirm' and coming >= latest then
+if coming >= latest then
   if ends == math.huge then name.recount = true end
   ends, lease, newest = name.now + tonumber(ms), ms, nth
   if not tonumber(redis.pcall('ZADD', LEASES, whole(name, ends), token)) then
