@@ -52,6 +52,31 @@ class Mutex:
                 lock.release()
 
 
+def caller(lock: object) -> Callable[..., Any]:
+    """Return a function `call(method, *args)`, which returns the result of `method(*args)`.
+
+    `method` belongs to a library that uses `with lock:` in it, as redis-py's pools do. If the
+    method is interrupted so that the lock stays locked, `call` releases it. This is only possible
+    for a reentrant lock: another lock may be that of another thread.
+    """
+    if not isinstance(lock, type(threading.RLock())):
+        return lambda method, *args: method(*args)
+    release = lock.release
+
+    def call(method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return method(*args)
+        except BaseException:
+            # Don't use `suppress`: CPython could call a signal handler before `release`.
+            try:  # noqa: SIM105
+                release()
+            except RuntimeError:  # this thread does not have the lock
+                pass
+            raise
+
+    return call
+
+
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
     """Start a daemon thread and return it. Raise RuntimeError if it can't be started.
 

@@ -18,6 +18,7 @@ from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
 from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
+from .mutex import caller
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
@@ -161,6 +162,7 @@ class CachedConnections:
         self._pid, self._until, self._most = 0, 0.0, 0
         self._asks, self.patience = False, ATTEMPT
         self._idle: list[tuple[Any, float]] = []
+        self._call = caller(None)
 
     def is_old(self) -> bool:
         """Return True if the caller must look up the project's pool, and call `belong_to`. This is
@@ -176,6 +178,7 @@ class CachedConnections:
             self.give_back()
         # Another thread may use `own` at any time, so it is replaced in one step.
         own = self.own = PrivatePool(pool) if is_forked or self.pool is not pool else self.own
+        self._call = caller(getattr(pool, "_lock", None))
         self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
         # In a forked child, the pool's lock may be locked forever, because a thread of the parent
         # may have held it at the fork. So only the process that used the pool first uses it.
@@ -197,7 +200,7 @@ class CachedConnections:
             if clock() - since < FRESH:
                 return connection, within, self
             self.give_back()
-            self.pool.release(connection)
+            self._call(self.pool.release, connection)
         began = clock()
         try:
             return self._connected(), _left(within, began), self
@@ -209,28 +212,28 @@ class CachedConnections:
 
     def _connected(self) -> Any:
         try:
-            return self.pool.get_connection()
+            return self._call(self.pool.get_connection)
         except REDIS_ERRORS:
             raise
         except BaseException as error:
             # An exception of a signal handler may interrupt the pool while it sets up a connection.
             # The pool then keeps a connection on which, for example, no database is selected. The
             # next use of it fails with an AttributeError. So close the pool's idle connections.
-            self.pool.disconnect(inuse_connections=False)
+            self._call(self.pool.disconnect, False)  # not the connections in use
             if not isinstance(error, AttributeError):
                 raise
-        return self.pool.get_connection()
+        return self._call(self.pool.get_connection)
 
     def release(self, connection: Any) -> None:
         if len(self._idle) < self._most:
             self._idle.append((connection, clock()))
         else:
-            self.pool.release(connection)
+            self._call(self.pool.release, connection)
 
     def drop(self, connection: Any) -> None:
         """Return a closed connection to the pool. Also return the idle connections, because they
         may be broken too."""
-        self.pool.release(connection)
+        self._call(self.pool.release, connection)
         self.give_back()
 
     def close_idle(self) -> None:
@@ -246,7 +249,7 @@ class CachedConnections:
         with contextlib.suppress(IndexError):
             while True:
                 connection, _ = self._idle.pop()
-                self.pool.release(connection)
+                self._call(self.pool.release, connection)
 
 
 def _left(within: float, began: float) -> float:
