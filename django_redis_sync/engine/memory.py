@@ -142,14 +142,15 @@ class _Counter:
             return ["ok"]
         if how in ("release", "downgrade") and (held is None or held.fence != str(given["fence"])):
             return ["lost"]
-        if held is not None and how == "giveup":
+        if held is not None and how in ("giveup", "withdraw"):
             return ["ok", held.fence, held.left]
         if held is not None and how == "downgrade":
             self.holders[token] = held._replace(permits=1)
             return ["ok"]
         waiter = self.waiting.pop(token, None)
-        if how == "giveup":
-            reason = TIMEOUT if waiter is None or self.within(*waiter.asked) else SHARE
+        if how in ("giveup", "withdraw"):
+            reason = TIMEOUT if how == "giveup" else FULL
+            reason = reason if waiter is None or self.within(*waiter.asked) else SHARE
             return self.rejection(reason, self.seen.partition(" ")[2] or "1")
         if held is None:
             return ["gone"]

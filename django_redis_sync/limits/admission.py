@@ -206,7 +206,8 @@ class _Admission:
                 # answer to the breaker at once. Otherwise, the breaker could close only after the
                 # wait.
                 succeeded = partial(redis.succeeded, generation)
-                take.wait = RequestWait(self.request, self.slots, seconds, succeeded)
+                closes = policy.close_connections
+                take.wait = RequestWait(self.request, self.slots, seconds, succeeded, closes)
         try:
             got = yield take
             redis.succeeded(generation)
@@ -222,7 +223,7 @@ class _Admission:
             raise
         local_limiter.left(semaphore.id, hold)
         no_slot = take.wait is None or take.wait.no_slot
-        if seconds > 0 and no_slot and got.reason in (FULL, TIMEOUT):
+        if seconds > 0 and no_slot and got.reason == FULL:
             return replace(got, reason=self.slots.reason)
         return got
 
@@ -251,7 +252,7 @@ class _Admission:
         newcomer = LocalWait(used, hold, semaphore.limit or 0, *shares)
         admitted = local_limiter.try_enter(newcomer, max_waiters)
         if isinstance(admitted, LocalWait):
-            wait = RequestWait(self.request, self.slots, seconds)
+            wait = RequestWait(self.request, self.slots, seconds, None, policy.close_connections)
             yield WaitHere(admitted, wait)
             reason = self.slots.reason if wait.no_slot else TIMEOUT
             admitted = local_limiter.finish_wait(used, hold)

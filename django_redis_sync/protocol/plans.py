@@ -307,11 +307,13 @@ def _grant(
 def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
     """Leave the queue. Return a Rejection, or a Grant if the waiter has got a lease meanwhile."""
     timeout = min(ask.attempt, UNDO_BUDGET)
-    step = _ending(ask.keys, token, "0", timeout, "giveup", (int(state.unanswered), 0, ""))
+    # Before the end of its wait, the caller leaves because it must not wait.
+    how = "giveup" if now >= ask.give_up_at else "withdraw"
+    step = _ending(ask.keys, token, "0", timeout, how, (int(state.unanswered), 0, ""))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
         return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
-    return Rejection(TIMEOUT)
+    return Rejection(TIMEOUT if how == "giveup" else FULL)
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:

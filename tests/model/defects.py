@@ -68,7 +68,7 @@ DEFECTS = {
         {"if me or waiting > 0 and": "if not me and waiting > 0 and"}, "crash"),
     "the server applies the renewal that arrives last, not the newest": Defect(
         "treats an expired lease as held", (Spec(lease=2, begins=0, renew=(2, 5)), _LATE),
-        {" and coming >= latest": ""}, "delay"),
+        {"if coming >= latest then": "if true then"}, "delay"),
     "a handoff is confirmed with another fence": Defect(
         "treats another lease", (_NOW, _SOON),
         {"local message = fence": "local message = '17' .. fence"}),

@@ -244,6 +244,7 @@ def test_name_stays_compact_while_it_has_at_most_one_lease() -> None:
         ("renew", "b", {"fence": fence, "how": "set", "ms": 1}),
         ("release", "b", {"fence": fence, "how": "release"}),
         ("release", "a", {"how": "giveup"}),
+        ("release", "a", {"how": "withdraw"}),
         ("clear", "b", {}),
         ("inspect", "", {}),
         ("release", "a", {"fence": fence, "how": "release"}),

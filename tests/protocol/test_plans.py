@@ -401,8 +401,8 @@ def test_callback_is_called_when_a_wait_begins_and_when_it_ends(
     run = client.waiting(on_wait=lambda *args: calls.append(args) or allowed)
     assert [("t1", True)] == calls
     if allowed is False:  # the callback forbids the wait
-        assert run.asks(how="giveup")
-        assert Rejection("timeout") == run.answer("gone", sent=100).result
+        assert run.asks(how="withdraw")
+        assert Rejection("full") == run.answer("gone", sent=100).result
     else:
         run.message(None, 101).waiting(101).message(None, 102)
         assert [("t1", True)] == calls

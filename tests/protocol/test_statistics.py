@@ -124,6 +124,7 @@ ENDS: dict[str, Any] = {"retain": {"hold": 500}}
         "a release": ("hold a; release a", "g r"),
         "a handoff": ("hold a; wait b; release a", "g r w"),
         "a timeout": ("hold a; wait b; giveup b", "g t"),
+        "a wait that its caller forbids": ("hold a; wait b; withdraw b", "g n"),
         "a timeout while paused": ("pause; wait b; giveup b", "n u"),
         "an undo": ("hold a; wait b; undo b; undo new", "g"),
         "an expired lease": ("hold a; pass; hold b", "g g c"),

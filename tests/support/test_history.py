@@ -27,7 +27,7 @@ DEFECTS = {
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
     "owner": ("  redis.call('ZREM', WAITERS, token)\n  redis.call('DEL', WAKE)\n", ""),
     "extended": ("if ends <= name.now or own ~= fence then", "if own ~= fence then"),
-    "moved": ("if how ~= 'confirm' and coming >= latest then", "if how == 'set' then"),
+    "moved": ("if coming >= latest then", "if how == 'set' then"),
     "ended": ("if tombstone == '1' then", "if false then"),
     "share": ("local fitting, last = share_fits(held, permits, bound)", "local fitting, last = 1"),
     "turn": ("first = queue_next_of_share(name, share, held, ticket)", "first = ''"),

@@ -248,7 +248,8 @@ class AsyncQuorumServer(AsyncServer):
         if how == "lost":
             return await self._by_majority(step)
         held = voting.remembered_of(self.quorum, token)
-        if held is None or how == "giveup":  # nothing to release: a failed try undoes its grants
+        # There is nothing to release after a wait, because a failed try undoes its grants.
+        if held is None or how in ("giveup", "withdraw"):
             voting.forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))

@@ -7,15 +7,17 @@
 --   how: one of these words:
 --     "release" (the default): release the lease
 --     "undo": remove the lease or the waiter of the token. `fence` is ignored.
---     "giveup": remove the waiter. If the waiter has got a lease in the meantime, confirm the handoff instead.
+--     "giveup": remove the waiter, which has waited in vain. If it has got a lease in the meantime, confirm the handoff
+--       instead.
+--     "withdraw": like "giveup", but the waiter counts as rejected, because its caller must not wait
 --     "downgrade": turn the lease of a writer into the lease of a reader
 --     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
 --   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
 --   id: the ID of the job that the holder has finished, if any
 -- Returns one of these texts. Words in capitals are values.
---   "ok [FENCE LEASE]": done. If "giveup" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
---   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" removed the waiter. For the values, see reject.
+--   "ok [FENCE LEASE]": done. If "giveup" or "withdraw" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
+--   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" or "withdraw" removed the waiter. For the values, see reject.
 --   "lost": the token has no unexpired lease with this fence.
 --   "gone": the token had no unexpired lease. If it had a waiter, "undo" has removed the waiter.
 local token, fence, keep, how, _, _, overrides, id = unpack(ARGV)
@@ -38,12 +40,13 @@ if id then -- end the job before the lease: without a lease, a copy of the job w
   end_run(name, id, token, own)
 end
 if (how == 'release' or how == 'downgrade') and not (live and own == fence) then return 'lost' end
-if how == 'giveup' and live then
+local vain = how == 'giveup' and 'timeout' or how == 'withdraw' and 'full' -- the reason why the waiter leaves
+if vain and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
 -- the composer inserts here: count, remove
-local gave_up = how == 'giveup' and state == 'w' -- only a waiter is counted as timed out
+local waited = vain and state == 'w' -- only a waiter is counted
 if how == 'downgrade' then -- the lease had the whole name, and keeps one permit
   local permits, others = string.match(terms, '^(%d+)( .*)$')
   name.extra = name.extra - weight(tonumber(permits)) + 1
@@ -58,4 +61,4 @@ if waiting_of(name) > 0 then
   hand_off(name, nil)
 end
 finish(name)
-return gave_up and answer_in_vain(name, terms) or live and 'ok' or 'gone'
+return waited and answer_in_vain(name, terms, vain) or live and 'ok' or 'gone'

@@ -1,6 +1,6 @@
--- Count a waiter that gave up, and return its rejection (see reject). The reason is "paused" if an operator paused the
--- name. Otherwise, it is "share" if the waiter's share is at its limit, or else "timeout".
-local function answer_in_vain(name, terms)
+-- Count a waiter that leaves without a lease, and return its rejection (see reject). The reason is "paused" if an
+-- operator paused the name. Otherwise, it is "share" if the waiter's share is at its limit, or else the argument `reason`.
+local function answer_in_vain(name, terms, reason)
   local permits, limit = string.match(terms, '^(%d+) (%d+)')
   local bound, share = share_of(terms)
   limit = name.override or tonumber(limit)
@@ -10,5 +10,5 @@ local function answer_in_vain(name, terms)
       return reject(name, 'share', waiting_in_share(share, first), math.min(limit, tonumber(bound)), 'again')
     end
   end
-  return reject(name, 'timeout', waiting_of(name), limit, 'again')
+  return reject(name, reason, waiting_of(name), limit, 'again')
 end

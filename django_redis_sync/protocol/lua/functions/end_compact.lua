@@ -21,7 +21,7 @@ local function end_compact(us, base, packed, how, last, expiry, ends, seen, peak
       tidy(compact_fields(us, keep, stats))
     end
     return 'ok'
-  elseif held and how == 'giveup' then
+  elseif held and (how == 'giveup' or how == 'withdraw') then
     return 'ok ' .. string.format('%.0f', last) .. ' ' .. string.format('%.0f', ends - (us - us % 1000) / 1000)
   elseif not mine and (how == 'release' or how == 'downgrade') then
     return 'lost'
