@@ -217,6 +217,14 @@ class RequestOptions(CommonOptions, total=False):
         values.ending,
         Option(0, "Seconds to wait for a permit; 0: don't. A waiting request occupies a worker."),
     ]
+    close_connections: Annotated[
+        bool,
+        Option(
+            False,
+            "Close the request's database connections when it begins to wait. A pool gets them "
+            "back. A connection in a transaction stays open.",
+        ),
+    ]
     max_waiters: Annotated[
         int, values.count, Option(100, "Max requests that wait for the same name and key.")
     ]

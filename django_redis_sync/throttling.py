@@ -34,7 +34,7 @@ with suppress(ImportError):
 
 #: The options of a policy that a throttle doesn't have: it never waits, and the framework makes the
 #: response.
-_OTHERS = {"blocking_timeout", "max_waiters", "on_full", "response", "status"}
+_OTHERS = {"blocking_timeout", "close_connections", "max_waiters", "on_full", "response", "status"}
 _OPTIONS = [option for option in ENTRY if option not in _OTHERS]
 
 _NEEDS_MIDDLEWARE = (

@@ -61,7 +61,8 @@ OTHER = {
     "timeout": 7.0, "min_hold": 2.0, "blocking_timeout": 1.0, "max_hold": 60.0, "limit": 9,
     "max_waiters": 7, "trusted_proxies": 1, "ipv6_prefix": 56, "share_limit": 1, "status": 429,
     "methods": ["POST"], "when": len, "response": print, "key": "ip", "share": "user",
-    "on_outage": "closed", "on_full": "raise", "fair": False, "enforce": False, "using": "other",
+    "on_outage": "closed", "on_full": "raise", "close_connections": True, "fair": False,
+    "enforce": False, "using": "other",
 }  # fmt: skip
 
 

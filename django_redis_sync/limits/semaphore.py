@@ -29,6 +29,7 @@ from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
+from .connections import close_connections
 from .policy import Policy, SemaphoreId
 from .response import RequestLease
 from .state import state_of
@@ -202,9 +203,11 @@ class RequestWait:
         slots: WaitSlots,
         seconds: float,
         succeeded: Callable[[], None] | None = None,
+        closes: bool = False,
     ) -> None:
         """`seconds`: max time to wait. `succeeded`: a function that this object calls when the wait
-        begins, to report that Redis has answered."""
+        begins, to report that Redis has answered. `closes`: the policy's `close_connections`."""
+        self._closes = closes
         self._request, self._slots, self.seconds = request, slots, seconds
         self._succeeded, self.no_slot, self._began = succeeded, False, 0.0
         self.then: Callable[[str, bool], Any] | None = None
@@ -219,6 +222,8 @@ class RequestWait:
             self.no_slot = not self._slots.take(self, self._request)
             if self.no_slot:
                 return False
+            if self._closes:
+                close_connections(in_task=self._slots is tasks)
         else:
             self._slots.leave(self)
             state_of(self._request).waited += clock() - self._began

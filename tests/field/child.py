@@ -50,6 +50,7 @@ def settings_of(folder: str, redis_url: str, dsn: str, row: Any) -> dict[str, An
     }
     database |= {"ENGINE": "django.db.backends.postgresql"}
     database |= {"ATOMIC_REQUESTS": given.pop("ATOMIC_REQUESTS", True)}
+    database |= {"OPTIONS": given.pop("DATABASE_OPTIONS", {})}
     base = {
         "SECRET_KEY": "only for tests",
         "ALLOWED_HOSTS": ["*"],
