@@ -128,7 +128,7 @@ LARGE = cache(CONNECTION_POOL_KWARGS={"max_connections": 4})
 NO_PROXY = {"REQUESTS": {"trusted_proxies": 0}}
 TWO_LIMITS = {"ENDPOINTS": {f"view{n}": {"name": "x", "limit": n + 1} for n in (0, 1)}}
 FIVE = "view0, view1, view2, view3, view4|!view5"
-OPTIONS = "Options of an entry: blocking_timeout, enforce"
+OPTIONS = "Options of an entry: blocking_timeout, close_connections, enforce"
 
 MISTAKES = [
     Case("E001|URLCONFS must be a list|'x.urls'", sync={"URLCONFS": "x.urls"}),

@@ -168,6 +168,22 @@ class ByCaller(dict[Caller, T]):
         return found
 
 
+#: The tasks for which no sync code waits.
+_independent: ByCaller[bool] = ByCaller()
+
+
+def sync_code_waits() -> bool:
+    """Return True if sync code has called this async code through `async_to_sync()`."""
+    caller = this_caller()
+    if caller in _independent:
+        return False
+    threads = paused_threads()
+    # A task runs in one context, so this never changes. A thread may use several contexts.
+    if not threads and isinstance(caller(), asyncio.Future):
+        _independent.at(caller, lambda: True)
+    return bool(threads)
+
+
 _anyone = Thread()
 #: The caller to which objects with thread_local=False assign all their leases. It never ends.
 _ANYONE: Caller = weakref.ref(_anyone)

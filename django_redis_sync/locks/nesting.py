@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync
 
 from ..engine.renewal import renewer
+from ..engine.wire import clock
 from ..logs import logger
 from ..protocol.keys import Keys
 from .callers import Caller, Thread, paused_threads, running_loop, this_caller
@@ -23,6 +25,9 @@ from .lease_state import LeaseSettings
 
 #: Max leases that `own_hold` examines. They are the newest leases of the process.
 _MAX_SEARCHED = 100
+
+#: Max seconds to wait until a task that holds the lock awaits something.
+_SETTLES = 0.5
 
 _BEGINS_CALL, _RUNS_CALL = SyncToAsync.__call__.__code__, SyncToAsync.thread_handler.__code__
 
@@ -75,9 +80,18 @@ def _waits_for_this_code(holder: Any) -> bool:
         # Below an event loop of this thread, there is the sync code that runs the loop.
         here = holder.ident == threading.get_ident() and running_loop() is not None
         return here or holder.ident in paused
-    now = sys._current_frames()
-    frames = [frame for ident in (threading.get_ident(), *paused) for frame in _up(now[ident])]
-    return any(_is_below(coroutine.cr_frame, frames) for coroutine in _awaited(holder.get_coro()))
+    coroutine, until = holder.get_coro(), clock() + _SETTLES
+    while True:
+        now = sys._current_frames()
+        frames = [frame for ident in (threading.get_ident(), *paused) for frame in _up(now[ident])]
+        if any(_is_below(one.cr_frame, frames) for one in _awaited(coroutine)):
+            return True
+        # A task that has called this thread may not have come to its `await` yet. On an event loop,
+        # it has, because it runs on that loop, too.
+        is_moving = getattr(coroutine, "cr_running", False) and running_loop() is None
+        if not is_moving or clock() >= until:
+            return False
+        time.sleep(0.001)
 
 
 def _up(frame: FrameType | None) -> Iterator[FrameType]:

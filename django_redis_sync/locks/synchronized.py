@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 from asgiref.sync import iscoroutinefunction
 
 from ..defaults import SEMAPHORE
-from ..protocol.keys import check_text
+from ..protocol.keys import check_text, shortened
 from ..protocol.reasons import Rejection
 from ..values import unknown
 from .arguments import ALLOWED, own_value, text_of
@@ -112,7 +112,8 @@ class _Template(string.Formatter):
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 values = {**values.pop(parameter.name), **values}
-        return self.vformat(self.text, (), values)
+        found = self.vformat(self.text, (), values)
+        return shortened(found) if self.what == "name" else found
 
 
 class _ShareTemplate(_Template):

@@ -21,7 +21,7 @@ from django.db.backends.signals import connection_created
 from ..engine.threads import run_callbacks
 from ..exceptions import TransactionRace
 from ..logs import logger
-from .callers import paused_threads, running_loop
+from .callers import running_loop, sync_code_waits
 from .lease import Lease
 from .lease_state import LeaseSettings
 
@@ -74,7 +74,7 @@ def deferred(lease: Lease, using: str | bool, name: str) -> bool:
 async def adeferred(lease: Lease, using: str | bool, name: str) -> bool:
     """Async version of `deferred()`. It looks at the transactions of the sync code that has called
     this async code, or, with release_on_commit, that this async code calls."""
-    if not using and not paused_threads():
+    if not using and not sync_code_waits():
         return False
     result: list[bool] = []
 

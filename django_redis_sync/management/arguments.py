@@ -16,7 +16,7 @@ from ..operators.facts import Status
 from ..operators.history import Counters, histories
 from ..operators.listing import FIGURES
 from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
-from ..protocol.keys import MOST_BYTES, check_text, display
+from ..protocol.keys import MOST_BYTES, display, names_of
 from .terminal import printable
 
 EXIT_CODES = """\
@@ -174,11 +174,19 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
     pairs = [(name, None), (policy, child)]
     if policy and child and is_listed(pairs, using=using) == [False, True]:
         return [(policy, child)]
-    check_text("a name", name)
+    name = _name(name, using)
     if max_keys is None:
         return family(name, using=using)
     keys = newest_keys({name: max_keys}, using=using)[name]
     return [(name, None), *((name, one) for one in keys)]
+
+
+def _name(text: str, using: str | None) -> str:
+    """Return the name that an operator means by `text`. A template of `synchronized` quotes and
+    shortens values, so the name can differ from the text."""
+    possible = names_of(text)
+    here = is_listed([(one, None) for one in possible], using=using)
+    return [*(one for one, listed in zip(possible, here, strict=True) if listed), *possible][0]
 
 
 def _key(name: str, key: str, using: str | None) -> str:

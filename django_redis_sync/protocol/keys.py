@@ -6,13 +6,17 @@ keys (for example, each user): `POLICY@KEY`. The `@` between policy and key is n
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 MOST_BYTES = 200
+#: Max bytes of the beginning of a name that is shortened.
+_BEGINNING = 100
 #: Number of characters to which a token is shortened before people see it.
 SHOWN = 8
 
@@ -21,6 +25,7 @@ SHOWN = 8
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
+_IN_VALUES = str.maketrans({c: f"%{ord(c):02X}" for c in "%:"})
 _SHARE = str.maketrans({c: f"%{ord(c):02X}" for c in "% "})
 
 
@@ -130,11 +135,44 @@ def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
         raise ValueError(f"{what} must not be empty")
     # Nearly all names are printable ASCII, and skip this loop.
     for char in "" if value.isascii() and value.isprintable() else value:
-        if unicodedata.category(char) in _REFUSED or char in _TURNING:
+        if _is_refused(char):
             raise ValueError(f"{what} must not contain the control character U+{ord(char):04X}")
     if len(value.encode()) > most:
         raise ValueError(f"{what} must not be longer than {most} bytes in UTF-8")
     return value
+
+
+def _is_refused(char: str) -> bool:
+    return unicodedata.category(char) in _REFUSED or char in _TURNING
+
+
+def shortened(text: str) -> str:
+    """Return a name for any text that is not empty: the text itself if it can be a name. A text
+    that is too long or has control characters becomes its beginning, `%-`, and a digest of all of
+    it.
+
+    The digest has no secret, so that all services make the same name. A template quotes `%` in
+    values, so no other value makes such a name.
+    """
+    try:
+        return check_text("a name", text)
+    except ValueError:
+        if not text:
+            raise
+    begin = "".join(char for char in text if not _is_refused(char))[:_BEGINNING]
+    while len(begin.encode()) > _BEGINNING:
+        begin = begin[:-1]
+    begin = re.sub(r"%[0-9A-F]?$", "", begin)  # a quoted character that is cut
+    sum = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16)
+    return f"{begin}%-{sum.hexdigest()}"
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names that an operator can mean by `text`: the text itself, and the names that a
+    template with one value makes, if the value is a part of the text at its end."""
+    quoted = [m.end() for m in re.finditer(":", text)]
+    every = (text, *(text[:at] + text[at:].translate(_IN_VALUES) for at in quoted))
+    return list(dict.fromkeys(map(shortened, every)))
 
 
 def quote(text: str) -> str:

@@ -1,5 +1,5 @@
 """The statistics of a name count each event once. `lost` counts leases that expired or were cleared
-while their holder was alive. `rejected` counts rejected calls."""
+while their holder was alive. `skipped` counts calls that did not want to wait."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, fault: 
     await io.do(lease, "release")
     assert [fault] * 2 == bench.proxy.done
     time.sleep(LATE)
-    counts = [count_of("x", event, bench.alias) for event in ("granted", "rejected", "released")]
+    counts = [count_of("x", event, bench.alias) for event in ("granted", "skipped", "released")]
     assert [1, 1, 1] == counts, "each call is counted once"
     assert 0 == count_of("x", "lost", bench.alias), "a release whose reply is lost is no loss"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -320,6 +321,27 @@ def test_rlock_of_async_code_is_refused_in_sync_code_that_it_runs(call, view) ->
 
     asyncio.run(main())
     assert view("nested").empty
+
+
+def test_rlock_is_refused_in_sync_code_that_begins_before_its_task_awaits_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = asyncio.BaseEventLoop.run_in_executor
+
+    def slow(*args: Any) -> Any:
+        """Start the sync code, and let it ask for the lock before the task awaits its end."""
+        started = run(*args)
+        time.sleep(0.1)
+        return started
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", slow)
+
+    async def main() -> None:
+        async with RLock("nested"):
+            with pytest.raises(RuntimeError, match="would never end"):
+                await sync_to_async(_take(RLock("nested")), thread_sensitive=False)()
+
+    asyncio.run(main())
 
 
 def test_rlock_of_sync_code_is_taken_again_by_sync_code_below_async_code() -> None:
