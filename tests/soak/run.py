@@ -44,7 +44,18 @@ CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 SETTLE = 20.0
 #: Suffixes of keys. When the soak looks for keys that did not expire, it ignores these keys. They
 #: last longer than their name, or several names share them.
-LASTING = ("stats", "names", "keys", "marked", "acts", "groups", "sums", "sketch", "shares")
+LASTING = (
+    "stats",
+    "names",
+    "waiting",
+    "keys",
+    "marked",
+    "acts",
+    "groups",
+    "sums",
+    "sketch",
+    "shares",
+)
 
 
 @dataclass
