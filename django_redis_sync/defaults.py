@@ -162,7 +162,11 @@ class NamedOptions(CommonOptions, total=False):
 
 
 class SemaphoreOptions(NamedOptions, total=False):
-    blocking: Annotated[bool, Option(True, "False: don't wait, as with blocking_timeout=0.")]
+    blocking: Annotated[
+        bool,
+        values.blocking,
+        Option(True, "False: don't wait, as with blocking_timeout=0."),
+    ]
     renew: Annotated[
         bool | None, Option(None, "Whether to renew the lease. None: only if no timeout is given.")
     ]
@@ -174,6 +178,7 @@ class SemaphoreOptions(NamedOptions, total=False):
     label: Annotated[str | None, values.text, Option(None, "A text that operators see.")]
     on_lost: Annotated[
         Callable[[Any], Any] | None,
+        values.callback,
         Option(None, "A callable that gets the lease if it is lost. It runs on another thread."),
     ]
     thread_local: Annotated[
@@ -187,7 +192,11 @@ class SemaphoreOptions(NamedOptions, total=False):
         values.flag_or_alias,
         Option(False, "Release when open transactions end. A database alias: only that database."),
     ]
-    sleep: Annotated[float | None, Option(None, "Ignored. redis-py's Lock has this option.")]
+    sleep: Annotated[
+        float | None,
+        values.not_negative,
+        Option(None, "Ignored. redis-py's Lock has this option."),
+    ]
     key: Annotated[
         str | None,
         values.text,

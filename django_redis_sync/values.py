@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
 from threading import TIMEOUT_MAX
@@ -19,6 +20,9 @@ Check = Callable[[str, Any], Any]
 
 #: Max permits of a name.
 MOST_PERMITS = 2**31 - 1
+
+#: Max characters of a wrong value in an error message.
+_MAX_SHOWN = 60
 
 
 # Seconds
@@ -44,8 +48,19 @@ def not_negative(what: str, value: object) -> float:
 
 def _seconds(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+        raise _wrong_type(what, "a number of seconds", value)
     return value
+
+
+def _wrong_type(what: str, wanted: str, value: object, hint: str = "") -> TypeError:
+    """Return the TypeError for an option with a value of a wrong type. `wanted`: the valid types in
+    words."""
+    shown = repr(value)
+    if len(shown) > _MAX_SHOWN:
+        shown = shown[:_MAX_SHOWN] + "…"
+    if isinstance(value, timedelta):
+        hint = " (write its total_seconds())"
+    return TypeError(f"{what} must be {wanted}, not {shown}{hint}")
 
 
 #: A check of a lease duration in seconds. With inf, the lease is permanent.
@@ -74,7 +89,7 @@ def ending(what: str, value: object) -> float:
 def whole(what: str, value: object, most: int = MOST_PERMITS, least: int = 1) -> int:
     """Return `value`. It must be an int from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+        raise _wrong_type(what, "an int", value)
     if not least <= value <= most:
         raise ValueError(f"{what} must be from {least} to {most}, not {value}")
     return value
@@ -102,19 +117,21 @@ def anything(what: str, value: Any) -> Any:
     return value
 
 
-def _of(words: str, *kinds: type) -> Check:
+def _of(words: str, *kinds: type, hint: str = "") -> Check:
     """Return a check that a value has one of the types `kinds`. `words`: the types in words, for
-    errors."""
+    errors. `hint`: a text at the end of errors."""
 
     def check(what: str, value: Any) -> Any:
         if not isinstance(value, kinds):
-            raise TypeError(f"{what} must be {words}, not {value!r}")
+            raise _wrong_type(what, words, value, hint)
         return value
 
     return check
 
 
 flag, text = _of("True or False", bool), _of("a str", str)
+#: A check of the option `blocking`. The error names the option that is often meant.
+blocking = _of("True or False", bool, hint="; seconds to wait are the option blocking_timeout")
 alias, mapping = _of("one cache alias", str), _of("a dict", Mapping)
 flag_or_alias = _of("a bool or a database's alias", bool, str)
 
@@ -163,6 +180,13 @@ def _callable(choices: str, words: tuple[str, ...] = ()) -> Check:
         raise error(f"{what} must be {choices}, not {value!r}")
 
     return check
+
+
+def callback(what: str, value: object) -> Any:
+    """Return `value`. It must be a callable."""
+    if not callable(value):
+        raise _wrong_type(what, "a callable", value)
+    return value
 
 
 key = _callable("None, 'user', 'ip', a callable or its dotted path", ("user", "ip"))

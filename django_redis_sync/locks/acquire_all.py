@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, ExitStack
 from operator import itemgetter
 from typing import Any, NoReturn
 
-from .. import values
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import Rejection
+from .arguments import checked
 from .callers import Caller, Holdings, by_caller, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
@@ -47,12 +47,17 @@ class acquire_all:
         if more or isinstance(semaphores, Semaphore):
             wanted = ", ".join(map(repr, (semaphores, *more)))
             raise TypeError(f"acquire_all takes a list: acquire_all([{wanted}])")
-        given = [item if isinstance(item, tuple) else (item, 1) for item in semaphores]
-        if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
-            raise TypeError("acquire_all takes semaphores and locks, at least one")
-        if blocking_timeout is not None:
-            blocking_timeout = values.not_negative("blocking_timeout", blocking_timeout)
-        self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
+        items = semaphores if isinstance(semaphores, Iterable) else ()
+        given = [item if isinstance(item, tuple) else (item, 1) for item in items]
+        if not given or not all(len(i) == 2 and isinstance(i[0], Semaphore) for i in given):
+            raise TypeError(
+                "acquire_all takes a list of semaphores and locks, or of pairs "
+                f"(semaphore, permits), not {semaphores!r}"
+            )
+        if blocking is not None:
+            checked("blocking", blocking)
+        self._given, self._blocking = given, blocking
+        self._seconds = checked("blocking_timeout", blocking_timeout)
         self._held = Holdings()
         self._order()
 

@@ -25,14 +25,16 @@ _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 #: The names of the arguments `given` of `attributes_of`, in order.
 _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
-    *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
+    *("fair", "max_hold", "min_hold", "thread_local", "raise_on_release_error"),
+    *("release_on_commit", "share_limit", "sleep"),
 )
-#: The check of each argument. An argument that is None is not checked. Flags, such as `blocking`,
-#: may have any value, as in redis-py.
-_CHECKS: dict[str, values.Check] = {
+#: The arguments in _GIVEN that are checked, but are not attributes of the object.
+_NO_ATTRIBUTES = ("thread_local", "sleep")
+
+#: Checks of arguments beside those of the table SEMAPHORE. None is valid.
+_MORE_CHECKS: dict[str, values.Check] = {
     "limit": values.whole,
-    **{name: SEMAPHORE[name].check for name in _GIVEN if name in SEMAPHORE},
-    **dict.fromkeys(("blocking", "renew", "fair", "raise_on_release_error"), values.anything),
+    "name": lambda _, name: check_text("a name", name),
     "key": lambda _, key: check_text("a key", key),
 }
 
@@ -54,12 +56,21 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
             f"the first argument of {_public_name(kind)}() must be the name, as a str, but it is "
             f"of type {type(name).__name__}. {_NO_CLIENT}"
         )
-    check_text("a name", name)
-    for option, check in _CHECKS.items():
-        if (value := arguments[option]) is not None:
-            arguments[option] = check(option, value)
-    blocking = bool(arguments["blocking"])
-    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_resolved": {}}
+    for option in _GIVEN:
+        arguments[option] = checked(option, arguments[option])
+    for option in _NO_ATTRIBUTES:
+        del arguments[option]
+    return arguments | {"share": None, "on_lost": None, "_resolved": {}}
+
+
+def checked(option: str, value: Any) -> Any:
+    """Return the value of an argument of a public class, in the form of the object's attribute.
+    Raise TypeError or ValueError if it is wrong. An option without a check may have any value."""
+    if option == "share":
+        return text_of_share(value)
+    if option in _MORE_CHECKS:
+        return None if value is None else _MORE_CHECKS[option](option, value)
+    return SEMAPHORE[option].checked(value) if option in SEMAPHORE else value
 
 
 def own_value(value: Any) -> Any:
@@ -108,7 +119,8 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
             f"{_NO_CLIENT}"
         )
     options = [option for option in options if method or option not in SEMAPHORE]
-    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
+    places = {} if method else {"limit": "Semaphore(name, limit)"}
+    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE, places)
     if "token" in options:
         wrong += ". Each acquire makes its own token. Lease.detach() passes on a lease"
     return TypeError(f"{call} has no such argument: {wrong}")

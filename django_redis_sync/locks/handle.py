@@ -15,6 +15,7 @@ from ..protocol import plans
 from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
 from ..protocol.steps import Plan
+from .arguments import checked
 from .lease_state import LeaseSettings, LeaseState, not_adopted
 
 _MAX_LENGTH = 4096
@@ -53,6 +54,7 @@ def adoption(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Any, Pl
     TypeError if the handle is not a str, and ValueError if it is malformed."""
     if not isinstance(handle, str):
         raise TypeError(f"a handle is a str, not {type(handle).__name__}")
+    checked("on_lost", on_lost)
     try:
         settings, grant, known = _parse(handle, on_lost)
     except (ValueError, TypeError, RecursionError) as error:

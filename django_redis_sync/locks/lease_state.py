@@ -279,6 +279,7 @@ class LeaseState(LocalExpiry):
         """Return the new duration in seconds. It is `additional_time` plus the time left, or only
         `additional_time` if `replace_ttl` is true."""
         extra = values.positive("additional_time", additional_time)
+        values.flag("replace_ttl", replace_ttl)
         # From a handoff to the first renewal, the local expiry is earlier than the end in Redis. So
         # count from the later of the two.
         return extra if replace_ttl else max(self.remaining(now), self._last_end - now) + extra

@@ -15,6 +15,7 @@ from ..exceptions import NotAcquired, UpgradeRefused
 from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from ..protocol.scripts import MOST_PERMITS
+from .arguments import wrong_call
 from .callers import ByCaller, Caller, by_caller, this_caller
 from .lease import Lease
 from .lease_state import LeaseSettings
@@ -56,10 +57,12 @@ class Lock(Semaphore):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
-        if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
+        if options.get("fair") is True and isinstance(options.get("using"), (list, tuple)):
             raise ImproperlyConfigured(
                 "A lock on several servers can't be fair: each server would have its own queue."
             )
+        if "limit" in options:
+            raise wrong_call(self, "", more, options)
         super().__init__(name, 1, *more, **options)
 
     def __repr__(self) -> str:
@@ -151,7 +154,7 @@ class RLock(Lock):
     _calls: ByCaller[dict[tuple[str, Any], _Call]] = ByCaller()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
-        if not options.get("thread_local", True):
+        if options.get("thread_local") is False:
             raise ValueError("an RLock belongs to a thread or task: thread_local can't be False")
         super().__init__(name, *more, **options)
 
@@ -255,6 +258,8 @@ class _Readers(Semaphore):
     _conflict = "has a write lease; downgrade() turns the write lease into a read lease"
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
+        if "limit" in options:
+            raise wrong_call(self, "", more, options)
         super().__init__(name, MOST_PERMITS, *more, **options)
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ from ..protocol.reasons import FULL, SHARE, Rejection
 from ..protocol.scripts import ANY
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
+from .arguments import checked
 from .callers import Caller, check_may_wait
 from .lease import Lease
 from .lease_state import LeaseSettings
@@ -95,9 +96,11 @@ class Acquirer:
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute. If it is public, give this object a new cache of requests."""
-            super().__setattr__(name, value)
-            if not name.startswith("_"):
+            """Set an attribute. If it is public, check its value as if it were an argument of the
+            class, and give this object a new cache of requests."""
+            public = not name.startswith("_")
+            super().__setattr__(name, checked(name, value) if public else value)
+            if public:
                 self.__dict__["_resolved"] = {}
 
     def __reduce__(self) -> Any:
@@ -124,8 +127,8 @@ class Acquirer:
         """Return two objects, made from the arguments and the current REDIS_SYNC: the settings of
         the lease, and the acquire request."""
         label = write_label(self.label or "")
-        if blocking is not None:
-            blocking = bool(blocking)
+        if blocking is not None and type(blocking) is not bool:
+            values.blocking("blocking", blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
             return self._asked(blocking, label)
         return self._completed(

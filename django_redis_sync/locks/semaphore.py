@@ -15,7 +15,7 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .arguments import attributes_of, checked_quorum, text_of_share, wrong_call
+from .arguments import attributes_of, checked, checked_quorum, wrong_call
 from .callers import Caller, Holdings, by_caller
 from .lease import Lease
 from .lease_state import looking
@@ -109,7 +109,8 @@ class Semaphore(Acquirer):
         kind: Any = type(self)
         given = (
             *(kind, alias, name, key, label, limit, timeout, blocking, blocking_timeout, renew),
-            *(fair, max_hold, min_hold, raise_on_release_error, release_on_commit, share_limit),
+            *(fair, max_hold, min_hold, thread_local, raise_on_release_error, release_on_commit),
+            *(share_limit, sleep),
         )
         try:
             attributes = attributes_of(*given)
@@ -117,13 +118,11 @@ class Semaphore(Acquirer):
             attributes = attributes_of.__wrapped__(*given)
         self.__dict__.update(attributes, _held=Holdings(not thread_local))
         if on_lost is not None:
-            if not callable(on_lost):
-                raise TypeError(f"on_lost must be a callable, not {on_lost!r}")
             self.on_lost = on_lost
         if using is not alias:
             self.using = checked_quorum(name, self.limit, self.timeout, using)
         if share is not None or share_limit is not None:
-            self.__dict__["share"] = text_of_share(share)
+            self.__dict__["share"] = checked("share", share)
             self._check_share()
         if limit is None and settings.configured:
             self._check_permits(1)
@@ -154,6 +153,8 @@ class Semaphore(Acquirer):
         """
         if wrong:
             raise wrong_call(self, "acquire", (), wrong)
+        if sleep is not None:
+            checked("sleep", sleep)
         got = None
         try:
             got = self._take(blocking, blocking_timeout, permits)
@@ -177,6 +178,8 @@ class Semaphore(Acquirer):
         """Async version of `acquire()`. If it is cancelled, it releases what it has acquired."""
         if wrong:
             raise wrong_call(self, "aacquire", (), wrong)
+        if sleep is not None:
+            checked("sleep", sleep)
         got = None
         try:
             got = await self._atake(blocking, blocking_timeout, permits, caller=caller)

@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction
 from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text, shortened
 from ..protocol.reasons import Rejection
-from ..values import unknown
+from ..values import unknown, whole
 from .arguments import ALLOWED, own_value, text_of
 from .lease import Lease
 from .semaphore import Semaphore
@@ -191,6 +191,7 @@ def synchronized(
     retries = _retries(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
+    whole("limit", limit)
     Semaphore("probe", limit, **options)  # wrong options raise now, not at the first call
 
     def decorate(function: Function) -> Function:

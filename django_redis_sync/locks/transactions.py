@@ -40,7 +40,7 @@ def locked_atomic(semaphore: AbstractContextManager[Lease], using: str | None) -
     sent to Redis. Raise NotAcquired if the semaphore can't be acquired. If the lease was lost
     before the COMMIT, roll back and raise LeaseLost.
     """
-    alias = using or DEFAULT_DB_ALIAS
+    alias = DEFAULT_DB_ALIAS if using is None else using
     check_alias("using", alias)
     if transactions_of(alias):
         raise RuntimeError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +26,18 @@ _numbers = itertools.count(1)
 #: Seconds that an `Impatient` lock waits for an answer of the server. The time limit of a whole
 #: call is twice as long.
 ATTEMPT = 0.8
+
+
+@pytest.fixture
+def nothing_sent(settings: Any) -> Iterator[None]:
+    """Fail if the test opens a connection to the server of its cache alias."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        location = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        unasked = {**settings.CACHES["default"], "LOCATION": location}
+        settings.CACHES = {**settings.CACHES, "unasked": unasked}
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": "unasked"}
+        yield
+        assert ([], [], []) == select.select([listener], [], [], 0)
 
 
 class Impatient(Lock):

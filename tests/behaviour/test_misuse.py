@@ -6,9 +6,6 @@ import base64
 import inspect
 import json
 import math
-import select
-import socket
-from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -23,18 +20,6 @@ from .both import both
 pytestmark = pytest.mark.promise(10, 29)
 
 NAN = float("nan")
-
-
-@pytest.fixture
-def nothing_sent(settings: Any) -> Iterator[None]:
-    """Fail if the test opens a connection to the server of its cache alias."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        location = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        unasked = {**settings.CACHES["default"], "LOCATION": location}
-        settings.CACHES = {**settings.CACHES, "unasked": unasked}
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": "unasked"}
-        yield
-        assert ([], [], []) == select.select([listener], [], [], 0)
 
 
 UNUSABLE = ["", "nul\0", "line\nfeed", "\x1b[31mred", "surrogate\ud800", "turned\u202ename"]

@@ -179,9 +179,9 @@ KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
         ("Lock('x').aacquire(block=5).send(None)", "Lock.aacquire() .* block (write blocking)"),
         ("ReadWriteLock('x').read.acquire(block=5)", "ReadWriteLock.acquire() .* block (write"),
         # These wrong values are equal to valid values. For example, True == 1.
-        ("Semaphore('x', True)", "limit must be an int, not bool"),
-        ("Semaphore('x', 1.0)", "limit must be an int, not float"),
-        ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not bool"),
+        ("Semaphore('x', True)", "limit must be an int, not True"),
+        ("Semaphore('x', 1.0)", "limit must be an int, not 1.0"),
+        ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not True"),
         ("Semaphore('x', 1, release_on_commit=1)", "release_on_commit must be a bool or"),
         ("pickle.dumps(Lock('x'))", "pass the name, or a lease's handle"),
         ("copy.deepcopy(Lock('x'))", "pass the name, or a lease's handle"),
