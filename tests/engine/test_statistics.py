@@ -70,9 +70,8 @@ async def test_statistics_of_a_policy_are_the_sums_over_its_keys(io: Any) -> Non
         for key in ("a", "a", "a", "b", "b", "b", "b")
     ]
     leases = [lease for lease in held if lease]
-    found = eventually(
-        lambda: (s := figures()).in_use == 4 and s.history.total.timed_out == 3 and s
-    )
+    eventually(lambda: figures().history.total.timed_out == 3)
+    found = eventually(lambda: (s := figures()).in_use == 4 and s)
     assert {("a", 2), ("b", 2)} == {(busy.key, busy.in_use) for busy in found.busiest}
     assert [("b", 2), ("a", 1)] == [(busy.key, busy.rejected) for busy in found.rejected]
     assert 0 == found.rejected_off
