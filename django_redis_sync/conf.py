@@ -51,6 +51,19 @@ class Config(defaults.Settings):
         own = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
         return f"{own}:sync" if own else "sync"
 
+    def entries(self) -> list[tuple[str, Any]]:
+        """Return the names in SEMAPHORES and in ENDPOINTS, each with its entry. The entries are not
+        checked. The name of an entry in ENDPOINTS is its item "name", or else its pattern."""
+        found: list[tuple[str, Any]] = list(self.semaphores.items())
+        for endpoint, entry in self.endpoints.items():
+            name = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
+            found += [(name, entry)] if isinstance(name, str) else []
+        return found
+
+    def names(self) -> set[str]:
+        """Return the names in SEMAPHORES and in ENDPOINTS."""
+        return {name for name, _ in self.entries()}
+
     def named(self, name: str) -> Mapping[str, Any]:
         """Return a name's entry in SEMAPHORES. Raise ImproperlyConfigured if it isn't a dict."""
         given = self.semaphores.get(name, defaults.NOTHING)

@@ -35,8 +35,13 @@ their own, because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match
-`names`, a list of globs. If `names` is not given, the names with the oldest holders and the names
-used last are added. The label `name` is a policy or a name. The keys of a policy are summed.
+`names`, a list of globs. If `names` is not given, the names with the longest waits, those with the
+oldest holders, and the names used last are added. The label `name` is a policy, a family such as
+"webhook:{id}" or "invoice:*", or a name. The keys of a policy and the names of a family are summed.
+
+A family has no series of events that never happened. A name of a family has series of its own only
+if it matches `names`, or if it has a holder or a waiter for LONG seconds: its permits in use, its
+waiters, and its oldest holder.
 
 The series of all names and the counts of policies are some seconds old. Every process shows the
 same numbers, so one scrape target per database is enough. docs/monitoring has rules for alerts.
@@ -56,11 +61,13 @@ from . import conf
 from .exceptions import SyncError, Unavailable
 from .logs import logger
 from .operators.facts import Status
+from .operators.families import Pair, families, families_of
 from .operators.groups import Group, groups_of
 from .operators.history import Counters, History, add, histories
 from .operators.names import (
     Recent,
     configured,
+    count_keys,
     count_names,
     held_since,
     listed_of,
@@ -70,12 +77,15 @@ from .operators.names import (
     with_override,
 )
 from .operators.statistics import SITE, statistics_of
-from .operators.status import statuses
+from .operators.status import readable, statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: A scrape reads at most this many of the names with the oldest holders.
+#: A scrape reads at most this many of the names with the oldest holders, and of those with the
+#: longest waits.
 _OLDEST = 20
+#: Seconds of a hold or a wait from which on a name of a family has series of its own.
+LONG = 300.0
 
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
 _EVENTS = [one for one in Counters.__dataclass_fields__ if one not in ("peak", *_SECONDS.values())]
@@ -123,7 +133,7 @@ def register(
 
     - `registry`: a registry of prometheus-client. If it is not given, the default registry.
     - `names`: globs of names that have series, in addition to the names in the settings. None: the
-      names with the oldest holders and the names used last.
+      names with the longest waits, those with the oldest holders, and the names used last.
     - `using`: a cache alias. None: REDIS_SYNC["CACHE"].
 
     With PROMETHEUS_MULTIPROC_DIR, pages show the files of all processes, and no collector of the
@@ -168,11 +178,12 @@ class SyncCollector(Collector):
         yield from (_up(1), *families.values())
 
     def _read(self, put: _Put) -> None:
-        count = count_names(using=self._using)
-        shown = self._shown()
+        shown, made = self._shown(), families(using=self._using)
+        count, sizes = count_names(using=self._using), count_keys(made, using=self._using)
         plain, policies = split_registry(shown, using=self._using)
-        put("names", count)
-        put("names_left_out", max(0, count - len(plain) - len(policies)))
+        own = len(plain) + len(policies) + len({*shown} & {*made})
+        put("names", count - len(made) + sum(sizes.values()))
+        put("names_left_out", max(0, count - own))
         groups, _ = groups_of(shown, using=self._using)
         self._read_sums(put, groups)
         single = [group for group in groups if group.statistics is None]
@@ -183,6 +194,9 @@ class SyncCollector(Collector):
         for group in groups:
             _put_state(put, group)
             _put_events(put, group, past.get(group.name, []))
+        if self._globs is None:
+            for status in self._long(shown):
+                _put_counts(put, Group.alone(status))
 
     def _read_sums(self, put: _Put, groups: Sequence[Group]) -> None:
         (site,) = statistics_of([SITE], minutes=2, using=self._using)
@@ -197,17 +211,38 @@ class SyncCollector(Collector):
         _put_counters(put, "all_events", "all_seconds", site.history.ever)
 
     def _shown(self) -> list[str]:
-        """Return the names that have series of their own, at most MAX_LABELS names."""
+        """Return the names, policies, and families that have series of events, at most
+        MAX_LABELS."""
         named = sorted(configured())
         used = listed_of(None, named, using=self._using)
         if self._globs is None:
-            others = [name for name, _ in waiting_since(using=self._using)][:_OLDEST]
-            others += [name for name, _ in held_since(using=self._using)][:_OLDEST]
+            others = [name for name, _ in self._longest()]
+            made = families_of([*dict.fromkeys(others)], using=self._using)
+            others = [made.get(name, name) for name in others]
             others += newest(2 * MAX_LABELS, using=self._using)
         else:
-            every = Recent(using=self._using).every()
-            others = [n for n in every if any(fnmatchcase(n, glob) for glob in self._globs)]
+            recent = Recent(using=self._using)
+            others = list(filter(self._is_wanted, recent.every()))
+            others += filter(self._is_wanted, recent.inside({*others}))
         return list(dict.fromkeys([*(n for n in named if n in used), *others]))[:MAX_LABELS]
+
+    def _is_wanted(self, name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in self._globs or ())
+
+    def _longest(self) -> list[Pair]:
+        waiting, held = waiting_since(using=self._using), held_since(using=self._using)
+        return list(dict.fromkeys([*[*waiting][:_OLDEST], *[*held][:_OLDEST]]))
+
+    def _long(self, shown: Sequence[str]) -> list[Status]:
+        """Return the names of families that have a holder or a waiter for LONG seconds."""
+        names = [name for name, key in self._longest() if key is None and name not in shown]
+        made = families_of(names, using=self._using)
+        found, _ = readable([(name, None) for name in made], using=self._using)
+        return [
+            status
+            for status in found
+            if any((status.at - one.since).total_seconds() >= LONG for one in status.everyone)
+        ]
 
 
 def _families() -> dict[str, Any]:
@@ -225,11 +260,16 @@ def _up(value: int | None = None) -> GaugeMetricFamily:
 def _put_state(put: _Put, group: Group) -> None:
     if group.limit is not None:
         put("limit", group.limit, group.name)
-    put("in_use", group.in_use, group.name)
-    put("waiting", group.waiting, group.name)
+    _put_counts(put, group)
     if any(status.share_count for status in group.all):
         put("shares_waiting", group.shares_waiting, group.name)
-    put("paused", int(group.paused), group.name)
+    if not group.is_family:  # operators can't pause a family
+        put("paused", int(group.paused), group.name)
+
+
+def _put_counts(put: _Put, group: Group) -> None:
+    put("in_use", group.in_use, group.name)
+    put("waiting", group.waiting, group.name)
     put("oldest_hold_seconds", _oldest(group.all), group.name)
 
 
@@ -248,9 +288,19 @@ def _put_events(put: _Put, group: Group, past: list[History]) -> None:
         past = [group.statistics.history]
     # The last period of a history is the current minute. The period before is complete.
     minute = add(one.rows[-2][1] for one in past)
+    if group.is_family:
+        put = _without_zeros(put)
     _put_counters(put, "last_minute", "last_minute_seconds", minute, group.name)
     if len(past) == 1 and past[0].key is None:
         _put_counters(put, "events", "seconds", past[0].ever, group.name)
+
+
+def _without_zeros(put: _Put) -> _Put:
+    def put_others(name: str, value: float, *labels: str) -> None:
+        if value:
+            put(name, value, *labels)
+
+    return put_others
 
 
 def _put_counters(put: _Put, events: str, seconds: str, counters: Counters, *labels: str) -> None:

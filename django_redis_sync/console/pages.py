@@ -15,6 +15,7 @@ from ..limits.identity import possible_keys
 from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
+from ..operators.families import families
 from ..operators.formats import advice, as_json, duration, handed_over, local, moment
 from ..operators.groups import Group
 from ..operators.history import histories_of
@@ -119,7 +120,7 @@ def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unr
 def _units(group: Group, wanted: Wanted) -> list[Group]:
     """Return one group for each row of the list. In the list of names, a policy with its keys is a
     row. In the list of a policy's keys, each key is a row."""
-    if group.children and wanted.policy is None:
+    if (group.children or group.is_family) and wanted.policy is None:
         return [group]
     return [Group.alone(status) for status in group.all]
 
@@ -138,6 +139,7 @@ def _rows_of_keys(query: str) -> Iterator[Context]:
 def _row(group: Group, past: Past) -> Context:
     """Return a row of a list. It shows a name, a policy with the sums of its keys, or a key."""
     first, oldest, spark = group.all[0], since(group.all), ""
+    longest = group.longest_waiting
     # The limit of a policy applies to each of its keys separately, not to their sum.
     limit = None if group.keys else group.limit
     permanent = any(holder.permanent for status in group.all for holder in status.holders)
@@ -145,9 +147,11 @@ def _row(group: Group, past: Past) -> Context:
         peaks = [counters.peak for _, counters in past[first.name, first.key].rows]
         spark = charts.sparkline(peaks, limit or 1)
     return {
-        "id": Name.of(first.name, None if group.children else first.key).id,
+        "id": (Name.of(group.name) if group.children else Name.of(first.name, first.key)).id,
         "group": group,
         "limit": limit,
+        "longest": longest
+        and {"id": Name.of(longest.name, longest.key).id, "name": longest.display},
         "bar": charts.bar(group.in_use, limit, group.waiting, permanent),
         "permanent": permanent,
         "resized": any(status.override is not None for status in group.all),
@@ -217,6 +221,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "paused_until": status.paused_until and moment(status.paused_until),
         "bar": charts.bar(status.in_use, status.limit, status.waiting, permanent),
         "listing": keys,
+        "is_family": status.key is None and status.name in families(),
         "statistics": sums,
         # True if this name was used only with keys, never without a key.
         "only_keys": keys is not None and not status.fence,

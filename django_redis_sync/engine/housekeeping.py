@@ -54,7 +54,7 @@ class Housekeeper:
         """Discard what is not yet written to Redis: replace the housekeeping chores with new
         ones."""
         self.names, self.overrides = Names(self._uses), OverridePoller(self._uses)
-        self.statistics = StatisticsBuffer(self._uses)
+        self.statistics = StatisticsBuffer(self._uses, self.names.group)
         self.holders, self.waiters = HolderIndex(self._held), WaiterIndex(self.waiting)
         self._leaving = self._left = False
 
@@ -62,11 +62,11 @@ class Housekeeper:
     def _chores(self) -> tuple[Chore, ...]:
         return self.names, self.overrides, self.statistics, self.holders, self.waiters
 
-    def note(self, keys: Keys) -> None:
+    def note(self, keys: Keys, lease: HeldLease) -> None:
         """Let the housekeeping thread register the name of a lease. Do nothing if the name was
         registered within the current minute."""
         if keys.leases not in self.names.registered:
-            self.names.add(keys)
+            self.names.add(keys, lease._settings.template)
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
 

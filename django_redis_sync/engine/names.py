@@ -9,17 +9,17 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from .. import conf
 from ..logs import logger
-from ..protocol.keys import Keys, quote
+from ..protocol.keys import Keys, quote, shortened, unquote
 from ..protocol.steps import Failure
 from .server import Server, server_of
 from .statistics import Use
-from .wire import ROUND, clock
+from .wire import ROUND, clock, decoded
 
 #: Seconds after which a name in use is written to the registry again.
 REGISTER_EVERY = 60.0
@@ -29,6 +29,15 @@ REGISTER_AFTER = 0.3
 KEPT_DAYS = 1
 #: Max entries of a registry. The least recently used ones are removed.
 MAX_REGISTERED = 100_000
+#: From this many names with the same text before the first `:`, the names are listed as a family.
+FOLD_FROM = 20
+#: Max entries of the registry of names that a command reads, to find names to fold.
+_CHUNK = 1000
+#: Seconds between two searches of a process for names to fold, if the registry of names has more
+#: than _CHUNK entries. Each search reads all of them.
+_SEARCH_EVERY = 600.0
+#: The end of the entry of a family in the registry of names. No quoted name has this character.
+FAMILY = "{"
 
 
 def names_key(prefix: str) -> str:
@@ -36,6 +45,28 @@ def names_key(prefix: str) -> str:
     name is the server time of its last use, in ms. A policy has one entry, `POLICY@`, for all of
     its keys. The keys are listed in a separate registry: see `policy_key`."""
     return f"{quote(prefix)}:names"
+
+
+def families_key(prefix: str) -> str:
+    """Return the Redis key of a sorted set of the quoted families. A family is a group of names
+    that are made from values: the names of a template of `synchronized`, or FOLD_FROM names and
+    more with the same text before the first `:`. The score is the server time of the last use, in
+    ms."""
+    return f"{quote(prefix)}:families"
+
+
+def family_key(prefix: str, family: str) -> str:
+    """Return the Redis key of the registry that lists the names of a family. These names are not in
+    the registry of names, where the family has one entry: its quoted text and FAMILY."""
+    return f"{quote(prefix)}:{{{quote(family)}}}:made"
+
+
+def family_of(name: str, template: str = "") -> str:
+    """Return the family of a name, such as "invoice:{pk}" if `template` is given, or else
+    "invoice:*". Return "" if a name can't be in a family."""
+    begin, colon, _ = name.partition(":")
+    found = template or (f"{begin}:*" if colon else "")
+    return shortened(found) if found else ""
 
 
 def policy_key(prefix: str, name: str) -> str:
@@ -50,28 +81,35 @@ def quorums_key(prefix: str) -> str:
     return f"{quote(prefix)}:quorums"
 
 
+#: A name that is not yet written to the registry, and its template.
+Fresh = tuple[Keys, str]
+
+
 class Names:
     """The housekeeping chore that writes the names in use to the registry. `uses`: a function that
     returns the leases and waiters of this process.
 
-    `registered`: the names that don't have to be written again in the current minute.
+    `registered`: the names that don't have to be written again in the current minute. `families`:
+    the families without a template that this process knows, as pairs (quoted prefix, quoted
+    family).
     """
 
     # Invariant: while `registered` is not empty, `due` is at or before the end of the minute.
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self._uses = uses
         self.registered: set[str] = set()
+        self.families: set[tuple[str, str]] = set()
         self.due = self._minute_ends = math.inf
-        self._fresh: deque[Keys] = deque()  # names that are not yet written
-        self._not_before = 0.0
+        self._fresh: deque[Fresh] = deque()  # names that are not yet written
+        self._not_before = self._search_at = 0.0
         #: When to remove old entries next, by alias and registry.
         self._trim_at: dict[tuple[str, str], float] = {}
 
-    def add(self, keys: Keys) -> None:
+    def add(self, keys: Keys, template: str) -> None:
         if len(self.registered) < MAX_REGISTERED:
             now = clock()
             self.registered.add(keys.leases)
-            self._fresh.append(keys)
+            self._fresh.append((keys, template))
             self._minute_ends = min(self._minute_ends, now + REGISTER_EVERY)
             self.due = min(self.due, max(now, self._not_before))
 
@@ -83,7 +121,7 @@ class Names:
             self.registered.clear()
             for named, in_use, _ in self._uses():
                 if in_use and named.keys.leases not in self.registered:
-                    self.add(named.keys)
+                    self.add(named.keys, named.template)
         self._not_before = now + REGISTER_AFTER
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         try:
@@ -93,15 +131,32 @@ class Names:
             raise
         self.due = min(self._minute_ends, self._not_before if self._fresh else math.inf)
 
-    def _write(self, server: Server, fresh: list[Keys], now: float) -> None:
+    def group(self, keys: Keys, template: str) -> str:
+        """Return the quoted name of the group whose statistics include a name: its policy, or its
+        family. Return "" if there is none."""
+        if keys.policy is not None:
+            return keys.policy.quoted
+        if not template and not self.families:
+            return ""
+        family = quote(family_of(keys.display, template))
+        return family if template or (keys.prefix, family) in self.families else ""
+
+    def _write(self, server: Server, fresh: list[Fresh], now: float) -> None:
         if not fresh:
             return
         seconds, _ = server.command("TIME", timeout=ROUND)
         ms = int(seconds) * 1000
-        for registry, members in _by_registry(fresh).items():
-            self._put(server, registry, list(members), ms, now)
         if quorum := getattr(server, "quorum", None):
-            self._enter_quorum(quorum, [keys.quoted for keys in fresh], ms, now)
+            names = [keys.quoted for keys, _ in fresh]
+            self._put(server, f"{fresh[0][0].prefix}:names", dict.fromkeys(names, ms), ms, now)
+            self._enter_quorum(quorum, names, ms, now)
+            return
+        for prefix in {keys.prefix for keys, _ in fresh}:
+            mine = [one for one in fresh if one[0].prefix == prefix]
+            registry = _Registry(self, server, prefix, ms, now)
+            if registry.enter(mine) and now >= self._search_at:
+                is_large = registry.fold_newest() and registry.fold_all()
+                self._search_at = now + _SEARCH_EVERY if is_large else 0.0
 
     def _enter_quorum(self, quorum: Any, names: list[str], ms: int, now: float) -> None:
         """Write the names of locks on a quorum to each server of the quorum, and to the cache that
@@ -111,17 +166,23 @@ class Names:
         for alias in dict.fromkeys((config.cache, *quorum.aliases)):
             prefix = config.prefix(alias)
             try:
-                self._put(server_of(alias), quorums_key(prefix), entries, ms, now)
-                self._put(server_of(alias), names_key(prefix), names, ms, now)
+                server = server_of(alias)
+                self._put(server, quorums_key(prefix), dict.fromkeys(entries, ms), ms, now)
+                self._put(server, names_key(prefix), dict.fromkeys(names, ms), ms, now)
             except Failure as failure:  # other servers of the quorum still list the names
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
-    def _put(self, server: Server, registry: str, members: list[str], ms: int, now: float) -> None:
-        """Add `members` to a registry, with the score `ms`. Once a minute, also remove the members
-        that were not used for KEPT_DAYS days, and the oldest ones beyond MAX_REGISTERED."""
+    def _put(
+        self, server: Server, registry: str, scores: Mapping[str, int], ms: int, now: float
+    ) -> int:
+        """Add members with their scores to a registry, and return how many of them are new. Once a
+        minute, also remove the members that were not used for KEPT_DAYS days, and the oldest ones
+        beyond MAX_REGISTERED. `ms`: the server time."""
+        members, new = list(scores), 0
         for start in range(0, len(members), 1000):
-            words = [word for member in members[start : start + 1000] for word in (ms, member)]
-            server.command("ZADD", registry, *words, timeout=ROUND)
+            some = members[start : start + 1000]
+            words = [word for member in some for word in (scores[member], member)]
+            new += int(server.command("ZADD", registry, *words, timeout=ROUND))
         if now >= self._trim_at.get((server.alias, registry), 0.0):
             kept = KEPT_DAYS * 86_400_000
             server.command("ZREMRANGEBYSCORE", registry, "-inf", ms - kept, timeout=ROUND)
@@ -130,17 +191,115 @@ class Names:
             if len(self._trim_at) >= MAX_REGISTERED:
                 self._trim_at.clear()
             self._trim_at[server.alias, registry] = now + REGISTER_EVERY
+        return new
 
 
-def _by_registry(fresh: list[Keys]) -> dict[str, dict[str, None]]:
-    """Return the entries to write for the names `fresh`, grouped by the registry's Redis key."""
-    found: dict[str, dict[str, None]] = {}
-    for keys in fresh:
-        policy, at, key = keys.quoted.partition("@")
-        found.setdefault(f"{keys.prefix}:names", {})[policy + at] = None
-        if at:
-            found.setdefault(f"{keys.prefix}:{{{policy}}}:keys", {})[key] = None
-    return found
+class _Registry:
+    """The registry of names of one prefix, at the server time `ms`. Names that are made from values
+    are moved out of it into the registries of their families."""
+
+    def __init__(self, names: Names, server: Server, prefix: str, ms: int, now: float) -> None:
+        self._names, self._server, self._prefix = names, server, prefix
+        self._ms, self._now = ms, now
+        self._key = f"{prefix}:names"
+
+    def enter(self, fresh: list[Fresh]) -> bool:
+        """Write names in use. Return True if the registry has new names that may have to be
+        folded."""
+        ms, own = self._ms, conf.current().names()
+        plain, single, templates = dict[str, int](), dict[str, int](), set[str]()
+        keyed, made = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
+        for keys, template in fresh:
+            policy, at, key = keys.quoted.partition("@")
+            family = "" if at or keys.display in own else quote(family_of(keys.display, template))
+            if at:
+                plain[policy + at] = ms
+                keyed.setdefault(policy, {})[key] = ms
+            elif family:
+                made.setdefault(family, {})[keys.quoted] = ms
+                templates |= {family} if template else set()
+            else:
+                plain[keys.quoted] = ms
+        known = templates | self._known([one for one in made if one not in templates])
+        has_folded = False
+        for family, scores in made.items():
+            if family in known or len(scores) >= FOLD_FROM:
+                self._fold(family, scores)
+                has_folded |= family not in known
+            else:
+                single |= scores
+        for policy, scores in keyed.items():
+            self._put(f"{self._prefix}:{{{policy}}}:keys", scores)
+        self._put(self._key, plain)
+        return bool(self._put(self._key, single)) or has_folded
+
+    def _known(self, families: list[str]) -> set[str]:
+        """Return those of `families` that are in the registry."""
+        known = set[str]()
+        for start in range(0, len(families), _CHUNK):
+            some = families[start : start + _CHUNK]
+            entries = [one + FAMILY for one in some]
+            scores = self._server.command("ZMSCORE", self._key, *entries, timeout=ROUND)
+            known |= {one for one, score in zip(some, scores, strict=True) if score is not None}
+        self._names.families -= {(self._prefix, one) for one in families}
+        self._names.families |= {(self._prefix, one) for one in known}
+        return known
+
+    def fold_newest(self) -> bool:
+        """Fold the names among the newest _CHUNK entries. Return True if there are more entries."""
+        found = self._read(0)
+        self._fold_some(found)
+        return len(found) == _CHUNK
+
+    def fold_all(self) -> bool:
+        """Fold the names among all entries. Return True."""
+        found, start, chunk = dict[str, int](), 0, {"": 0}
+        while chunk:
+            chunk = self._read(start)
+            found |= chunk
+            start += _CHUNK
+        self._fold_some(found)
+        return True
+
+    def _read(self, start: int) -> dict[str, int]:
+        words = (self._key, start, start + _CHUNK - 1, "WITHSCORES")
+        reply = decoded(self._server.command("ZREVRANGE", *words, timeout=ROUND))
+        if reply and isinstance(reply[0], (list, tuple)):
+            reply = [word for pair in reply for word in pair]
+        scores = [int(float(score)) for score in reply[1::2]]
+        return dict(zip(reply[::2], scores, strict=True))
+
+    def _fold_some(self, entries: Mapping[str, int]) -> None:
+        """Fold the names in `entries`, with their scores, if there are FOLD_FROM names of the same
+        family, or if `entries` has the family."""
+        own, by_family = conf.current().names(), dict[str, dict[str, int]]()
+        for quoted, score in entries.items():
+            name = unquote(quoted)
+            if "@" not in quoted and FAMILY not in quoted and name not in own:
+                by_family.setdefault(quote(family_of(name)), {})[quoted] = score
+        for family, scores in by_family.items():
+            if family and (len(scores) >= FOLD_FROM or family + FAMILY in entries):
+                self._fold(family, scores)
+                self._remove(list(scores))
+
+    def _fold(self, family: str, scores: Mapping[str, int]) -> None:
+        """Write names into the registry of their family. If this process dies meanwhile, a name can
+        be in two registries, but never in none."""
+        last = max(scores.values())
+        self._put(f"{self._prefix}:{{{family}}}:made", scores)
+        self._put(f"{self._prefix}:families", {family: last})
+        self._put(self._key, {family + FAMILY: last})
+        self._names.families.add((self._prefix, family))
+
+    def _remove(self, names: list[str]) -> None:
+        for start in range(0, len(names), _CHUNK):
+            some = names[start : start + _CHUNK]
+            self._server.command("ZREM", self._key, *some, timeout=ROUND)
+
+    def _put(self, registry: str, scores: Mapping[str, int]) -> int:
+        if not scores:
+            return 0
+        return self._names._put(self._server, registry, scores, self._ms, self._now)
 
 
 # Labels help operators to recognize holders. A label is JSON text of limited size. Other programs

@@ -87,7 +87,7 @@ class LeaseRenewer:
         self._fresh[token] = None
         due = lease._due
         self._worker.expect(due if due < math.inf else clock() + POLL_INTERVAL)
-        self.housekeeper.note(keys)
+        self.housekeeper.note(keys, lease)
 
     def moved(self, lease: RenewableLease, token: str) -> None:
         """Schedule a watched lease again after its `_due` or `_deadline` has changed."""

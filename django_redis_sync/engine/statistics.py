@@ -1,9 +1,9 @@
-"""Statistics of this process: for each policy, for each template, and for the whole site.
+"""Statistics of this process: for each policy, for each family, and for the whole site.
 
 An operator's page can't read ten thousand names, so each process counts events. An acquire only
 appends an event to a deque. Every two seconds, the housekeeping thread adds up the events, and
-writes one small entry per group. A group is a policy, a template, or the site. The size of an entry
-doesn't depend on the number of names.
+writes one small entry per group. A group is a policy, a family of names (see
+`families_key`), or the site. The size of an entry doesn't depend on the number of names.
 
 For each group, the process also writes a gauge: the numbers of its permits in use and its waiters.
 A gauge is valid until the process writes the next one, but for at most LIFE seconds. So if the
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .. import conf
-from ..protocol.keys import Keys, group_keys, quote
+from ..protocol.keys import Keys, group_keys
 from ..protocol.scripts import CONSTANTS
 from ..protocol.steps import Failure, Run
 from .server import Server
@@ -126,12 +126,15 @@ class _Sum:
 
 class StatisticsBuffer:
     """The housekeeping chore for statistics of an alias. `uses`: a function that returns the leases
-    and waiters of this process, for its gauges."""
+    and waiters of this process, for its gauges. `group(keys, template)`: a function that returns
+    the quoted name of the group of a name, or "" if there is none."""
 
-    def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
+    def __init__(
+        self, uses: Callable[[], Iterable[Use]], group: Callable[[Keys, str], str]
+    ) -> None:
         self.due = math.inf
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._uses, self._process = uses, os.urandom(6).hex()
+        self._uses, self._group, self._process = uses, group, os.urandom(6).hex()
         #: The last written gauge of each group, and when to write the gauge again.
         self._last_entries: dict[tuple[str, str], tuple[str, float]] = {}
         #: For each group whose last write failed: the events to write again.
@@ -178,7 +181,7 @@ class StatisticsBuffer:
                 return
             prefix, quoted = keys.prefix, keys.quoted
             yield statistics.setdefault((prefix, SITE), _Sum()), quoted
-            group = keys.policy.quoted if keys.policy else quote(template)
+            group = self._group(keys, template)
             if group and ((prefix, group) in statistics or len(statistics) < MOST_GROUPS):
                 key = quoted.partition("@")[2] if keys.policy else quoted
                 yield statistics.setdefault((prefix, group), _Sum()), key

@@ -13,9 +13,10 @@ from django.utils.translation import gettext as _
 
 from ..limits import identity
 from ..operators.facts import Status
+from ..operators.families import Pair, families, pair_of
 from ..operators.history import Counters, histories
 from ..operators.listing import FIGURES
-from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
+from ..operators.names import Recent, is_known, is_listed, newest_keys, with_keys
 from ..protocol.keys import MOST_BYTES, display, names_of
 from .terminal import printable
 
@@ -165,8 +166,9 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
     """Return the pairs (name, key) that an operator means by the arguments NAME and --key.
 
     If `key` is given, return only the pair with this key. If `name` has the form POLICY@KEY and is
-    known only as a key of a policy, return only (POLICY, KEY). Otherwise, return (`name`, None) and
-    a pair for each known key. If there are more than `max_keys` keys, return only those used last.
+    known only as a key of a policy, return only (POLICY, KEY). If `name` is a family, return its
+    names. Otherwise, return (`name`, None) and a pair for each known key. If there are more than
+    `max_keys` keys or names, return only those used last.
     """
     if key is not None:
         return [(name, _key(name, key, using))]
@@ -176,15 +178,19 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
         return [(policy, child)]
     name = _name(name, using)
     if max_keys is None:
-        return family(name, using=using)
+        return with_keys(name, using=using)
+    is_family = name in families(using=using)
     keys = newest_keys({name: max_keys}, using=using)[name]
-    return [(name, None), *((name, one) for one in keys)]
+    own = [] if is_family and keys else [(name, None)]
+    return [*own, *(pair_of(name, one, is_family) for one in keys)]
 
 
 def _name(text: str, using: str | None) -> str:
     """Return the name that an operator means by `text`. A template of `synchronized` quotes and
     shortens values, so the name can differ from the text."""
     possible = names_of(text)
+    if text in families(using=using):
+        return text
     here = is_listed([(one, None) for one in possible], using=using)
     return [*(one for one, listed in zip(possible, here, strict=True) if listed), *possible][0]
 

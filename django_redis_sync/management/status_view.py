@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
+from ..operators.families import families
 from ..operators.formats import duration, handed_over, moment, without_secrets
 from ..operators.groups import Group
 from ..operators.history import add, histories_of
@@ -56,7 +57,7 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
         selection = Selection(order, using=using)
         return Seen(*selection.read(0, top), selection.past, selection)
     pairs = find(name, key, using, max_keys=MAX_SUMMED)
-    if len(pairs) > 1:
+    if len(pairs) > 1 or (key is None and name in families(using=using)):
         return _policy(name, order, top, using)
     found, unread = readable(pairs, using=using)
     past = {(h.name, h.key): h for h in histories_of(found, using=using)}
@@ -66,7 +67,8 @@ def seen(name: str | None, key: str | None, order: str, top: int, using: str | N
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     """Read a policy and its keys. With an `order`, read the first `top` keys in that order. Without
     an order, read all keys, or the MAX_SUMMED busiest keys if there are more."""
-    own = status_of(name, using=using)
+    is_family = name in families(using=using)
+    own = None if is_family else status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
     groups, unread = selection.read(0, top if order else MAX_SUMMED)
@@ -74,11 +76,12 @@ def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     if not order:
         children.sort(key=lambda s: (-s.waiting, -s.in_use))
     statistics = counted([name], using=using) if selection.found > len(children) else {}
-    shown = own if own.used else None
-    group = Group(name, shown, tuple(children), selection.found, statistics.get(name))
+    shown = own if own is not None and own.used else None
+    counts = selection.found, statistics.get(name), is_family
+    group = Group(name, shown, tuple(children), *counts)
     past = dict(selection.past)
     if shown is not None:
-        past[name, None] = histories_of([own], using=using)[0]
+        past[name, None] = histories_of([shown], using=using)[0]
     return Seen([group], unread, past, selection, bool(order))
 
 
@@ -105,15 +108,22 @@ def _columns(past: Past, out: Output) -> list[Column]:
 
     return [
         flexible(_("NAME"), lambda group: group.name),
-        number(_("KEYS"), lambda group: group.keys or ""),
+        number(_("KEYS"), lambda group: _amount(group) if group.is_family else group.keys or ""),
         number(_("IN USE"), lambda group: _use(group, out)),
         number(_("WAITING"), lambda g: out.cell(_least(g, g.waiting), trouble=g.waiting)),
         number(_("SKIPPED"), lambda group: _least(group, n) if (n := skipped(group, past)) else ""),
         number(_("REJECTED"), bad),
         number(_("HELD FOR"), lambda g: age(g, (h for s in g.all for h in s.holders))),
         number(_("WAITING FOR"), lambda g: age(g, (w for s in g.all for w in s.waiters))),
-        flexible(_("NOTES"), lambda g: Cell(", ".join(_notes(g.all)), out.style.NOTICE)),
+        flexible(_("NOTES"), lambda g: Cell(", ".join(_notes(g)), out.style.NOTICE)),
     ]
+
+
+def _amount(group: Group) -> str:
+    """Return the number of keys of a policy, or of names of a family, as text."""
+    if group.is_family:
+        return ngettext("%d name", "%d names", group.keys) % group.keys
+    return ngettext("%d key", "%d keys", group.keys) % group.keys
 
 
 def _since(at: datetime, one: Status) -> str:
@@ -308,12 +318,15 @@ def _headline(one: Status, out: Output) -> str:
 def _policy_line(group: Group, out: Output) -> str:
     name = out.style.MIGRATE_LABEL(printable(group.name))
     figures = {
-        "keys": ngettext("%d key", "%d keys", group.keys) % group.keys,
+        "keys": _amount(group),
         "used": _least(group, group.in_use),
         "waiting": _least(group, group.waiting),
     }
     line = f"{name}: " + _("%(keys)s, %(used)s in use, %(waiting)s waiting") % figures
-    return line if group.limit is None else line + _(", limit %d for each key") % group.limit
+    if group.limit is None:
+        return line
+    each = _(", limit %d for each name") if group.is_family else _(", limit %d for each key")
+    return line + each % group.limit
 
 
 def _members(one: Status) -> list[str]:
@@ -361,8 +374,10 @@ def _words(one: Status) -> str:
     return name if one.key is None else f"{name} --key {shlex.quote(one.key)}"
 
 
-def _notes(some: Sequence[Status]) -> list[str]:
+def _notes(group: Group) -> list[str]:
+    some, longest = group.all, group.longest_waiting
     notes = {
+        _("waiting: %s") % (longest.display if longest else ""): longest is not None,
         _("paused"): any(s.paused for s in some),
         _("resized"): any(s.override is not None for s in some),
         _("callers disagree"): any(s.conflicting_limit is not None for s in some),

@@ -30,6 +30,7 @@ from ..protocol.scripts import MOST_PERMITS
 from ..protocol.steps import Answer, Failure, Run
 from .audit import MAX_IDS, person, record
 from .facts import Holder, Status, Waiter
+from .families import families
 from .names import alias_of, keys_for, overrides
 from .reads import failed, server_time
 from .status import status_of
@@ -121,12 +122,16 @@ class Change:
     """A change to the overrides of a name, or of the key `key` of a policy.
 
     Each method returns the display names of what was changed, or [] if nothing changed. Each method
-    raises Unavailable if Redis can't be reached.
+    raises Unavailable if Redis can't be reached, and WrongKind for a family of names.
     """
 
     def __init__(
         self, name: str, key: str | None, using: str | None = None, by: str = "", reason: str = ""
     ) -> None:
+        if key is None and name in families(using=using):
+            raise WrongKind(
+                f"{name!r} stands for all names that are made like this: give one of these names"
+            )
         self._name, self._key, self._using = name, key, using
         self._note = {"by": by or person(), "reason": reason}
 

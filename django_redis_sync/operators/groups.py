@@ -1,20 +1,21 @@
-"""Groups of names: a policy with its keys, or a single name."""
+"""Groups of names: a policy with its keys, a family with its names, or a single name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from .. import conf
 from ..protocol.keys import unquote
 from .facts import Status, Unread
+from .families import Pair, families, families_of, pair_of
 from .names import (
-    Pair,
     count_keys,
     held_since,
     newest_keys,
     quorums,
     split_registry,
+    waiting_since,
     with_override,
 )
 from .statistics import Statistics, counted
@@ -23,10 +24,11 @@ from .status import idle, readable
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A policy with its keys, or a single name.
+    """A policy with its keys, a family with its names, or a single name.
 
     - `own`: the status of the name without a key, or None if it was never used without one.
     - `children`: the status of some keys. `keys`: the number of known keys.
+      `is_family`: True for a family, whose `children` and `keys` are its names.
     - `statistics`: the sums over all keys, some seconds old, or None.
     - `in_use` and `waiting`: the larger of two numbers: the count in `statistics`, and the sum over
       `own` and `children`.
@@ -38,6 +40,7 @@ class Group:
     children: tuple[Status, ...]
     keys: int = 0
     statistics: Statistics | None = None
+    is_family: bool = False
 
     @classmethod
     def alone(cls, status: Status) -> Group:
@@ -69,6 +72,12 @@ class Group:
         return max(counted, sum(s.waiting for s in self.all))
 
     @property
+    def longest_waiting(self) -> Status | None:
+        """The key, or the name of a family, with the longest wait. None if no wait is known."""
+        some = [one for one in self.children if one.waiters]
+        return min(some, key=lambda one: min(w.since for w in one.waiters), default=None)
+
+    @property
     def shares_waiting(self) -> int:
         return sum(s.shares_waiting for s in self.all)
 
@@ -90,27 +99,35 @@ Groups = tuple[list[Group], list[Unread]]
 def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
     """Return two lists: a group for each name, and the names that could not be read.
 
-    The counts of a policy are from the statistics. Only a few of its keys are read: the key with
-    the oldest holder, and the busiest keys. Without statistics, the keys used last are read.
+    The counts of a policy are from the statistics. Only a few of its keys are read: the keys with
+    the longest wait and with the oldest holder, and the busiest keys. Without statistics, the keys
+    used last are read. The same applies to the names of a family.
     """
-    held = held_since(using=using)
-    oldest = {name: key for name, key in reversed(held) if key is not None}
+    made = {*names} & {*families(using=using)}
+    longest = [_first_of(made, index(using=using), using) for index in (waiting_since, held_since)]
     plain, policies = split_registry(names, using=using)
-    others = {name for name, key in with_override(using=using) if key is not None} | oldest.keys()
-    counts = count_keys(sorted(policies | (others & {*names})), using=using)
+    others = {name for name, key in with_override(using=using) if key is not None}
+    others |= {name for keys in longest for name in keys if name not in made}
+    counts = count_keys(sorted(policies | made | (others & {*names})), using=using)
     counts = {name: n or int(name in others) for name, n in counts.items() if n or name in others}
     statistics = counted(list(counts), using=using, sketch=False)
-    keys = _keys_to_read(counts, statistics, oldest, using)
+    keys = _keys_to_read(counts, statistics, longest, using)
     bare = counts.keys() - plain - quorums(using).keys()
-    pairs: list[Pair] = []
-    for name in names:
-        pairs += [] if name in bare else [(name, None)]
-        pairs += [(name, key) for key in keys.get(name, ())]
+    pairs_of: dict[str, list[Pair]] = {
+        name: [
+            *([] if name in bare else [(name, None)]),
+            *(pair_of(name, key, name in made) for key in keys.get(name, ())),
+        ]
+        for name in names
+    }
+    pairs = [pair for some in pairs_of.values() for pair in some]
     found, unread = readable(pairs, using=using) if pairs else ([], [])
+    status_of = {(one.name, one.key): one for one in found}
     groups = []
     for name in names:
-        children = tuple(one for one in found if one.name == name and one.key is not None)
-        own = next((one for one in found if one.name == name and one.key is None), None)
+        own = status_of.get((name, None)) if name not in bare else None
+        some = [status_of[pair] for pair in pairs_of[name] if pair in status_of]
+        children = tuple(one for one in some if one is not own)
         if name in bare:
             own = idle(name, using or conf.current().cache)
         # Omit a policy's own name if it was never used without a key and has no override.
@@ -118,18 +135,38 @@ def groups_of(names: Sequence[str], *, using: str | None = None) -> Groups:
             own = None
         if own is not None or children:
             keys_known = max(counts.get(name, 0), len(children))
-            groups.append(Group(name, own, children, keys_known, statistics.get(name)))
+            family = name in made and name in counts
+            group = Group(name, own, children, keys_known, statistics.get(name), family)
+            groups.append(group)
     return groups, unread
+
+
+def _first_of(made: Set[str], index: Iterable[Pair], using: str | None) -> dict[str, str]:
+    """Return the first key of each policy in an index, and the first name of each of these
+    families."""
+    pairs = list(index)
+    names = [name for name, key in pairs if key is None] if made else []
+    of = families_of(names, using=using)
+    first: dict[str, str] = {}
+    for name, key in pairs:
+        if key is not None:
+            first.setdefault(name, key)
+        elif of.get(name) in made:
+            first.setdefault(of[name], name)
+    return first
 
 
 def _keys_to_read(
     counts: Mapping[str, int],
     statistics: Mapping[str, Statistics],
-    oldest: Mapping[str, str],
+    longest: Sequence[Mapping[str, str]],
     using: str | None,
 ) -> dict[str, list[str]]:
+    """Return the keys to read of each policy. `longest`: for some policies, the key with the
+    longest wait; for some, the key with the oldest holder."""
     most = max(1, MAX_KEYS // max(1, len(counts)))
-    chosen = sorted(counts, key=lambda name: name not in oldest)[:MAX_KEYS]
+    first = {name: [one[name] for one in longest if name in one] for name in counts}
+    chosen = sorted(counts, key=lambda name: not first[name])[:MAX_KEYS]
     without = [name for name in chosen if name not in statistics]
     found = newest_keys(dict.fromkeys(without, most), using=using)
     found |= {
@@ -137,6 +174,7 @@ def _keys_to_read(
         for name in chosen
         if name in statistics
     }
-    for name in found.keys() & oldest.keys():
-        found[name] = [oldest[name], *found[name]]
-    return {name: [*dict.fromkeys(keys)][:most] for name, keys in found.items()}
+    return {
+        name: [*dict.fromkeys([*first[name], *keys])][: max(most, len(first[name]))]
+        for name, keys in found.items()
+    }

@@ -19,10 +19,10 @@ from typing import Any
 from ..engine.indexes import HOLDERS_INTERVAL
 from ..protocol.keys import split, unquote
 from .facts import Status, Unread
+from .families import Pair, families, families_of, pair_of
 from .groups import Group, Groups, groups_of
 from .history import Counters, History, add, histories, histories_of, history_of
 from .names import (
-    Pair,
     Recent,
     held_since,
     is_listed,
@@ -141,6 +141,7 @@ class Selection:
         limit: int = MAX_COMPARED,
     ) -> None:
         self._policy, self._using = policy, using
+        self._is_family = policy is not None and policy in families(using=using)
         self._query = query.casefold()
         recent = Recent(policy, using=using)
         field, reverse = order.lstrip("-"), order.startswith("-")
@@ -148,7 +149,8 @@ class Selection:
             order, field = "trouble", "name" if len(recent) <= MAX_BY_NAME else "recent"
         units: Recent | list[str] = recent
         if query or field == "name" or reverse:
-            units = [one for one in recent.every() if self._is_sought(one) or one in alike]
+            found = cached(("every", using, policy, query), lambda: self._sought(recent, alike))
+            units = found[:]
             if field == "name":
                 units.sort(key=natural, reverse=reverse)
             elif field == "recent" and reverse:
@@ -196,6 +198,11 @@ class Selection:
             return groups
         return sorted(groups, key=lambda one: figure(one, self.past), reverse=not self._reverse)
 
+    def _sought(self, recent: Recent, alike: Sequence[str]) -> list[str]:
+        """Return all entries that match the query. A search also finds the names of families."""
+        every = [*recent.every(), *(recent.inside() if self._query else ())]
+        return [one for one in dict.fromkeys(every) if self._is_sought(one) or one in alike]
+
     def _is_sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
 
@@ -208,7 +215,8 @@ class Selection:
             # Take alternately one of the busiest entries and one of those with the most rejections.
             known = self._statistics()
             pairs = zip_longest(known.busiest, known.rejected)
-            heavy += [self._entry(busy.key) for pair in pairs for busy in pair if busy is not None]
+            busiest = [busy.key for pair in pairs for busy in pair if busy is not None]
+            heavy += self._entries(map(self._pair, busiest))
             wanted = [one for one in heavy if self._is_sought(one)]
             units = list(dict.fromkeys([*wanted, *units]))[:limit]
         groups, unread = self._groups(units)
@@ -216,9 +224,10 @@ class Selection:
             self._remember(groups)
         self._read = self._in_order(groups), unread
         found: list[Status | Unread] = [group.all[0] for group in self._read[0]]
-        found += unread
-        names = [one.name if self._policy is None else one.key for one in found]
-        return list(dict.fromkeys(name for name in names if name is not None))
+        names = self._entries((one.name, one.key) for one in [*found, *unread])
+        if self._policy is None:
+            names[: len(found)] = [group.name for group in self._read[0]]
+        return list(dict.fromkeys(names))
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
         """Return the entries with trouble: first those with waiters, then those with recent
@@ -229,8 +238,10 @@ class Selection:
         the statistics, those held for long, and those used last."""
         known = self._statistics()
         bad = Counter[str]()
+        keys = [busy.key for busy in known.rejected]
+        entries_of = dict(zip(keys, self._entries(map(self._pair, keys)), strict=True))
         for busy in known.rejected:
-            bad[self._entry(busy.key)] += busy.rejected
+            bad[entries_of[busy.key]] += busy.rejected
         waiting = self._waiting([busy.key for busy in known.busiest if busy.waiting])
         held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
         heavy = dict.fromkeys([*+bad, *held, *self._units[:MAX_SEARCHED]])
@@ -259,16 +270,13 @@ class Selection:
         first. `others`: quoted names, or quoted keys, that may have waiters but are not in the
         index of waiters yet. Only MAX_COMPARED queues are read. The other entries of the index
         count as one waiter."""
-        policy, indexed = self._policy, waiting_since(using=self._using)
-        pairs = [pair for pair in indexed if policy is None or (pair[0] == policy and pair[1])]
-        some = (split(one) if policy is None else (policy, unquote(one)) for one in others)
-        pairs = [*dict.fromkeys([*pairs, *some])]
+        pairs = [*self._inside(waiting_since(using=self._using)), *map(self._pair, others)]
+        pairs = [*dict.fromkeys(pairs)]
         counts = queued(pairs[:MAX_COMPARED], using=self._using)
         found = Counter[str]()
         counts += [1] * (len(pairs) - len(counts))
-        for (name, key), count in zip(pairs, counts, strict=True):
-            entry = name if policy is None else key
-            if count and entry is not None:
+        for entry, count in zip(self._entries(pairs), counts, strict=True):
+            if count:
                 found[entry] += count
         return found
 
@@ -276,20 +284,41 @@ class Selection:
         group = SITE if self._policy is None else self._policy
         return statistics_of([group], using=self._using)[0]
 
-    def _entry(self, quoted: str) -> str:
-        return split(quoted)[0] if self._policy is None else unquote(quoted)
-
     def _held(self) -> list[str]:
         """Return the entries of the index of holders, those with the oldest holders first."""
-        pairs = held_since(using=self._using)
+        return self._entries(self._inside(held_since(using=self._using)))
+
+    def _pair(self, quoted: str) -> Pair:
+        """Return the name, or the policy and key, that the statistics call `quoted`."""
         if self._policy is None:
-            return [name for name, _ in pairs]
-        return [key for name, key in pairs if name == self._policy and key is not None]
+            return split(quoted)
+        return pair_of(self._policy, unquote(quoted), self._is_family)
+
+    def _inside(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Return those of `pairs` that belong to an entry of this list."""
+        found = list(pairs)
+        if self._is_family:
+            made = families_of([name for name, key in found if key is None], using=self._using)
+            return [pair for pair in found if pair[1] is None and made.get(pair[0]) == self._policy]
+        if self._policy is None:
+            return found
+        return [pair for pair in found if pair[0] == self._policy and pair[1] is not None]
+
+    def _entries(self, pairs: Iterable[Pair]) -> list[str]:
+        """Return the entry of this list to which each pair belongs."""
+        found = list(pairs)
+        if self._policy is None:
+            # A search also lists the names of families.
+            names = [name for name, key in found if key is None and not self._query]
+            made = families_of(list(dict.fromkeys(names)), using=self._using)
+            return [made.get(name, name) if key is None else name for name, key in found]
+        return [name if key is None else key for name, key in found]
 
     def _groups(self, units: Sequence[str]) -> Groups:
         if self._policy is None:
             return groups_of(units, using=self._using)
-        found, unread = readable([(self._policy, key) for key in units], using=self._using)
+        pairs = [pair_of(self._policy, one, self._is_family) for one in units]
+        found, unread = readable(pairs, using=self._using)
         return [Group(one.name, None, (one,), 1) for one in found], unread
 
     def _remember(self, groups: Sequence[Group]) -> None:

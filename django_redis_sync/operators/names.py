@@ -4,7 +4,7 @@ The commands KEYS and SCAN are never used, and no command reads more than CHUNK 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,13 +14,14 @@ from django.core.exceptions import ImproperlyConfigured
 from .. import conf
 from ..engine.drivers import command
 from ..engine.indexes import holders_key, waiters_key
-from ..engine.names import names_key, policy_key, quorums_key
+from ..engine.names import FAMILY, family_key, names_key, policy_key, quorums_key
 from ..engine.overrides import reading, take
 from ..engine.pools import retry_if_disconnected
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
-from ..protocol.keys import Keys, check_text, display, keys_of, overrides_key, quote, split, unquote
+from ..protocol.keys import Keys, display, keys_of, overrides_key, quote, split, unquote
 from ..protocol.steps import Failure
+from .families import Pair, can_be, families, families_of, registries_of, registry_of
 from .reads import failed, read, read_each, where
 
 #: Max entries of the registry that a command reads.
@@ -29,9 +30,6 @@ CHUNK = 1000
 MAX_INDEXED = 1000
 #: Max names of locks on a quorum that are read: those used last.
 _MAX_QUORUMS = 1000
-
-#: A name and None, or a policy and one of its keys.
-Pair = tuple[str, str | None]
 
 
 def keys_for(name: str, key: str | None, alias: str) -> Keys:
@@ -58,6 +56,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
         if quoted.endswith("@"):
             keys = _walk(alias, policy_key(prefix, split(quoted)[0]))
             found |= dict.fromkeys(quoted + key for key in keys)
+        elif quoted.endswith(FAMILY):
+            found |= dict.fromkeys(_walk(alias, family_key(prefix, unquote(quoted[:-1]))))
         else:
             found[quoted] = None
     pairs = dict.fromkeys([*_valid(found), *with_override(using=using)])
@@ -95,7 +95,7 @@ def _indexed(key: Callable[[str], str], using: str | None) -> dict[Pair, int]:
     alias, prefix = where(using)
     reply = read(alias, "ZRANGE", key(prefix), 0, MAX_INDEXED - 1, "WITHSCORES")
     since = {quoted: int(score) for quoted, score in pairs_of(reply)}
-    return {split(quoted): since[quoted] for quoted in since if _can_be(*split(quoted))}
+    return {split(quoted): since[quoted] for quoted in since if can_be(*split(quoted))}
 
 
 def queued(pairs: Sequence[Pair], *, using: str | None = None) -> list[int]:
@@ -106,8 +106,8 @@ def queued(pairs: Sequence[Pair], *, using: str | None = None) -> list[int]:
 
 
 class Recent:
-    """All known plain names and policies, or all known keys of `policy`. `recent[start:stop]` reads
-    a part of them.
+    """All known plain names, policies, and families, or all known keys of `policy`. `policy` can
+    also be a family, whose keys are its names. `recent[start:stop]` reads a part of them.
 
     First come the entries that are configured, paused, resized, held, or waited for, but not in the
     registry. Then come the entries of the registry, most recent first.
@@ -120,6 +120,8 @@ class Recent:
         if policy is None:
             others = sorted({name for name, _ in known} | configured().keys())
             length = count_names(using=using)
+        elif policy in families(using=using):
+            others, length = [], count_keys([policy], using=using)[policy]
         else:
             others = sorted({key for name, key in known if name == policy and key})
             length = count_keys([policy], using=using)[policy]
@@ -144,18 +146,26 @@ class Recent:
         """Return all entries. This reads the whole registry, in chunks."""
         alias, prefix = where(self._using)
         if self._policy is None:
-            walked = dict.fromkeys(q.partition("@")[0] for q in _walk(alias, names_key(prefix)))
+            walked = dict.fromkeys(map(_entry, _walk(alias, names_key(prefix))))
         else:
-            walked = dict.fromkeys(_walk(alias, policy_key(prefix, self._policy)))
+            walked = dict.fromkeys(_walk(alias, registry_of(self._policy, self._using)))
         return list(dict.fromkeys([*self.others, *map(unquote, walked)]))
+
+    def inside(self, others: Collection[str] = ()) -> Iterator[str]:
+        """Yield the names of all families except `others`. This reads their registries, in
+        chunks."""
+        alias, prefix = where(self._using)
+        for family in families(using=self._using) if self._policy is None else ():
+            if family not in others:
+                yield from map(unquote, _walk(alias, family_key(prefix, family)))
 
 
 def newest(limit: int, start: int = 0, *, using: str | None = None) -> list[str]:
-    """Return up to `limit` plain names and policies of the registry, most recent first. `start`:
-    how many of the most recent ones to skip."""
+    """Return up to `limit` plain names, policies, and families of the registry, most recent first.
+    `start`: how many of the most recent ones to skip."""
     alias, prefix = where(using)
     found = command(alias, "ZREVRANGE", names_key(prefix), start, start + limit - 1)
-    return [name for name, _ in _valid(dict.fromkeys(one.partition("@")[0] for one in found))]
+    return [name for name, _ in _valid(dict.fromkeys(map(_entry, found)))]
 
 
 def with_override(*, using: str | None = None) -> list[Pair]:
@@ -179,7 +189,7 @@ def overrides(alias: str) -> dict[str, str]:
 
 
 def count_names(*, using: str | None = None) -> int:
-    """Return the number of plain names and policies in the registry."""
+    """Return the number of plain names, policies, and families in the registry."""
     alias, prefix = where(using)
     return int(read(alias, "ZCARD", names_key(prefix)))
 
@@ -187,31 +197,28 @@ def count_names(*, using: str | None = None) -> int:
 def newest_keys(
     wanted: Mapping[str, int], start: int = 0, *, using: str | None = None
 ) -> dict[str, list[str]]:
-    """Return recent keys of each policy, most recent first, in one round trip. `wanted`: for each
-    policy, the max number of keys. `start`: how many of the most recent keys to skip."""
-    alias, prefix = where(using)
+    """Return recent keys of each policy, or names of each family, most recent first. `wanted`: for
+    each policy, the max number of keys. `start`: how many of the most recent keys to skip."""
+    alias, places = where(using)[0], registries_of(list(wanted), using)
     commands = [
-        ("ZREVRANGE", policy_key(prefix, name), start, start + limit - 1)
-        for name, limit in wanted.items()
+        ("ZREVRANGE", places[name], start, start + limit - 1) for name, limit in wanted.items()
     ]
     replies = zip(wanted, read_each(alias, commands), strict=True)
     return {
-        name: [key for _, key in _valid(f"x@{one}" for one in reply) if key is not None]
-        for name, reply in replies
+        name: [one for one in map(unquote, reply) if can_be("x", one)] for name, reply in replies
     }
 
 
 def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, int]:
-    """Return the number of known keys of each name, in one round trip. It is 0 for a name that is
-    not a policy."""
-    alias, prefix = where(using)
-    replies = read_each(alias, [("ZCARD", policy_key(prefix, name)) for name in names])
+    """Return the number of known keys of each policy, and of known names of each family. It is 0
+    for any other name."""
+    alias, places = where(using)[0], registries_of(names, using)
+    replies = read_each(alias, [("ZCARD", places[name]) for name in names])
     return dict(zip(names, map(int, replies), strict=True))
 
 
 def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
-    """Return a bool for each pair: True if the name or key was used within the last day. This takes
-    one round trip."""
+    """Return a bool for each pair: True if the name or key was used within the last day."""
     alias, prefix = where(using)
     members: dict[str, dict[Pair, str]] = {}
     for name, key in pairs:
@@ -221,21 +228,29 @@ def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
     scores = dict[Pair, Any]()
     for some, reply in zip(members.values(), read_each(alias, commands), strict=True):
         scores |= zip(some, reply, strict=True)
-    return [scores[pair] is not None for pair in pairs]
+    others = [name for name, key in scores if key is None and scores[name, key] is None]
+    made = families_of(others, using=using)
+    return [scores[one] is not None or (one[1] is None and one[0] in made) for one in pairs]
 
 
 def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = None) -> set[str]:
-    """Return which of these names, or of these keys of `policy`, were used within the last day."""
+    """Return which of these names, or of these keys of `policy`, were used within the last day. A
+    family is listed if one of its names is."""
     if policy is None:
-        return set[str]().union(*split_registry(some, using=using))
+        listed = set[str]().union(*split_registry(some, using=using))
+        listed |= {*families(using=using)} & {*some}
+        return listed | families_of([one for one in some if one not in listed], using=using).keys()
+    if policy in families(using=using):
+        made = families_of(some, using=using)
+        return {one for one in some if made.get(one) == policy}
     here = is_listed([(policy, key) for key in some], using=using)
     return {key for key, is_here in zip(some, here, strict=True) if is_here}
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
-    """Without `key`, return True if the name is configured, or if the name or one of its keys was
-    used within the last day or has an override. With `key`, return True if this key was used within
-    the last day or has an override."""
+    """Without `key`, return True if the name is configured, or if the name, one of its keys, or one
+    of the names of this family was used within the last day or has an override. With `key`, return
+    True if this key was used within the last day or has an override."""
     if is_listed([(name, key)], using=using)[0]:
         return True
     overridden = with_override(using=using)
@@ -245,9 +260,12 @@ def is_known(name: str, key: str | None = None, *, using: str | None = None) -> 
     return name in known or count_keys([name], using=using)[name] > 0
 
 
-def family(name: str, *, using: str | None = None) -> list[Pair]:
-    """Return the plain name and all of its known keys, most recent first."""
-    keys = (key for key in Recent(name, using=using).every() if _can_be(name, key))
+def with_keys(name: str, *, using: str | None = None) -> list[Pair]:
+    """Return the plain name and all of its known keys, most recent first. For a family, return its
+    names."""
+    keys = [key for key in Recent(name, using=using).every() if can_be(name, key)]
+    if name in families(using=using):
+        return [(key, None) for key in keys]
     return [(name, None), *((name, key) for key in keys)]
 
 
@@ -286,14 +304,10 @@ def alias_of(name: str, using: str | None = None) -> str:
 def configured() -> dict[str, int | None]:
     """Return the names in the settings, and their limits. A limit is None if it is missing or a
     function. Entries that can't be a name are ignored; the system checks report them."""
-    config = conf.current()
-    found = {name: _limit(entry) for name, entry in config.semaphores.items()}
-    for endpoint, entry in config.endpoints.items():
-        # A policy's name is the item "name" of its entry in ENDPOINTS, else the entry's pattern.
-        name = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
-        if isinstance(name, str):
-            found[name] = _limit(entry) or found.get(name)
-    return {name: limit for name, limit in found.items() if _can_be(name, None)}
+    found: dict[str, int | None] = {}
+    for name, entry in conf.current().entries():
+        found[name] = _limit(entry) or found.get(name)
+    return {name: limit for name, limit in found.items() if can_be(name, None)}
 
 
 def _limit(entry: Any) -> int | None:
@@ -302,6 +316,11 @@ def _limit(entry: Any) -> int | None:
 
 
 # Parts
+
+
+def _entry(quoted: str) -> str:
+    """Return the quoted name, policy, or family of an entry in the registry."""
+    return quoted.partition("@")[0].partition(FAMILY)[0]
 
 
 def _walk(alias: str, registry: str) -> Iterator[str]:
@@ -331,12 +350,4 @@ def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
 def _valid(quoted: Iterable[str]) -> Iterator[Pair]:
     """Yield a pair (name, key) for each entry in `quoted`. The entries are from a registry. Skip
     entries that can't be names: other programs wrote them."""
-    return (pair for pair in map(split, quoted) if _can_be(*pair))
-
-
-def _can_be(name: str, key: str | None) -> bool:
-    try:
-        check_text("a name", name)
-        return key is None or bool(check_text("a key", key))
-    except (TypeError, ValueError):
-        return False
+    return (pair for pair in map(split, quoted) if can_be(*pair))

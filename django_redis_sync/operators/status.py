@@ -22,7 +22,8 @@ from ..exceptions import SyncError
 from ..protocol.keys import Keys, split
 from ..protocol.steps import Failure, Plan, Run, run_once
 from .facts import Holder, Member, Status, Unread, status_from
-from .names import Pair, configured, keys_for, quorums
+from .families import Pair
+from .names import configured, keys_for, quorums
 from .reads import failed
 
 #: Max holders, and max waiters, that are read for a name.

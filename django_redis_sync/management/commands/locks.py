@@ -28,6 +28,7 @@ from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
 from ...operators.facts import Holder, Status, Unread, Waiter
+from ...operators.families import families
 from ...operators.formats import (
     as_json,
     duration,
@@ -158,7 +159,9 @@ class Command(BaseCommand):
             self._print([none])
 
     def _history(self, given: Namespace) -> None:
-        name, key = self._find(given)[0]
+        name, key = given.name, None
+        if given.key is not None or name not in families(using=given.using):
+            name, key = self._find(given)[0]
         (status,) = statuses([(name, key)], using=given.using)
         self._check(arguments.unknown([status], given.using))
         kept = conf.current().keep(key)
@@ -257,6 +260,8 @@ class Command(BaseCommand):
         method changed something, else the text `before`. Both texts have a %s for the name."""
         using, pairs = given.using, self._find(given)
         name, key = pairs[0]
+        if given.key is None and given.name in families(using=using):
+            name = given.name  # Change refuses it
         if action in ("resume", "reset") or not given.create:
             self._check(arguments.unknown(statuses(pairs, using=using), using))
         change = actions.Change(name, key, using, reason=given.reason)

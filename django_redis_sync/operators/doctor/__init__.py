@@ -27,9 +27,10 @@ from ...exceptions import Unavailable
 from ...protocol.keys import quote
 from ...protocol.steps import Failure
 from ..facts import Status, Unread
+from ..families import Pair
 from ..formats import without_secrets
 from ..listing import INDEX_AGE
-from ..names import Pair, Recent, count_keys, held_since, newest_keys, split_registry, with_override
+from ..names import Recent, count_keys, held_since, newest_keys, split_registry, with_override
 from ..status import readable
 from . import servers
 from .permissions import rules
