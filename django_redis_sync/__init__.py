@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .locks.lease import Lease
     from .locks.locks import Lock, ReadWriteLock, RLock
     from .locks.semaphore import Semaphore
+    from .locks.single_flight import single_flight
     from .locks.synchronized import synchronized
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Unavailable",
     "acquire_all",
     "semaphore_required",
+    "single_flight",
     "synchronized",
 ]
 
@@ -39,6 +41,7 @@ _MODULES = {
     "locks.lease": ("Lease",),
     "locks.locks": ("Lock", "RLock", "ReadWriteLock"),
     "locks.semaphore": ("Semaphore",),
+    "locks.single_flight": ("single_flight",),
     "locks.synchronized": ("synchronized",),
 }
 

@@ -8,6 +8,7 @@ SyncError is the base class of these exceptions. Each also has a second base cla
     UpgradeRefused  RuntimeError                        a reader asked to write, or the reverse
     WrongKind       TypeError                           a read/write lock used as a plain lock
     ForeignValue    redis.exceptions.ResponseError      another program's value in one of the keys
+    CallFailed      RuntimeError                        the call that others waited for has failed
 
 Two classes have other base classes: `NotSent`, which a project's `JobQueue` raises, and the warning
 `TransactionRace`.
@@ -85,6 +86,17 @@ class WrongKind(SyncError, TypeError):
 
 class ForeignValue(SyncError, ResponseError):
     """A key of the name holds a value of another program. The value was not changed."""
+
+
+class CallFailed(SyncError, RuntimeError):
+    """A call of a `single_flight` function waited for another call, which raised an exception.
+
+    `error_type`, `error_text`: the name of that exception's class, and its text.
+    """
+
+    def __init__(self, message: str = "", error_type: str = "", error_text: str = "") -> None:
+        super().__init__(message, error_type, error_text)
+        self.error_type, self.error_text = error_type, error_text
 
 
 class NotSent(Exception):

@@ -18,9 +18,11 @@ from difflib import get_close_matches
 from functools import partial, wraps
 from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar
+from uuid import uuid4
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
+from django.core.cache.backends.locmem import LocMemCache
 from django.http import HttpRequest
 from django.test import override_settings
 from django.urls import Resolver404, ResolverMatch, resolve
@@ -284,9 +286,10 @@ def without_redis() -> Iterator[None]:
     For the threads and event loops of this process, limits, the order of waiters, and fencing
     tokens work as with Redis. The limit of a share is enforced, but shares don't take turns.
     Statistics are missing. Operator actions, lists of names, and `locks doctor` raise
-    ImproperlyConfigured. A lock on a quorum is a lock of this process.
+    ImproperlyConfigured. A lock on a quorum is a lock of this process. Results of single_flight
+    functions are kept in this process until the block ends.
     """
-    servers: dict[str, MemoryServer] = {}
+    servers, caches = dict[str, MemoryServer](), dict[str, LocMemCache]()
 
     def server(alias: str) -> Any:
         return servers.setdefault(alias, MemoryServer(alias))
@@ -294,9 +297,14 @@ def without_redis() -> Iterator[None]:
     def async_server(alias: str) -> Any:
         return AsyncMemoryServer(server(alias))
 
-    with replaced(server, async_server):
+    def cache(alias: str) -> Any:
+        return caches.setdefault(alias, LocMemCache(f"{uuid4()}", {"MAX_ENTRIES": 10**6}))
+
+    with replaced(server, async_server, cache):
         try:
             yield
         finally:
+            for results in caches.values():
+                results.clear()
             for alias in servers:
                 renewer(alias).housekeeper.forget()  # so that no names are written to Redis

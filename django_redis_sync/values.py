@@ -46,6 +46,14 @@ def not_negative(what: str, value: object) -> float:
     return float(number if number == math.inf else min(number, TIMEOUT_MAX))
 
 
+def finite(what: str, value: object) -> float:
+    """Return `value` as seconds, from 0 on. It must be finite."""
+    seconds = not_negative(what, value)
+    if seconds == math.inf:
+        raise ValueError(f"{what} must be finite")
+    return seconds
+
+
 def _seconds(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong_type(what, "a number of seconds", value)

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Warning, register
+from django.conf import settings as conf_settings
+from django.core.checks import CheckMessage, Error, Warning, register
 
 TAG = "redis_sync"
 
@@ -20,7 +21,8 @@ def check_project(**_: Any) -> list[CheckMessage]:
     """Return the findings of all checks. If REDIS_SYNC can't be read, return only that error."""
     from . import settings, views
 
-    return [*settings.check_readable()] or [*settings.check(), *views.check(), *check_tasks()]
+    own = [*check_tasks(), *check_results()]
+    return [*settings.check_readable()] or [*settings.check(), *views.check(), *own]
 
 
 def check_tasks() -> Iterator[CheckMessage]:
@@ -34,6 +36,19 @@ def check_tasks() -> Iterator[CheckMessage]:
             "settings task_acks_late and task_reject_on_worker_lost for all tasks.",
             id="redis_sync.W026",
         )
+
+
+def check_results() -> Iterator[CheckMessage]:
+    """Yield an error for each cache of single_flight functions that is not in CACHES."""
+    flights = sys.modules.get("django_redis_sync.locks.single_flight")
+    for alias, function in flights.aliases.items() if flights is not None else ():
+        if alias not in conf_settings.CACHES:
+            yield Error(
+                f"{function}: single_flight stores results in the cache {alias!r}, which is not in "
+                "CACHES.",
+                hint="Give an alias from CACHES.",
+                id="redis_sync.E034",
+            )
 
 
 @register(TAG, deploy=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from django.core.cache import caches
 from redis import exceptions as errors
 
 from .. import conf
@@ -236,19 +237,29 @@ def async_server_of(alias: str) -> AsyncServer:
     return found
 
 
+def cache_of(alias: str) -> Any:
+    """Return the cache in which single_flight functions with this alias store their results. Raise
+    ImproperlyConfigured if there is no such cache."""
+    return _stand_ins["cache"](alias) if _stand_ins else caches[alias]
+
+
 @contextmanager
-def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """A context manager. Within its block, `server_of(alias)` returns `sync(alias)`, and
-    `async_server_of(alias)` returns `asynchronous(alias)`."""
+def replaced(
+    sync: Callable[[str], Any], asynchronous: Callable[[str], Any], cache: Callable[[str], Any]
+) -> Iterator[None]:
+    """A context manager. Within its block, `server_of(alias)` returns `sync(alias)`,
+    `async_server_of(alias)` returns `asynchronous(alias)`, and `cache_of(alias)` returns
+    `cache(alias)`."""
     global _stand_ins
-    before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
+    before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous, "cache": cache}
     try:
         yield
     finally:
         _stand_ins = before
 
 
-#: The arguments of `replaced`, by kind ("sync" or "async"). Empty outside of a `replaced` block.
+#: The arguments of `replaced`, by kind ("sync", "async", or "cache"). Empty outside of a `replaced`
+#: block.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 

@@ -16,7 +16,10 @@ top to bottom:
 Other files:
 
 - `acquire_all`: several semaphores, all or none of them.
-- `synchronized`: a decorator that limits the calls of a function.
+- `synchronized`: a decorator that limits the calls of a function. `templates` makes names from the
+  arguments of a call.
+- `single_flight`: a decorator that shares the result of a call with all equal calls. `flights`
+  decides who runs the function and who waits. `results` stores results in a cache.
 - `jobs`, `celery`: tasks that are sent again by their task queue while no permit is free.
 - `transactions`: releases leases after a COMMIT.
 - `handle`: the text with which another process adopts a lease.

@@ -248,7 +248,7 @@ class RLock(Lock):
         return bool(lease.deferred)
 
 
-class _Readers(Semaphore):
+class Readers(Semaphore):
     """The read side of a ReadWriteLock: many readers at the same time, but not beside a writer."""
 
     _kind, _public_name = "w", "ReadWriteLock"
@@ -297,7 +297,7 @@ class _Readers(Semaphore):
             raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
 
 
-class _Writers(_Readers):
+class Writers(Readers):
     """The write side of a ReadWriteLock: one writer at a time, and no readers beside the writer."""
 
     _word, _permits = "write", 0
@@ -322,8 +322,8 @@ class ReadWriteLock:
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         self.name = name
-        self.read: Semaphore = _Readers(name, *more, **options)
-        self.write: Semaphore = _Writers(name, *more, **options)
+        self.read: Semaphore = Readers(name, *more, **options)
+        self.write: Semaphore = Writers(name, *more, **options)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.name!r})"

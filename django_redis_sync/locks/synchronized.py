@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import string
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from asgiref.sync import iscoroutinefunction
-
 from ..defaults import SEMAPHORE
-from ..protocol.keys import check_text, shortened
 from ..protocol.reasons import Rejection
 from ..values import unknown, whole
-from .arguments import ALLOWED, own_value, text_of
 from .lease import Lease
 from .semaphore import Semaphore
+from .templates import ShareTemplate, Template, check_function, is_async, qualname
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,99 +39,15 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
+_GENERATORS = (
+    "would release the permit before the body of a generator runs: use a `with` block in the "
+    "generator instead"
+)
+
 #: The attribute that marks a limited function without `release_on_commit`. Inside a transaction, a
 #: call of such a function releases its permit before the transaction ends. The value of the
 #: attribute is the argument `name` of the decorator.
 BEFORE_COMMIT = "_redis_sync_before_commit"
-
-
-class _Template(string.Formatter):
-    """A str.format template that makes a name from the arguments of a call.
-
-    Calls with different arguments get different names, because `%`, `:` and the template's
-    separators are percent-encoded in the values of the arguments.
-    """
-
-    def __init__(self, text: str, what: str = "name") -> None:
-        self.text, self.what = check_text(f"a {what}", text, 1000), what
-        quoted, before, self.fields = {"%", ":"}, "", list[str]()
-        for literal, name, spec, conversion in self.parse(text):
-            if "{" in (spec or "") or conversion:
-                raise ValueError(
-                    "a template can't have conversions (such as !r), or fields in formats (such as "
-                    f"{{pk:{{width}}}}): {text!r}"
-                )
-            before += literal  # the text between the previous argument and this one
-            if name is None:
-                continue
-            parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
-            if not parting - {"%"}:
-                raise ValueError(
-                    f"put a ':' between the arguments in {text!r}, so that different arguments "
-                    "make different names"
-                )
-            quoted, before = quoted | parting, ""
-            self.fields.append(name)
-        self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
-
-    def check(self, function: Any) -> None:
-        """Raise ValueError if the template has an argument that `function` doesn't have, or an
-        argument without a name, such as {0}."""
-        names = {name.split(".")[0].split("[")[0] for name in self.fields}
-        if any(not name or name.isdigit() for name in names):
-            raise ValueError(f"use argument names in {self.text!r}: {{pk}}, not {{}} or {{0}}")
-        parameters = inspect.signature(function).parameters
-        wrong = names - parameters.keys()
-        if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            called, missing = _qualname(function), ", ".join(sorted(wrong))
-            raise ValueError(f"{called} has no argument {missing} for {self.text!r}")
-
-    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
-        if key not in kwargs:
-            raise TypeError(f"this call has no argument {key} for the {self.what} {self.text!r}")
-        return kwargs[key]
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if not isinstance(value, ALLOWED):
-            raise TypeError(
-                f"{type(value).__name__} can't be used in the {self.what} {self.text!r}: use str, "
-                "int, UUID, date or Enum. For a model, use its pk, such as {account.pk}"
-            )
-        text = format(own_value(value), format_spec) if format_spec else text_of(value)
-        return text.translate(self.quoted)
-
-    def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
-        """Return the name or the share for a call with these arguments."""
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = dict(bound.arguments)
-        for parameter in signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                values = {**values.pop(parameter.name), **values}
-        found = self.vformat(self.text, (), values)
-        return shortened(found) if self.what == "name" else found
-
-
-class _ShareTemplate(_Template):
-    """The template of a share. If it is a single argument, the share is the plain text of the
-    argument's value, as with `Semaphore(share=...)`. If the value is None, there is no share."""
-
-    def __init__(self, text: Any) -> None:
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise TypeError(f'share must be a template such as "{{tenant_id}}", not {kind}')
-        super().__init__(text, "share")
-        if len(self.fields) == 1 and self.text == f"{{{self.fields[0]}}}":
-            self.quoted = {}
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if self.quoted:
-            return super().format_field(value, format_spec)
-        return "" if value is None else check_text("a share", super().format_field(value, ""))
-
-
-def _quoted(char: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in char.encode())
 
 
 @overload
@@ -179,13 +91,13 @@ def synchronized(
     if wrong := unknown(options, SEMAPHORE):
         raise TypeError(f"synchronized() has no such argument: {wrong}")
     if callable(name):
-        called = _qualname(name).rpartition(".")[2]
+        called = qualname(name).rpartition(".")[2]
         raise TypeError(
             f'@synchronized needs a name: write @synchronized("{called}") for all calls together, '
             f'or @synchronized("{called}:{{argument}}") for each value of an argument separately'
         )
-    template, share = _Template(name), options.get("share")
-    shares = None if share is None else _ShareTemplate(share)
+    template, share = Template(name), options.get("share")
+    shares = None if share is None else ShareTemplate(share)
     if shares is None and options.get("share_limit") is not None:
         raise ValueError('share_limit needs a share template, such as share="{tenant_id}"')
     retries = _retries(on_full, options)
@@ -195,11 +107,11 @@ def synchronized(
     Semaphore("probe", limit, **options)  # wrong options raise now, not at the first call
 
     def decorate(function: Function) -> Function:
-        _check_function(function)
+        check_function(function, "synchronized", _GENERATORS)
         semaphore = _semaphores(function, template, shares, limit, options)
         if retries:
             guarded = _retried(function, semaphore, on_full)
-        elif _is_async(function):
+        elif is_async(function):
             guarded = _limited_async(function, semaphore, on_full)
         else:
             guarded = _limited(function, semaphore, on_full)
@@ -212,8 +124,8 @@ def synchronized(
 
 def _semaphores(
     function: Any,
-    template: _Template,
-    shares: _ShareTemplate | None,
+    template: Template,
+    shares: ShareTemplate | None,
     limit: int,
     options: SemaphoreOptions,
 ) -> _SemaphoreOf:
@@ -222,7 +134,7 @@ def _semaphores(
     signature = inspect.signature(function)
     for each in filter(None, (template, shares)):
         each.check(function)
-    label = f"{function.__module__}.{_qualname(function)}"
+    label = f"{function.__module__}.{qualname(function)}"
     labelled: SemaphoreOptions = {"label": label, **options}
     if not template.fields and shares is None:
         same_for_all = Semaphore(template.vformat(template.text, (), {}), limit, **labelled)
@@ -284,8 +196,8 @@ def _full(semaphore: Semaphore, rejection: Rejection, on_full: object) -> None:
 def _retried(function: Any, semaphore: _SemaphoreOf, on_full: Any) -> Callable[..., Any]:
     from . import jobs
 
-    if _is_async(function):
-        raise TypeError(f'{_qualname(function)} is async: on_full="retry" is for sync tasks')
+    if is_async(function):
+        raise TypeError(f'{qualname(function)} is async: on_full="retry" is for sync tasks')
     if on_full != "retry":
         return jobs.guarded(function, semaphore, lambda _: on_full)
     from .celery import queue_of
@@ -305,29 +217,3 @@ def _retries(on_full: Any, options: Any) -> bool:
     if not isinstance(options.get("using", ""), (str, type(None))):
         raise ValueError('on_full="retry" works with one server only: a quorum has no queue')
     return True
-
-
-def _qualname(function: Any) -> str:
-    return str(getattr(function, "__qualname__", None) or repr(function))
-
-
-def _is_async(function: Any) -> bool:
-    called: Any = type(function).__call__  # `function` may be an object with a method __call__
-    return iscoroutinefunction(function) or iscoroutinefunction(called)
-
-
-def _check_function(function: Any) -> None:
-    if hasattr(function, "delay") or hasattr(function, "enqueue"):
-        raise TypeError(
-            f"put @synchronized below the decorator that turns {_qualname(function)} into a task: "
-            "otherwise the worker runs the function without a permit"
-        )
-    if isinstance(function, (staticmethod, classmethod)):
-        raise TypeError("put @synchronized below @staticmethod and @classmethod")
-    if inspect.isclass(function) or not callable(function):
-        raise TypeError(f"@synchronized is for functions and methods, not {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            "@synchronized would release the permit before the body of a generator runs: use a "
-            "`with` block in the generator instead"
-        )

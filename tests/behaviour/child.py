@@ -19,9 +19,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import redis
 from django.core.cache import caches
 
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, single_flight
 from tests.support import worker_processes
 
 #: The Django settings module of child processes.
@@ -215,6 +216,67 @@ def crowd(name: str, tasks: int) -> None:
         await asyncio.gather(*waiting)
 
     asyncio.run(main())
+
+
+def fly(name: str, mode: str, callers: int, seconds: float, ttl: int, timeout: float) -> None:
+    """Print "ready". After a line on stdin, call a single_flight function in `callers` threads or
+    tasks, again and again with `ttl` 0, until a second line comes. Print the results.
+
+    `seconds`: the max duration of a run. In Redis, the hash NAME-running has the process that runs
+    the function, NAME-runs counts runs, and NAME-overlaps the runs that found another run."""
+    client = redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"])
+    me, stop, chance = os.getpid(), threading.Event(), random.Random()
+
+    def begin() -> tuple[int, float]:
+        client.hset(f"{name}-running", me, 1)
+        if client.hlen(f"{name}-running") > 1:
+            client.incr(f"{name}-overlaps")
+        return client.incr(f"{name}-runs"), chance.uniform(seconds / 5, seconds)
+
+    def end(run: int) -> list[int]:
+        client.hdel(f"{name}-running", me)
+        return [run, me]
+
+    options: Any = {"ttl": ttl, "timeout": timeout, "ignore": "caller"}
+
+    @single_flight(name, **options)
+    def work(caller: int) -> list[int]:
+        run, duration = begin()
+        time.sleep(duration)
+        return end(run)
+
+    @single_flight(name, **options)
+    async def awork(caller: int) -> list[int]:
+        run, duration = begin()
+        await asyncio.sleep(duration)
+        return end(run)
+
+    results: list[list[int]] = []
+
+    def calls(caller: int) -> None:
+        while True:
+            results.append(work(caller))
+            if ttl or stop.is_set():
+                return
+
+    async def acalls(caller: int) -> None:
+        while True:
+            results.append(await awork(caller))
+            if ttl or stop.is_set():
+                return
+
+    async def tasks() -> None:
+        await asyncio.gather(*map(acalls, range(callers)))
+
+    say("ready")
+    sys.stdin.readline()
+    threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
+    if mode == "sync":
+        with ThreadPoolExecutor(callers) as threads:
+            list(threads.map(calls, range(callers)))
+    else:
+        asyncio.run(tasks())
+    say("results", json.dumps(results).replace(" ", ""))
 
 
 #: The functions of this module by name. `main` calls the function that the argument ROLE names.

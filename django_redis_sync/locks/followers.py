@@ -1,0 +1,91 @@
+"""Calls of this process that wait for an equal call of the same process, its leader.
+
+Only the leader asks Redis. Its followers wait in this process, and wake up together when the leader
+ends. So a process sends few commands, however many threads and tasks it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+#: Max seconds that a follower waits. Then it leads the other followers, and asks Redis, because the
+#: leader may be a task whose event loop never continues.
+MAX_FOLLOW = 10.0
+
+
+class Leader:
+    """A call that other calls can follow. `end()` must be called when it ends."""
+
+    __slots__ = ("_key", "_wakers", "ended")
+
+    def __init__(self, key: Any) -> None:
+        self._key, self.ended = key, False
+        self._wakers: list[Callable[[], Any]] = []
+
+    def end(self) -> None:
+        """Wake up the followers."""
+        self.ended = True
+        if _leaders.get(self._key) is self:
+            _leaders.pop(self._key, None)
+        with contextlib.suppress(IndexError):
+            while True:
+                self._wakers.pop()()
+
+    def follow(self, seconds: float) -> bool:
+        """Wait until the leader has ended, but at most `seconds`, or MAX_FOLLOW if that is less.
+        Return True if it has ended."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._wakers.append(gate.release)
+        if not self.ended:
+            gate.acquire(timeout=min(seconds, MAX_FOLLOW))
+        self._leave(gate.release)
+        return self.ended
+
+    async def afollow(self, seconds: float) -> bool:
+        """Async version of `follow()`."""
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        waker = partial(_wake, loop, woken)
+        self._wakers.append(waker)
+        try:
+            if not self.ended:
+                await asyncio.wait((woken,), timeout=min(seconds, MAX_FOLLOW))
+        finally:
+            self._leave(waker)
+        return self.ended
+
+    def _leave(self, waker: Callable[[], Any]) -> None:
+        with contextlib.suppress(ValueError):  # raised if `end` has called it
+            self._wakers.remove(waker)
+
+
+#: The leaders of this process, by process ID and name. A forked child has none of its parent's.
+_leaders: dict[Any, Leader] = {}
+
+
+def leader_of(identity: tuple[str, str], former: Leader | None = None) -> tuple[Leader, bool]:
+    """Return the leader of the calls that have this identity. If there is none, or if it is
+    `former`, make one. Also return True if the caller is the new leader."""
+    key = os.getpid(), *identity
+    mine = Leader(key)
+    if former is not None and _leaders.get(key) is former:
+        _leaders[key] = mine
+    found = _leaders.setdefault(key, mine)
+    return found, found is mine
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # raised if the loop is closed
+        loop.call_soon_threadsafe(_resolve, woken)
+
+
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,131 @@
+"""Templates of names and shares, and the functions that decorators accept."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+
+from ..protocol.keys import check_text, shortened
+from .arguments import ALLOWED, own_value, text_of
+
+
+class Template(string.Formatter):
+    """A str.format template that makes a name from the arguments of a call.
+
+    Calls with different arguments get different names, because `%`, `:` and the template's
+    separators are percent-encoded in the values of the arguments.
+    """
+
+    def __init__(self, text: str, what: str = "name") -> None:
+        self.text, self.what = check_text(f"a {what}", text, 1000), what
+        quoted, before, self.fields = {"%", ":"}, "", list[str]()
+        for literal, name, spec, conversion in self.parse(text):
+            if "{" in (spec or "") or conversion:
+                raise ValueError(
+                    "a template can't have conversions (such as !r), or fields in formats (such as "
+                    f"{{pk:{{width}}}}): {text!r}"
+                )
+            before += literal  # the text between the previous argument and this one
+            if name is None:
+                continue
+            parting = {char for char in before if not char.isalnum()} if self.fields else {":"}
+            if not parting - {"%"}:
+                raise ValueError(
+                    f"put a ':' between the arguments in {text!r}, so that different arguments "
+                    "make different names"
+                )
+            quoted, before = quoted | parting, ""
+            self.fields.append(name)
+        self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
+
+    @property
+    def roots(self) -> set[str]:
+        """The names of the arguments in the template, without attributes and items."""
+        return {name.split(".")[0].split("[")[0] for name in self.fields}
+
+    def check(self, function: Any) -> None:
+        """Raise ValueError if the template has an argument that `function` doesn't have, or an
+        argument without a name, such as {0}."""
+        names = self.roots
+        if any(not name or name.isdigit() for name in names):
+            raise ValueError(f"use argument names in {self.text!r}: {{pk}}, not {{}} or {{0}}")
+        parameters = inspect.signature(function).parameters
+        wrong = names - parameters.keys()
+        if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            called, missing = qualname(function), ", ".join(sorted(wrong))
+            raise ValueError(f"{called} has no argument {missing} for {self.text!r}")
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        if key not in kwargs:
+            raise TypeError(f"this call has no argument {key} for the {self.what} {self.text!r}")
+        return kwargs[key]
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not isinstance(value, ALLOWED):
+            raise TypeError(
+                f"{type(value).__name__} can't be used in the {self.what} {self.text!r}: use str, "
+                "int, UUID, date or Enum. For a model, use its pk, such as {account.pk}"
+            )
+        text = format(own_value(value), format_spec) if format_spec else text_of(value)
+        return text.translate(self.quoted)
+
+    def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
+        """Return the name or the share for a call with these arguments."""
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                values = {**values.pop(parameter.name), **values}
+        found = self.vformat(self.text, (), values)
+        return shortened(found) if self.what == "name" else found
+
+
+class ShareTemplate(Template):
+    """The template of a share. If it is a single argument, the share is the plain text of the
+    argument's value, as with `Semaphore(share=...)`. If the value is None, there is no share."""
+
+    def __init__(self, text: Any) -> None:
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise TypeError(f'share must be a template such as "{{tenant_id}}", not {kind}')
+        super().__init__(text, "share")
+        if len(self.fields) == 1 and self.text == f"{{{self.fields[0]}}}":
+            self.quoted = {}
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if self.quoted:
+            return super().format_field(value, format_spec)
+        return "" if value is None else check_text("a share", super().format_field(value, ""))
+
+
+def _quoted(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode())
+
+
+def qualname(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def is_async(function: Any) -> bool:
+    called: Any = type(function).__call__  # `function` may be an object with a method __call__
+    return iscoroutinefunction(function) or iscoroutinefunction(called)
+
+
+def check_function(function: Any, decorator: str, generators: str) -> None:
+    """Raise TypeError if a decorator can't decorate `function`. `decorator`: its name.
+    `generators`: why it can't decorate a generator."""
+    if hasattr(function, "delay") or hasattr(function, "enqueue"):
+        raise TypeError(
+            f"put @{decorator} below the decorator that turns {qualname(function)} into a task: "
+            f"otherwise the worker runs the function without @{decorator}"
+        )
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"put @{decorator} below @staticmethod and @classmethod")
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"@{decorator} is for functions and methods, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"@{decorator} {generators}")
