@@ -34,7 +34,7 @@ from tests.behaviour.both import both, eventually, until
 from tests.behaviour.watching import sent
 from tests.support.operators import locks
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(34)]
 
 _numbers = itertools.count(1)
 
