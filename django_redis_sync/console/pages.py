@@ -275,5 +275,5 @@ def health() -> Context:
     return {
         "problems": [finding for finding in findings if finding.level != "ok"],
         "fine": [finding for finding in findings if finding.level == "ok"],
-        "age": duration(now - at),
+        "age": duration(now - at) if now - at >= 1 else "",
     }

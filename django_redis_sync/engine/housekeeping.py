@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
@@ -45,6 +47,7 @@ class Housekeeper:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[HeldLease]]) -> None:
         self._alias, self._held = alias, held
+        self._writing_names = threading.Lock()
         #: For each waiter of this process, by its token: the name for which it waits.
         self.waiting: dict[str, NameAndTemplate] = {}
         self.forget()
@@ -69,6 +72,13 @@ class Housekeeper:
             self.names.add(keys, lease._settings.template)
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
+
+    def write_names(self) -> None:
+        """Write the names that are not yet in the registry now, on the calling thread. Raise
+        Failure if that is impossible; then the housekeeping thread writes them later."""
+        with self._writing_names:
+            if self.names.due < math.inf:
+                self.names.run(server_of(self._alias), clock(), False)
 
     def load_overrides(self, policy: PolicyOverrides) -> Plan:
         """Read the operators' overrides of `policy`, unless they were read lately. This is a plan.
@@ -146,7 +156,8 @@ class Housekeeper:
         """Run a chore. If it fails, log the error and run the chore again later. Other chores still
         run on time. Raise ImproperlyConfigured if the alias no longer exists."""
         try:
-            chore.run(server_of(self._alias), now, leaving)
+            with self._writing_names if chore is self.names else nullcontext():
+                chore.run(server_of(self._alias), now, leaving)
         except ImproperlyConfigured:
             raise
         except Failure as failure:

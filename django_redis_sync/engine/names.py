@@ -8,9 +8,12 @@ import math
 import os
 import socket
 import threading
+from asyncio import _get_running_loop as running_loop
+from asyncio import current_task
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from .. import conf
@@ -310,8 +313,8 @@ MAX_LABEL = 200
 LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
-def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
-    values = (socket.gethostname(), pid, thread, label, user, request)
+def _label(pid: int, label: str, user: str, request: str) -> str:
+    values = (socket.gethostname(), pid, "", label, user, request)
     fields = {key: v for key, v in zip(LABEL_FIELDS, values, strict=True) if v != ""}
     return json.dumps(_cut(fields), separators=(",", ":"))
 
@@ -324,10 +327,15 @@ def _cut(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """Return a label as ASCII JSON. It contains the host, the process, the thread, and those
-    arguments that are not empty."""
+    """Return a label as ASCII JSON. It contains the host, the process, the name of the task or
+    thread, and those arguments that are not empty."""
     write = _label if request else _cached_label  # not cached: each request differs
-    return write(os.getpid(), threading.current_thread().name, label, user, request)
+    loop = running_loop()
+    task = None if loop is None else current_task(loop)
+    name = threading.current_thread().name if task is None else task.get_name()
+    # The name is added to a cached text, because each task has a name of its own.
+    begin = write(os.getpid(), label, user, request)[:-1]
+    return f'{begin},"thread":{encode_basestring_ascii(name[:MAX_LABEL])}}}'
 
 
 def read_label(text: str) -> dict[str, Any]:

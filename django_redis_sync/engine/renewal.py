@@ -13,6 +13,7 @@ garbage-collects the lease, and the renewer stops renewing it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import math
 import os
@@ -260,6 +261,15 @@ def _finish() -> None:
     for one in list(_renewers.values()):
         if one.pid == os.getpid():
             one.finish(until)
+
+
+def write_names() -> None:
+    """Write the names in use of this process that are not yet in the registries, as far as the
+    servers answer. Otherwise they are written within REGISTER_AFTER seconds."""
+    for one in list(_renewers.values()):
+        if one.pid == os.getpid():
+            with contextlib.suppress(Failure, ImproperlyConfigured):
+                one.housekeeper.write_names()
 
 
 def renewer(alias: str) -> LeaseRenewer:

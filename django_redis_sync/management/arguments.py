@@ -38,16 +38,6 @@ ORDERS = ("trouble", "name", "recent", *FIGURES)
 MAX_SHOWN = 50
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise ArgumentTypeError(_("not a number of seconds: %r") % text)
-    return value
-
-
 def _limit(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(_("not a whole number of at least 1: %r") % text)
@@ -55,6 +45,18 @@ def _limit(text: str) -> int:
 
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _seconds(text: str) -> float:
+    """Return the number of seconds that a text such as "0", "0.5", "90s", "10m", or "2h" means."""
+    unit = text[-1:] if text[-1:] in _UNITS else ""
+    try:
+        value = float(text.removesuffix(unit)) * _UNITS[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(_("not a time such as 0.5, 90s, 10m or 2h: %r") % text)
+    return value
 
 
 def _span(text: str) -> float:
@@ -94,7 +96,7 @@ def add_actions(parser: CommandParser) -> None:
 
     every = "a name, with all its keys"
     flag: dict[str, Any] = {"action": "store_true"}
-    seconds: dict[str, Any] = {"type": _seconds, "metavar": "SECONDS"}
+    seconds: dict[str, Any] = {"type": _seconds, "metavar": "TIME"}
     span: dict[str, Any] = {"type": _span, "metavar": "TIME"}
     top: dict[str, Any] = {"type": _limit, "default": MAX_SHOWN, "metavar": "N"}
 
@@ -103,7 +105,7 @@ def add_actions(parser: CommandParser) -> None:
     text = "the order, with the largest numbers first; default: trouble first, as on the admin page"
     status.add_argument("--sort", choices=ORDERS, metavar="|".join(ORDERS), help=text)
     status.add_argument("--top", help=f"max number of names or keys to show ({MAX_SHOWN})", **top)
-    text = "repeat after this many seconds (1), until Ctrl-C"
+    text = "repeat after this time (1s), until Ctrl-C"
     status.add_argument("--watch", nargs="?", const=1.0, help=text, **seconds)
 
     text = "End the leases of the holders shown, but not those of later holders."
@@ -134,17 +136,23 @@ def add_actions(parser: CommandParser) -> None:
     log.add_argument("--top", help=f"the newest N ({MAX_SHOWN})", **top)
 
     add("doctor", "Check whether this Redis is fit for locks, and show remedies.")
-    usage = "manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] [--min-hold SECONDS]"
+    usage = "manage.py locks run NAME [--limit N] [--wait TIME] [--skip] [--min-hold TIME]"
     text = "Run a command while holding a permit, like flock(1) for several hosts."
     run = add("run", text, "the name of the lock or semaphore", usage=f"{usage} -- COMMAND ...")
     text = "number of permits of the name; default: the limit in SEMAPHORES, or 1"
     run.add_argument("--limit", type=_limit, metavar="N", help=text)
-    text = "max time to wait for a permit; 0: don't wait; default: no limit, or 0 with --skip"
+    text = (
+        "max time to wait for a permit, such as 90s or 2m; 0: don't wait; default: no limit, or 0 "
+        "with --skip"
+    )
     run.add_argument("--wait", help=text, **seconds)
     text = "if no permit is available (at once, or after --wait), exit with 0 quietly"
     run.add_argument("--skip", help=text, **flag)
-    text = "keep the permit at least this long, so that the command runs once per period"
+    text = (
+        "keep the permit at least this long, such as 10m, so that the command runs once per period"
+    )
     run.add_argument("--min-hold", help=text, **seconds)
+    run.add_argument("words", nargs="*", help=SUPPRESS)  # words of a command without `--`
 
     for each in (status, clear, pause, resume, resize, history, log):
         each.add_argument("--key", help="a key of the policy, such as a user's pk or an IP address")

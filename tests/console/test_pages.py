@@ -313,7 +313,7 @@ def test_name_page_explains_unusual_holders_waiters_and_limits(shown: Shown) -> 
     assert "3 of 3 in use, 7 waiting by a writer" in text
     assert "Callers disagree on the limit: 3 now, 4 before" in text
     assert "its process is dead, the next waiter gets the permit within 5 s" in text
-    assert "and 1 more ## Waiting: 7" in text and "and 5 more ## Actions" in text
+    assert "and 1 more ## Waiting: 7" in text and "and 5 more ## The last hour" in text
     assert "b released, retained by min_hold fence 1" in text
     assert "c just handed over fence 3" in text
     assert re.search(r"a fence 1 .* Since: 2026-01-31 \d\d:58:55 1 min 5 s ", text)

@@ -6,14 +6,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -24,11 +23,13 @@ from django.utils.translation import ngettext
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from ... import conf
+from ...engine.names import REGISTER_AFTER
+from ...engine.renewal import write_names
 from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
 from ...operators.facts import Holder, Status, Unread, Waiter
-from ...operators.families import families
+from ...operators.families import Pair, families
 from ...operators.formats import (
     as_json,
     duration,
@@ -43,12 +44,16 @@ from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
 from ...protocol.keys import SHOWN, display
-from .. import arguments, history_view, runner, status_view, terminal
+from .. import arguments, doctor_view, history_view, runner, status_view, terminal
 from ..terminal import Output, printable
 
 #: A function without arguments. It returns the lines to print, and a dict
 #: {error message: exit code}.
 Look = Callable[[], tuple[list[str], dict[str, int]]]
+Found = TypeVar("Found")
+#: Seconds after which a command looks again before it says that there is nothing. A process writes
+#: a new name into the registry sooner.
+LOOK_AGAIN = REGISTER_AFTER + 0.2
 #: Max unreadable names that an error message lists.
 MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
@@ -65,6 +70,14 @@ class Command(BaseCommand):
         if "--" in argv and "run" in argv[2 : argv.index("--")]:
             cut = argv.index("--")
             argv, self._child = argv[:cut], argv[cut + 1 :]
+        elif "run" in argv[2:] and not {"-h", "--help"} & {*argv}:
+            # Say what to write, instead of which of the command's options is unknown.
+            self._called_from_command_line = True
+            parser = self.create_parser(argv[0], argv[1])
+            given, others = parser.parse_known_args(argv[2:])
+            if given.action == "run" and (words := [*given.words, *others]):
+                cut = argv.index(words[0], argv.index(given.name) + 1)
+                parser.error(_without_dashes(argv[2:cut], argv[cut:]))
         super().run_from_argv(argv)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -81,6 +94,7 @@ class Command(BaseCommand):
         try:
             if given.action != "run":
                 conf.require_redis(f"locks {given.action}")
+                write_names()
             getattr(self, f"_{given.action}")(given)
         except Unavailable as error:
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(given.action, 1)
@@ -118,7 +132,7 @@ class Command(BaseCommand):
             with contextlib.suppress(KeyboardInterrupt):
                 self._watch(look, given)
             return
-        lines, problems = look()
+        lines, problems = _twice(look, lambda looked: arguments.UNKNOWN in looked[1].values())
         # Print JSON even if the name is unknown, because scripts parse the output.
         if is_json or arguments.UNKNOWN not in problems.values():
             self._print(lines)
@@ -162,8 +176,7 @@ class Command(BaseCommand):
         name, key = given.name, None
         if given.key is not None or name not in families(using=given.using):
             name, key = self._find(given)[0]
-        (status,) = statuses([(name, key)], using=given.using)
-        self._check(arguments.unknown([status], given.using))
+        status = self._known([(name, key)], given.using)[0]
         kept = conf.current().keep(key)
         if not kept:
             raise CommandError(_("REDIS_SYNC['STATS'] is off: there is no history."))
@@ -180,17 +193,21 @@ class Command(BaseCommand):
 
     def _clear(self, given: Namespace) -> None:
         name, using = given.name, given.using
-        if given.pattern:
-            names = names_in_use(using=using, pattern=name)
-        else:
-            names = arguments.find(name, given.key, using)
-        found = statuses(names, using=using, rows=MAX_CLEARED)
+
+        def look() -> tuple[list[Status], list[tuple[Status, Holder | Waiter]]]:
+            if given.pattern:
+                names = names_in_use(using=using, pattern=name)
+            else:
+                names = arguments.find(name, given.key, using)
+            found = statuses(names, using=using, rows=MAX_CLEARED)
+            return found, _chosen(found, given.holder)
+
+        found, chosen = _twice(look, lambda looked: not looked[1])
         if not given.pattern:
             unknown = arguments.unknown(found, using)
             if unknown and names_in_use(using=using, pattern=name):
                 unknown += " " + _("To use the name as a glob, add --pattern.")
             self._check(unknown)
-        chosen = _chosen(found, given.holder)
         if not chosen:
             if given.holder is not None:
                 raise CommandError(_("No holder or waiter has that id: nothing was cleared."))
@@ -234,7 +251,8 @@ class Command(BaseCommand):
         done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
         if given.seconds is not None:
             until = now() + timedelta(seconds=given.seconds)
-            done = _("Paused %s") + " " + _("until %s.") % moment(until)
+            words = {"until": moment(until), "time": duration(given.seconds)}
+            done = _("Paused %s") + " " + _("until %(until)s (for %(time)s).") % words
         self._override("pause", given, done, before, given.seconds)
 
     def _resume(self, given: Namespace) -> None:
@@ -263,7 +281,7 @@ class Command(BaseCommand):
         if given.key is None and given.name in families(using=using):
             name = given.name  # Change refuses it
         if action in ("resume", "reset") or not given.create:
-            self._check(arguments.unknown(statuses(pairs, using=using), using))
+            self._known(pairs, using)
         change = actions.Change(name, key, using, reason=given.reason)
         names = getattr(change, action)(*value)
         shown = printable(display(name, key))
@@ -276,19 +294,30 @@ class Command(BaseCommand):
 
     def _doctor(self, given: Namespace) -> None:
         findings = doctor.examine(using=given.using)
-        self._print(_report(findings, self._out))
+        self._print(doctor_view.report(findings, self._out))
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)
 
     def _run(self, given: Namespace) -> None:
-        if not self._child:
-            raise CommandError(_("Give the command after --."), returncode=2)
+        if not self._child or given.words:
+            raise CommandError(_without_dashes(["run", given.name], given.words), returncode=2)
         sys.exit(runner.run(self._child, self.stderr, given))
 
     # Inside
 
     def _find(self, given: Namespace) -> list[tuple[str, str | None]]:
         return arguments.find(given.name, given.key, given.using, max_keys=1)
+
+    def _known(self, pairs: Sequence[Pair], using: str | None) -> list[Status]:
+        """Return the status of each pair. Raise CommandError if the name is unknown."""
+
+        def look() -> tuple[list[Status], str]:
+            found = statuses(pairs, using=using)
+            return found, arguments.unknown(found, using)
+
+        found, unknown = _twice(look, lambda looked: bool(looked[1]))
+        self._check(unknown)
+        return found
 
     def _check(self, unknown: str) -> None:
         if unknown:
@@ -300,6 +329,16 @@ class Command(BaseCommand):
 
     def _print(self, lines: Sequence[str]) -> None:
         self.stdout.write(terminal.encodable("\n".join(lines), self.stdout))
+
+
+def _twice(look: Callable[[], Found], is_missing: Callable[[Found], bool]) -> Found:
+    """Return the result of `look()`. If something is missing in it, wait for LOOK_AGAIN seconds and
+    look again: another process may have a name that it has not registered yet."""
+    found = look()
+    if is_missing(found):
+        time.sleep(LOOK_AGAIN)
+        found = look()
+    return found
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
@@ -321,28 +360,11 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
     return chosen
 
 
-def _report(found: Sequence[doctor.Finding], out: Output) -> list[str]:
-    """Return lines with the findings of the doctor, each with its remedy. The last line has the
-    number of findings of each level."""
-    words = {
-        "ok": out.style.SUCCESS(_("ok")),
-        "part": out.style.NOTICE(_("in part")),
-        "warning": out.style.WARNING(_("warning")),
-        "error": out.style.ERROR(_("error")),
-    }
-    lines, narrower = [], replace(out, width=out.width and out.width - 4)
-    for one in found:
-        lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
-        for text in (one.where, one.detail, one.remedy):
-            lines += [f"    {line}" for line in narrower.wrap(printable(text))]
-    count = Counter(one.level for one in found)
-    counts = [
-        ngettext("%d error", "%d errors", count["error"]) % count["error"],
-        ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
-        _("%d ok") % count["ok"],
-        *([_("%d in part") % count["part"]] if count["part"] else []),
-    ]
-    return [*lines, "", ", ".join(counts)]
+def _without_dashes(begin: Sequence[str], words: Sequence[str]) -> str:
+    """Return the message for a command that does not follow `--`. `begin`: the words before it."""
+    command = shlex.join(words) if words else _("COMMAND")
+    text = _("Give the command after --, such as: locks %(begin)s -- %(command)s")
+    return text % {"begin": shlex.join(begin), "command": command}
 
 
 def _unread(found: Sequence[Unread]) -> str:
