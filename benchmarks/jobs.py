@@ -1,9 +1,16 @@
-"""Measure the cost of on_full="retry", with which Celery sends a rejected task again.
+"""Measure Celery tasks with on_full="hold", in real workers.
 
-`python -m benchmarks.jobs` prints a line for each combination of two options: the duration of a
-limited job (`--seconds`) and Celery's prefetch count (`--prefetch`). By default, each run has 200
-limited jobs, and 200 jobs of 20 ms without a limit ("free" jobs). The limit is 4, and 8 processes
-run the jobs. The broker is a Redis server that the benchmark starts, or that of `--broker URL`.
+`python -m benchmarks.jobs` prints a line for each case. The broker is a Redis server that the
+benchmark starts, or that of `--broker URL`. `--prefetch`: Celery's prefetch count. The columns:
+
+- time / ideal: from the first begin to the last end, by (jobs * seconds / limit).
+- idle: the part of all permits that idled while enough jobs waited for them.
+- moved: by how many places a job began too early or too late; mean and maximum.
+- deliveries: how often a worker received each job.
+- free jobs: median start of tasks of 20 ms without a limit, sent among the others, by that without
+  limited tasks.
+- gap: the longest time in which a permit was free, no job began, and jobs waited.
+- most: the highest number of limited jobs at a time, and of runs of a single job.
 """
 
 from __future__ import annotations
@@ -14,102 +21,155 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from devtools.servers import RedisServer
+from tests.celery_site.effects import Effect
 from tests.celery_site.site import Site
 
-LIMIT, PROCESSES, FREE = 4, 8, 0.02
+FREE = 0.02
+PROCESSES = 8
+
+
+class Case(NamedTuple):
+    """`durations`: of each job in seconds, in the order of sending. `workers`: how many workers
+    with PROCESSES processes."""
+
+    name: str
+    durations: list[float]
+    limit: int
+    workers: int = 1
+
+
+CASES = [
+    Case("1,000 x 20 ms, limit 2", [0.02] * 1000, 2),
+    Case("200 x 500 ms, limit 4", [0.5] * 200, 4),
+    Case("100 x 2 s, limit 10, two workers", [2.0] * 100, 10, 2),
+    Case("8 s, then 10 x 200 ms, limit 1", [8.0, *[0.2] * 10], 1),
+]
 SEND = """
-import time
 from tests.celery_site.effects import note
-for n in range({jobs}):
+note("sent", 0)
+for n, seconds in enumerate({durations}):
     {limited}
     {free}
-note("sent", 0)
 """
 
 
-def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
-    return SEND.format(
-        jobs=jobs,
-        limited=f"limited.delay(n, {seconds})" if limited else "",
-        free=f"free.delay(n, {FREE})" if free else "",
-    )
+class Run(NamedTuple):
+    effects: list[Effect]
+    deliveries: float
+    most: int
+    of_one_job: int
 
 
-def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Run jobs in a Celery worker. Return three objects: the events that the jobs recorded, the
-    number of deliveries per limited job, and the maximum number of limited jobs that ran at once.
-
-    `broker`: URL of the broker. `ours`: URL of the Redis server for the limit. `seconds`: duration
-    of a limited job. `prefetch`: Celery's prefetch count. `jobs`: number of jobs of each kind.
-    `kinds`: `limited=True` sends limited jobs, and `free=True` sends jobs without a limit."""
+def run(case: Case, broker: str, ours: str, prefetch: int, limited: bool, free: bool) -> Run:
+    """Run the jobs of a case, or only as many jobs without a limit. `ours`: URL of the Redis server
+    for the limit."""
     os.environ |= {
-        "CELERY_SITE_LIMIT": str(LIMIT),
+        "CELERY_SITE_LIMIT": str(case.limit),
         "CELERY_SITE_PREFETCH": str(prefetch),
         "DJANGO_REDIS_SYNC_TEST_URL": ours,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
     }
+    jobs = range(len(case.durations))
     with tempfile.TemporaryDirectory() as folder:
         site = Site(broker, ours[:-1] + "2", Path(folder))
-        raw = redis.Redis.from_url(ours)
-        raw.flushall()
         try:
-            site.start(PROCESSES)
-            site.send("free.delay(-1, 0).get(timeout=120)")  # wait until the worker runs
-            site.send(sent(jobs, seconds, **kinds))
-            if kinds["limited"]:
-                site.ended(range(jobs), 600)
-            site.until(
-                lambda: not kinds["free"] or len(site.effects.jobs("begin free")) > jobs, 600
+            for _ in range(case.workers):
+                site.start(PROCESSES)
+            # Each process runs its first limited task slowly, because it connects to Redis.
+            warm = "[{}.delay(-n - 1, 0.5) for n in range(40)]".format
+            site.send(f"for r in [*{warm('free')}, *{warm('limited')}]: r.get(timeout=200)")
+            site.send(
+                SEND.format(
+                    durations=case.durations,
+                    limited="limited.delay(n, seconds)" if limited else "",
+                    free=f"free.delay(n, {FREE})" if free else "",
+                )
             )
-            (stats,) = [*raw.keys("*{exports}:stats"), b"none"][:1]
-            visits = sum(int(n) for what, n in raw.hgetall(stats).items() if what.endswith(b":v"))
-            return site.effects.all(), visits / jobs, site.effects.most_at_once()
+            if limited:
+                site.ended(jobs, 600)
+            if free:
+                site.until(lambda: {*jobs} <= {*site.effects.jobs("begin free")}, 600)
+            logs = [path.read_text(errors="replace") for path in Path(folder).glob("worker*.log")]
+            received = sum(
+                "app.limited[" in line and line.endswith("received")
+                for log in logs
+                for line in log.splitlines()
+            )
+            effects = [effect for effect in site.effects.all() if effect.job >= 0]
+            most = site.effects.most_at_once(), site.effects.most_at_once(of_one_job=True)
+            return Run(effects, (received - 40) / len(jobs), *most)
         finally:
             site.stop()
-            raw.flushall()
+            redis.Redis.from_url(ours).flushall()
 
 
-def waits(effects: Any) -> float:
-    """Return the median time in seconds from the first event of a run to the start of a free job.
-    Ignore the job with the number -1, which `run` sends to wait for the worker."""
-    begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
-    return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
+def idle(effects: list[Effect], case: Case) -> tuple[float, float]:
+    """Return two values: the part of all permits that idled while more jobs waited than permits
+    were free, and the longest gap in seconds."""
+    running, begun, used, longest = 0, 0, 0.0, 0.0
+    events = [effect for effect in effects if effect.word in ("begin", "end")]
+    first = last = free_since = events[0].at
+    for effect in events:
+        if len(case.durations) - begun < case.limit - running:
+            break
+        used += running * (effect.at - last)
+        last = effect.at
+        if effect.word == "begin":
+            if running < case.limit:
+                longest = max(longest, effect.at - free_since)
+            running, begun = running + 1, begun + 1
+            free_since = effect.at
+        else:
+            if running == case.limit:
+                free_since = effect.at
+            running -= 1
+    return 1 - used / (case.limit * (last - first)), longest
+
+
+def start_of_free(effects: list[Effect]) -> float:
+    """Return the median time in seconds from the first sending to the start of a free job."""
+    sent = min(effect.at for effect in effects if effect.word == "sent")
+    begun = [effect.at for effect in effects if effect.word == "begin free"]
+    return statistics.median(begun) - sent
+
+
+def measure(case: Case, broker: str, ours: str, prefetch: int) -> str:
+    alone = run(case, broker, ours, prefetch, limited=False, free=True)
+    both = run(case, broker, ours, prefetch, limited=True, free=True)
+    only = run(case, broker, ours, prefetch, limited=True, free=False)
+    begins = [effect for effect in only.effects if effect.word == "begin"]
+    ends = [effect for effect in only.effects if effect.word == "end"]
+    ideal = sum(case.durations) / case.limit
+    order = dict.fromkeys(effect.job for effect in begins)
+    moved = [abs(place - job) for place, job in enumerate(order)]
+    part, gap = idle(only.effects, case)
+    free = start_of_free(both.effects) / start_of_free(alone.effects)
+    return (
+        f"{case.name}, prefetch {prefetch} | {(ends[-1].at - begins[0].at) / ideal:.2f} "
+        f"| {part:.0%} | {statistics.mean(moved):.1f}, {max(moved)} | {only.deliveries:.2f} "
+        f"| {free:.2f} | {gap:.2f} s "
+        f"| {max(only.most, both.most)}, {max(only.of_one_job, both.of_one_job)}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
     parser.add_argument("--broker")
-    parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--seconds", type=float, nargs="*", default=[0.5, 0.02])
+    parser.add_argument("--cases", type=int, nargs="*", default=[*range(len(CASES))])
     parser.add_argument("--prefetch", type=int, nargs="*", default=[1, 4])
-    given = parser.parse_args()
-    print("job, prefetch | time / ideal | deliveries | moved by | free jobs / alone | max at once")
+    given: Any = parser.parse_args()
+    print("case | time / ideal | idle | moved | deliveries | free jobs / alone | gap | most")
     with RedisServer() as own, RedisServer() as ours:
-        broker = given.broker or own.url
-        for seconds in given.seconds:
+        for case in [CASES[number] for number in given.cases]:
             for prefetch in given.prefetch:
                 began = time.monotonic()
-                size = broker, ours.url, seconds, prefetch, given.jobs
-                alone, _, _ = run(*size, limited=False, free=True)
-                effects, deliveries, most = run(*size, limited=True, free=True)
-                begun = [e for e in effects if e.word == "begin"]
-                ends = [e for e in effects if e.word == "end"]
-                took = ends[-1].at - begun[0].at
-                ideal = given.jobs * seconds / LIMIT
-                order = dict.fromkeys(e.job for e in begun)
-                moved = [abs(place - job) for place, job in enumerate(order)]
-                print(
-                    f"{seconds * 1000:.0f} ms, {prefetch} | {took / ideal:.2f} | {deliveries:.1f} "
-                    f"| {statistics.mean(moved):.1f}, {max(moved)} "
-                    f"| {waits(effects) / waits(alone):.2f} | {most} "
-                    f"({time.monotonic() - began:.0f} s)",
-                    flush=True,
-                )
+                line = measure(case, given.broker or own.url, ours.url, prefetch)
+                print(f"{line} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

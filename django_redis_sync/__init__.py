@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
     from .limits.decorator import SemaphoreRequiredMixin, semaphore_required
     from .locks.acquire_all import acquire_all
-    from .locks.jobs import JobQueue
     from .locks.lease import Lease
     from .locks.locks import Lock, ReadWriteLock, RLock
     from .locks.semaphore import Semaphore
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from .locks.synchronized import synchronized
 
 __all__ = [
-    "JobQueue",
     "Lease",
     "LeaseLost",
     "Lock",
@@ -37,7 +35,6 @@ _MODULES = {
     "exceptions": ("LeaseLost", "NotAcquired", "SyncError", "Unavailable"),
     "limits.decorator": ("SemaphoreRequiredMixin", "semaphore_required"),
     "locks.acquire_all": ("acquire_all",),
-    "locks.jobs": ("JobQueue",),
     "locks.lease": ("Lease",),
     "locks.locks": ("Lock", "RLock", "ReadWriteLock"),
     "locks.semaphore": ("Semaphore",),

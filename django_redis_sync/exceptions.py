@@ -10,8 +10,7 @@ SyncError is the base class of these exceptions. Each also has a second base cla
     ForeignValue    redis.exceptions.ResponseError      another program's value in one of the keys
     CallFailed      RuntimeError                        the call that others waited for has failed
 
-Two classes have other base classes: `NotSent`, which a project's `JobQueue` raises, and the warning
-`TransactionRace`.
+One class has another base class: the warning `TransactionRace`.
 
 Wrong settings raise django.core.exceptions.ImproperlyConfigured. Wrong arguments raise ValueError
 or TypeError before anything is sent to Redis.
@@ -97,10 +96,6 @@ class CallFailed(SyncError, RuntimeError):
     def __init__(self, message: str = "", error_type: str = "", error_text: str = "") -> None:
         super().__init__(message, error_type, error_text)
         self.error_type, self.error_text = error_type, error_text
-
-
-class NotSent(Exception):
-    """Raised by `JobQueue.again` if the task queue did not accept the job."""
 
 
 class TransactionRace(RuntimeWarning):

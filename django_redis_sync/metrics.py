@@ -28,10 +28,8 @@ view) then shows them. Each scrape reads Redis:
 
 `event` is granted, waited, skipped (no permit was free, and the caller did not want to wait),
 rejected, shadow_rejected, timed_out, released, reclaimed, lost, or the cause of a rejection, also
-in shadow mode: share_rejected, pause_rejected, or max_waiters_rejected. With on_full="retry", there
-are also job_delivered, job_copy_dropped (a duplicate delivery of a job), and job_place_expired (a
-job that lost its place in the queue before its next delivery). Keys and shares have no series of
-their own, because clients can make any number of them.
+in shadow mode: share_rejected, pause_rejected, or max_waiters_rejected. Keys and shares have no
+series of their own, because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match

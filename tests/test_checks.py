@@ -348,7 +348,7 @@ def test_each_check_id_is_documented() -> None:
     page = (ROOT / "docs/checks.md").read_text()
     documented = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page, re.MULTILINE)
     tested = {id for case in MISTAKES for id in case.says.partition("|")[0].split()}
-    # locks/test_jobs_queues.py, limits/test_urlconfs.py, and field/test_throttles.py test these.
+    # locks/test_jobs.py, limits/test_urlconfs.py, and field/test_throttles.py test these.
     elsewhere = {
         "W026",
         "W027",

@@ -116,9 +116,8 @@ def test_each_name_without_a_policy_has_metrics_of_its_own_by_default() -> None:
 
 #: EVENTS: the count of each event. STORED: the same counts, by the letter of the event in Redis.
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
-EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9, "job_delivered": 10}
-EVENTS |= {"job_copy_dropped": 11, "job_place_expired": 12}
-STORED = dict(zip("gwnstrclbvdx", EVENTS.values(), strict=True))
+EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9}
+STORED = dict(zip("gwnstrclb", EVENTS.values(), strict=True))
 STORED |= {"w": 2 * PAIR + 2500, "r": 6 * PAIR + 7000}
 
 

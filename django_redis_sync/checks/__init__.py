@@ -26,14 +26,17 @@ def check_project(**_: Any) -> list[CheckMessage]:
 
 
 def check_tasks() -> Iterator[CheckMessage]:
-    """Yield a warning if Celery can lose tasks with on_full="retry"."""
-    celery = sys.modules.get("django_redis_sync.locks.celery")
-    if celery is not None and (tasks := celery.losing()):
+    """Yield a warning if the installed Celery can't hold the tasks with on_full="hold"."""
+    tasks = sys.modules.get("django_redis_sync.locks.celery.tasks")
+    if tasks is None or not (names := tasks.limited_tasks(tasks.current_app)):
+        return
+    from ..locks.celery.undocumented import missing
+
+    if lacks := missing():
         yield Warning(
-            f'{", ".join(tasks)}: with on_full="retry", a task is lost if its worker is killed '
-            "after the worker acknowledged the task and before it sent the task again.",
-            hint="Set acks_late=True and reject_on_worker_lost=True on each of these tasks, or the "
-            "settings task_acks_late and task_reject_on_worker_lost for all tasks.",
+            f'{", ".join(names)}: Celery workers can\'t hold tasks with on_full="hold", so these '
+            f"wait in the processes of the pool. Unknown or missing: {lacks}.",
+            hint="Install a version of Celery that the docs about task queues name.",
             id="redis_sync.W026",
         )
 

@@ -214,7 +214,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "last_shown": holders[-1]["fence"] if holders else "",
         "handed_over": handed_over() if handed else "",
         "waiters": [{"waiter": w, "since": with_age(w.since, status.at)} for w in status.waiters],
-        "more_waiters": max(0, status.waiting - len(status.waiters)),
+        "more_waiters": max(0, status.waiting - len(status.waiters) - status.held),
         "more_shares": max(0, status.share_count - len(status.shares)),
         "disagreed_at": status.conflicting_limit and local(status.conflicting_limit[1]),
         "paused_since": status.paused_since and moment(status.paused_since),

@@ -20,7 +20,7 @@ Other files:
   arguments of a call.
 - `single_flight`: a decorator that shares the result of a call with all equal calls. `flights`
   decides who runs the function and who waits. `results` stores results in a cache.
-- `jobs`, `celery`: tasks that are sent again by their task queue while no permit is free.
+- `jobs`, `celery`: tasks that a Celery worker holds while no permit is free.
 - `transactions`: releases leases after a COMMIT.
 - `handle`: the text with which another process adopts a lease.
 

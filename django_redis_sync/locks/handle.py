@@ -45,6 +45,7 @@ def of(state: LeaseState) -> str:
         settings.min_hold,
         grant.unanswered,
         known,
+        grant.job_id,
     ]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
@@ -80,11 +81,11 @@ def _adopting(settings: LeaseSettings, grant: Grant, known: int) -> Plan:
 def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:
     if len(handle) > _MAX_LENGTH:
         raise ValueError("too long")
-    version, alias, quoted, token, fence, permits, *rest, unanswered, known = json.loads(
+    version, alias, quoted, token, fence, permits, *rest, unanswered, known, job = json.loads(
         base64.urlsafe_b64decode(handle.encode("ascii"))
     )
     timeout, renew, max_hold, min_hold = rest
-    texts, numbers = (alias, quoted, token, fence), (permits, known)
+    texts, numbers = (alias, quoted, token, fence, job), (permits, known)
     typed = all(isinstance(v, str) for v in texts) and all(isinstance(v, int) for v in numbers)
     if version != 1 or not (typed and token.isalnum() and len(token) <= 64):
         raise ValueError("the version is unknown, or values have wrong types")
@@ -94,8 +95,5 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSett
     ends = values.lease("timeout", timeout), bool(renew), values.lease("max_hold", max_hold)
     hold = values.not_negative("min_hold", min_hold)
     settings = LeaseSettings(keys, alias, *ends, hold, on_lost=on_lost)
-    return (
-        settings,
-        Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)),
-        known,
-    )
+    grant = Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered), job_id=job)
+    return settings, grant, known

@@ -1,134 +1,249 @@
-"""`synchronized(..., on_full="retry")`: if no permit is free, the task queue sends the job again.
+"""Permits for the jobs of a task queue. `locks.celery` uses this module; it knows no task queue.
 
-Meanwhile the job keeps its place in the queue of the name, and no worker waits. `JobQueue` is the
-interface to a task queue; `locks.celery` implements it for Celery.
+A job waits for a permit without limit, also while Redis is down. Redis has a record of a job that
+runs, and of one that ended although the task queue delivered it more than once (see `run_of.lua`).
+So two deliveries of a job never run at the same time.
 """
 
 from __future__ import annotations
 
-import functools
+import asyncio
 import json
 import random
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 from .. import conf
-from ..exceptions import NotSent
+from ..engine import drivers
+from ..engine.names import write_label
+from ..engine.renewal import renewer
+from ..engine.server import async_server_of, server_of
+from ..engine.wire import ATTEMPT, clock
+from ..exceptions import LeaseLost, Unavailable
 from ..logs import logger
-from ..protocol.reasons import Rejection
-from ..protocol.visits import Dropped, Job, Later
+from ..protocol import plans
+from ..protocol.keys import Keys
+from ..protocol.plans import AcquireRequest
+from ..protocol.reasons import CLEARED, FULL, Rejection
+from ..protocol.steps import Failure, Plan, Sleep, run_once
+from . import handle as handles
 from .lease import Lease
+from .lease_state import LeaseSettings, LeaseState
 from .semaphore import Semaphore
 
 _SALT = "django_redis_sync.locks.jobs"
-#: The attribute that marks a function with on_full="retry".
-RETRIES = "_redis_sync_retries"
-#: Max characters that operators see of a task's name, and of its id.
+#: Max characters that operators see of a task's name, and of a job's id.
 _MOST, _SHOWN = 180, 8
-#: The first and the longest delay, in seconds, before a job without a place in the queue is sent
-#: again. Each delay is twice the previous delay, and then shortened at random.
-_BACKOFF = 0.5, 60.0
+#: Seconds for which a handle is valid. The process that runs the job must adopt it in this time. If
+#: the worker is killed in between, the permit is free again after this time.
+HANDLE_LIFE = 5.0
+#: The first and the longest pause, in seconds, before a job asks again that may not wait now: too
+#: many callers wait, or another delivery of the job runs.
+_PAUSES = 0.5, 30.0
+#: Seconds before a job asks again after Redis gave no answer.
+_OUTAGE_PAUSE = 1.0
+
+#: Why a job must not run: "ended" or "cleared". Or a Rejection, such as a name of another kind.
+Refusal = str | Rejection
 
 
-class JobQueue(NamedTuple):
-    """Connects a limited function to the task queue that runs it. Each field is a function:
+class Job:
+    """A job of a task queue. `id`: a digest that all deliveries of the job share. `label`: what
+    operators see."""
 
-    - `delivery()`: return the pair (identity, note) of the job that calls the limited function. The
-      identity is a tuple of str: the task's name, the job's id, and anything else that makes this
-      another job, such as the number of the task's own retries. The note is the one given to
-      `again`, or None at the first delivery. If the call does not come from the task queue, return
-      None instead of a pair. Such a call waits for its permit.
-    - `again(seconds, note)`: send the job again. The queue must deliver it after `seconds`, with
-      `note`, a short list of str and int. Then end this delivery: return a result, or raise an
-      exception. If the queue did not accept the job, raise NotSent. This worker then waits for the
-      permit.
-    - `drop()`: end this delivery without calling the function: return a result, or raise an
-      exception. It is called for a delivery that must not run, for example the second delivery of
-      a job.
-    - `unfinished(error)`: return True if the queue will deliver the job again, because the function
-      raised `error`. By default, it returns True for exceptions that are not an `Exception`, such
-      as SystemExit, because they stop the worker.
+    __slots__ = ("id", "label")
+
+    def __init__(self, task: str, number: str, *more: object) -> None:
+        """`number`: the id that the task queue gave the job. `more`: what else makes it another
+        job, such as the number of the task's own retries."""
+        identity = "\0".join(map(str, (task, number, *more)))
+        self.id = conf.digest(_SALT, identity)[:24]
+        self.label = f"{task[:_MOST]}[{number[:_SHOWN]}]"
+
+    def label_in_redis(self) -> str:
+        """Return the label of the job's waiter. The script `clear` finds the job's id in it."""
+        fields = {**json.loads(write_label(self.label)), "job": self.id}
+        del fields["thread"]  # the same for all jobs
+        return json.dumps(fields, separators=(",", ":"))
+
+
+class Handle(str):
+    """A handle of the lease of a job."""
+
+    __slots__ = ()
+
+
+def _permit(
+    settings: LeaseSettings,
+    ask: AcquireRequest,
+    job: Job,
+    lease: float,
+    since: float,
+    granted: Callable[[Handle], None] | None = None,
+) -> Plan:
+    """Wait for a permit for a job. Return the state of its lease, which ends in `lease` seconds
+    unless it is renewed. Return a Refusal if the job must not run. `since`: when the job came, by
+    the clock of this process.
+
+    `granted`: is called with the handle of the lease as soon as possible. Then, the adoption finds
+    out if the job must not run, and None is returned.
     """
-
-    delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
-    again: Callable[[float, list[Any]], Any]
-    drop: Callable[[], Any] = lambda: None
-    unfinished: Callable[[BaseException], bool] = lambda error: not isinstance(error, Exception)
-
-
-def guarded(
-    function: Callable[..., Any],
-    semaphore: Callable[[Any, Any], Semaphore],
-    of: Callable[[Callable[..., Any]], JobQueue],
-) -> Callable[..., Any]:
-    """Return a function that limits the calls of `function`. `semaphore(args, kwargs)` returns the
-    semaphore of a call. `of(limited)` returns the task queue of the limited function."""
-
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        delivered = queue.delivery()
-        guard, body = semaphore(args, kwargs), functools.partial(function, *args, **kwargs)
-        if delivered is None:
-            with guard:
-                return body()
-        return _visit(guard, queue, _job(*delivered), body)
-
-    setattr(guarded, RETRIES, True)
-    queue = of(guarded)
-    return guarded
-
-
-def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any]) -> Any:
-    """Request a permit. With a permit, run the body. Otherwise drop this delivery or send the job
-    again. If the task queue does not accept the job, wait in this worker and request again."""
+    least, most = _PAUSES
+    count, tries, ask = renewer(settings.alias).housekeeper.count, 0, ask._replace(lease=lease)
     while True:
-        got = guard._visit(job)
-        if isinstance(got, Lease):
-            return _run(guard, queue, got, body)
-        if isinstance(got, Dropped):
-            logger.info("%r: dropped a delivery of %s (%s)", guard.name, job.label, got.why)
-            return queue.drop()
-        later = got if isinstance(got, Later) else _backed_off(got, job)
+        got = yield from plans.acquire(ask, clock())
+        if isinstance(got, Rejection):
+            if got.reason != FULL:
+                return "cleared" if got.reason == CLEARED else got
+        else:
+            state = LeaseState(settings, got, 0, clock())
+            waited = int((clock() - since) * 1000) if got.waited else 0
+            if granted is not None:
+                claim = state.claiming(job.id, lease)
+                granted(Handle(handles.of(state)))
+                count(settings, "w" if got.waited else "g", waited, got.used)
+                with suppress(Failure):  # without a claim, the adoption has less time
+                    yield claim
+                return None
+            try:
+                word = yield from state.beginning(job.id, lease, clock())
+            except GeneratorExit:
+                raise
+            except BaseException:
+                yield plans.undoing(settings.keys, got.token)
+                raise
+            if word == "ok":
+                count(settings, "w" if got.waited else "g", waited, got.used)
+                return state
+            if word != "lost":
+                state.not_done()
+                yield from state.releasing(clock())
+            if word in ("ended", "cleared"):
+                return word
+        yield Sleep(min(most, least * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
+        tries += 1
+
+
+def _down(job: Job, error: Unavailable) -> None:
+    logger.warning("%s still waits for its permit: %s", job.label, error)
+
+
+def wait_for_handle(
+    semaphore: Semaphore, job: Job, since: float, begins: Callable[[], None]
+) -> Handle | Refusal:
+    """Wait for a permit for a job. Return the handle of its lease, which is valid for HANDLE_LIFE.
+    Return a Refusal if the job must not run. Call `begins` when the job has to wait in Redis.
+    `since`: as in `_permit`."""
+    settings, ask = _asked(semaphore, job, begins)
+    while True:
         try:
-            return queue.again(later.seconds, [later.nth, later.ticket, job.id])
-        except NotSent as error:
-            cause = error.__cause__ or error
-            logger.warning(
-                "%r: the task queue did not accept %s (%r), so this worker waits for the permit",
-                *(guard.name, job.label, cause),
-            )
-        time.sleep(later.seconds)
-        job = job._replace(nth=later.nth, ticket=later.ticket)
+            plan = _permit(settings, ask, job, HANDLE_LIFE, since)
+            got: Handle | Refusal = _handle_of(drivers.drive(plan, server_of(settings.alias)))
+            return got
+        except Unavailable as error:
+            _down(job, error)
+        time.sleep(_OUTAGE_PAUSE)
 
 
-def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any]) -> Any:
-    with ExitStack() as stack:
-        stack.push(functools.partial(guard._leave, lease))
+async def await_handle(
+    semaphore: Semaphore,
+    job: Job,
+    since: float,
+    begins: Callable[[], None],
+    granted: Callable[[Handle], None] | None = None,
+) -> Handle | Refusal | None:
+    """Async version of `wait_for_handle()`. If it is cancelled, it releases what it acquired.
+    `granted`: as in `_permit`. After it was called, return None."""
+    settings, ask = _asked(semaphore, job, begins)
+    server = async_server_of(settings.alias)
+    while True:
         try:
-            return body()
-        except BaseException as error:
-            if queue.unfinished(error):
-                lease._state.not_done()
-            raise
+            ask = ask._replace(channel=await server.hub.ready(ask.attempt))
+            plan = _permit(settings, ask, job, HANDLE_LIFE, since, granted)
+            got: Handle | Refusal | None = _handle_of(await drivers.adrive(plan, server))
+            return got
+        except Unavailable as error:
+            _down(job, error)
+        await asyncio.sleep(_OUTAGE_PAUSE)
 
 
-def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return a Later with the delay after which a job is sent again. The job got no place in the
-    queue, because too many callers wait."""
-    least, most = _BACKOFF
-    seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
-    return Later(seconds, job.nth + 1, job.ticket, -1)
+def _handle_of(got: Any) -> Any:
+    """Return the handle of a lease. Return anything else as it is."""
+    return Handle(handles.of(got)) if isinstance(got, LeaseState) else got
 
 
-def _job(identity: tuple[str, ...], note: Any) -> Job:
-    task, number = [*identity, ""][:2]
-    identifier = conf.digest(_SALT, "\0".join(identity))[:24]
-    shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
-    label = json.dumps(shown, separators=(",", ":"))
-    # If the task itself retries, the retry is another job, but may carry the note of the first job.
-    match note:
-        case [int(nth), int(ticket), str(other)] if other == identifier and nth >= 0 <= ticket:
-            return Job(identifier, nth, ticket, label)
-    return Job(identifier, 0, 0, label)
+def _asked(
+    semaphore: Semaphore, job: Job, begins: Callable[[], None]
+) -> tuple[LeaseSettings, AcquireRequest]:
+    settings, ask = semaphore._asked_for_job(job.label_in_redis())
+    on_wait = ask.on_wait
+
+    def wait(token: str, waiting: bool) -> bool | None:
+        if waiting:
+            begins()
+        return on_wait(token, waiting) if on_wait else None
+
+    return settings, ask._replace(on_wait=wait)
+
+
+def wait_here(semaphore: Semaphore, job: Job) -> Lease | Refusal:
+    """Wait in this thread for a permit for a job. Return the lease of its run, or a Refusal if the
+    job must not run."""
+    settings, ask = semaphore._asked_for_job(job.label_in_redis())
+    while True:
+        try:
+            plan = _permit(settings, ask, job, settings.timeout, clock())
+            got = drivers.drive(plan, server_of(settings.alias))
+            break
+        except Unavailable as error:
+            _down(job, error)
+        time.sleep(_OUTAGE_PAUSE)
+    if not isinstance(got, LeaseState):
+        refusal: Refusal = got
+        return refusal
+    return Lease(settings, got.grant._replace(until=got.until), got.renewals)
+
+
+def adopted(handle: str, semaphore: Semaphore) -> Lease | None:
+    """Adopt the lease of a handle. Return None if the lease was lost, or is not of this semaphore,
+    which happens if another decorator changes the arguments of the task."""
+    while True:
+        try:
+            lease = Lease.from_handle(handle)
+            break
+        except LeaseLost:
+            return None
+        except Unavailable as error:
+            logger.warning("%r: can't adopt the lease of a job yet: %s", semaphore.name, error)
+        time.sleep(_OUTAGE_PAUSE)
+    if lease._is_of_name(semaphore._keys(), semaphore.alias()):
+        return lease
+    lease._state.not_done()
+    lease.release_later()
+    return None
+
+
+def giving_back(handle: str) -> tuple[Any, Plan]:
+    """Return two objects: the cache alias of the handle's lease, and a plan that releases it."""
+    alias, adopting = handles.adoption(handle, None)
+
+    def plan() -> Plan:
+        settings, grant, nth = yield from adopting
+        state = LeaseState(settings, grant._replace(job_id=""), nth, clock())
+        yield from state.releasing(clock())
+
+    return alias, plan()
+
+
+def noting(semaphore: Semaphore, how: str, id: str, held: int = 0) -> tuple[Any, Plan]:
+    """Return two objects: the cache alias of the semaphore, and a plan that runs the script `job`.
+    The result of the plan is the first word of the reply."""
+    keys: Keys = semaphore._keys()
+
+    def plan() -> Plan:
+        reply = yield from run_once("job", keys, ("", how, id, held), ATTEMPT, clock())
+        return reply[0]
+
+    return semaphore.alias(), plan()

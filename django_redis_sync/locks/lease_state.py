@@ -15,7 +15,17 @@ from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import Grant
-from ..protocol.steps import TICK, Answer, Failure, LocalExpiry, Plan, Run, run_once
+from ..protocol.steps import (
+    TICK,
+    Answer,
+    Failure,
+    LocalExpiry,
+    Plan,
+    Run,
+    SendState,
+    persist,
+    run_once,
+)
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
@@ -337,10 +347,34 @@ class LeaseState(LocalExpiry):
         self.due = math.inf
         return next(self._nth)
 
+    # Jobs of a task queue
+
+    def beginning(self, job_id: str, lease: float, now: float) -> Plan:
+        """Return a plan that notes that the lease runs the job `job_id`, and makes the lease end in
+        `lease` seconds. Its result is a word of the script `renew`: "ok", "lost", or why the job
+        must not begin."""
+        settings, nth = self.settings, next(self._nth)
+        self.grant = self.grant._replace(job_id=job_id)
+        self.asked(nth, lease, now)
+        step = plans.renewing(settings.keys, self.grant, lease, nth, settings.attempt, how="begin")
+        answer: Answer = yield from persist(step, now + settings.budget, SendState())
+        if (until := plans.renewed(answer)) is not None:
+            self.answered(nth, until)
+        return answer.reply[0]
+
+    def claiming(self, job_id: str, lease: float) -> Run:
+        """Return the step that claims a lease for a job, and makes it end in `lease` seconds."""
+        settings, self.grant = self.settings, self.grant._replace(job_id=job_id)
+        return plans.renewing(settings.keys, self.grant, lease, self.renewals, settings.attempt)
+
     def not_done(self) -> None:
-        """Keep the release from marking the job as done, because the task queue delivers the job
-        again."""
+        """Keep the release from noting that the job has run, because it will be delivered again."""
         self.grant = self.grant._replace(job_id="")
+
+    @property
+    def renewals(self) -> int:
+        """A number that is higher than that of any renewal so far."""
+        return next(self._nth)
 
     def giving_back(self) -> Run:
         """Return the step that releases the lease. It is the first step of `releasing()`."""

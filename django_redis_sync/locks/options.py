@@ -28,7 +28,6 @@ from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import FULL, SHARE, Rejection
 from ..protocol.scripts import ANY
-from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
 from .arguments import checked
 from .callers import Caller, check_may_wait
@@ -310,24 +309,13 @@ class Acquirer:
             return drivers.drive(plans.acquire(ask, start, token), server, error)
         return got or drivers.drive(plans.acquire(ask, start, token), server, answer)
 
-    def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
-        """Request a permit for a job that a task queue has delivered. Return:
-
-        - A lease: the job has a permit.
-        - Later: the job has a place in the queue of the name, and must be sent again.
-        - Dropped: this delivery must end without running the job.
-        - A Rejection: the job got neither a permit nor a place in the queue.
-        """
-        self._check_may_wait("acquire")
-        settings, ask = self._settings_and_ask(False, None, 1)
-        named = conf.current().named(self.name)
-        ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
-        got = drivers.drive(visit(ask, job, clock()), server_of(settings.alias))
-        count = renewer(settings.alias).housekeeper.count
-        count(settings, "v", 0)
-        if isinstance(got, Dropped) and got.why == "copy":
-            count(settings, "d", 0)
-        return got if isinstance(got, (Later, Dropped)) else self._settle(settings, got, ask)
+    def _asked_for_job(self, label: str) -> Asked:
+        """Return two objects for a job that waits without limit: the settings of the lease, and the
+        acquire request. `label`: see `write_label`."""
+        settings, ask, _ = self._build(conf.current(), label, True, math.inf, 1)
+        most = conf.current().named(self.name).get("max_waiters")
+        # Negative: see crowded.lua
+        return settings, ask._replace(share=self.share or "", max_waiters=-most if most else ANY)
 
     async def _atake(
         self,

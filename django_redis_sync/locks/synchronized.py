@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..defaults import SemaphoreOptions
-    from .jobs import JobQueue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -55,7 +54,7 @@ def synchronized(
     name: str,
     limit: int = 1,
     *,
-    on_full: Literal["raise", "retry"] | JobQueue = "raise",
+    on_full: Literal["raise", "hold"] = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Callable[[Function], Function]: ...
 @overload
@@ -66,7 +65,7 @@ def synchronized(
     name: str,
     limit: int = 1,
     *,
-    on_full: Literal["raise", "skip", "retry"] | JobQueue = "raise",
+    on_full: Literal["raise", "skip", "hold"] = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Any:
     """Let at most `limit` calls that have the same name run at the same time.
@@ -81,8 +80,8 @@ def synchronized(
     - `limit`: max calls of a name at the same time.
     - `on_full`: what a call does if it gets no permit. "raise" (default): it waits as the options
       say, and then raises NotAcquired. "skip": it returns None. It does not wait unless a
-      `blocking_timeout` is given. "retry", for a Celery task: Celery sends the task again, and the
-      task keeps its place in the queue of the name. A `JobQueue`: the same with another task queue.
+      `blocking_timeout` is given. "hold", for a Celery task: the worker holds the task until it has
+      a permit, and runs other tasks meanwhile.
     - `options`: those of `Semaphore`. A `share` is a template as well: `share="{tenant_id}"`.
 
     Raise TypeError for classes, generators, and wrong options, and ValueError for a name with
@@ -100,7 +99,7 @@ def synchronized(
     shares = None if share is None else ShareTemplate(share)
     if shares is None and options.get("share_limit") is not None:
         raise ValueError('share_limit needs a share template, such as share="{tenant_id}"')
-    retries = _retries(on_full, options)
+    holds = _holds(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
     whole("limit", limit)
@@ -109,8 +108,8 @@ def synchronized(
     def decorate(function: Function) -> Function:
         check_function(function, "synchronized", _GENERATORS)
         semaphore = _semaphores(function, template, shares, limit, options)
-        if retries:
-            guarded = _retried(function, semaphore, on_full)
+        if holds:
+            guarded = _held(function, semaphore)
         elif is_async(function):
             guarded = _limited_async(function, semaphore, on_full)
         else:
@@ -193,27 +192,23 @@ def _full(semaphore: Semaphore, rejection: Rejection, on_full: object) -> None:
         raise semaphore._error_of(rejection)
 
 
-def _retried(function: Any, semaphore: _SemaphoreOf, on_full: Any) -> Callable[..., Any]:
-    from . import jobs
-
+def _held(function: Any, semaphore: _SemaphoreOf) -> Callable[..., Any]:
     if is_async(function):
-        raise TypeError(f'{qualname(function)} is async: on_full="retry" is for sync tasks')
-    if on_full != "retry":
-        return jobs.guarded(function, semaphore, lambda _: on_full)
-    from .celery import queue_of
+        raise TypeError(f'{qualname(function)} is async: on_full="hold" is for sync tasks')
+    from .celery.tasks import held
 
-    return jobs.guarded(function, semaphore, queue_of)
+    return held(function, semaphore)
 
 
-def _retries(on_full: Any, options: Any) -> bool:
-    """Return True for on_full="retry" or a JobQueue. Raise ValueError if `on_full` is wrong, or
-    can't be combined with the other options."""
+def _holds(on_full: Any, options: Any) -> bool:
+    """Return True for on_full="hold". Raise ValueError if `on_full` is wrong, or can't be combined
+    with the other options."""
     if on_full in ("raise", "skip"):
         return False
-    if on_full != "retry" and not hasattr(on_full, "again"):
-        raise ValueError(f"on_full must be 'raise', 'skip' or 'retry', not {on_full!r}")
+    if on_full != "hold":
+        raise ValueError(f"on_full must be 'raise', 'skip' or 'hold', not {on_full!r}")
     if wrong := [option for option in ("blocking", "blocking_timeout") if option in options]:
-        raise ValueError(f'on_full="retry" never waits: leave out {wrong[0]}')
+        raise ValueError(f'on_full="hold" waits without limit: leave out {wrong[0]}')
     if not isinstance(options.get("using", ""), (str, type(None))):
-        raise ValueError('on_full="retry" works with one server only: a quorum has no queue')
+        raise ValueError('on_full="hold" works with one server only: a quorum has no queue')
     return True

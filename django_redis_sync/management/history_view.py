@@ -55,9 +55,6 @@ def events(
         parts.append(_("%(n)d of these after a wait of %(mean)s on average") % words)
     if c.skipped:
         parts.append(_("skipped %d") % c.skipped)
-    if c.job_delivered:
-        words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
-        parts.append(_("job deliveries %(n)d (dropped copies: %(copies)d)") % words)
     if c.released:
         parts.append(_("held %s on average") % duration(c.held_seconds / c.released))
     if statistics is not None:
@@ -73,7 +70,6 @@ def events(
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,
-        _("%d jobs were not delivered again before the deadline"): c.job_place_expired,
     }
     bad = [text % count for text, count in trouble.items() if count]
     lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")

@@ -3,6 +3,7 @@ shown."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -183,6 +184,16 @@ def holders_table(rows: Sequence[tuple[Status, Holder | Waiter]], out: Output) -
     return out.table([names, *_holder_columns(out)], rows)
 
 
+#: A label of a job: the name of its task, and the beginning of its id. A table shows only the last
+#: part of the name.
+_task = re.compile(r"^[\w.]*\.(\w+\[[^]]*\])$")
+
+
+def _is_job(one: Holder | Waiter) -> bool:
+    """Return True for a job. It always has, or waits for, one permit."""
+    return any(_task.search(label) for label in _texts(one.label, "label"))
+
+
 def _people(one: Status, out: Output) -> list[str]:
     """Return tables of the shares, the holders, and the waiters of a name."""
     lines = []
@@ -199,7 +210,14 @@ def _people(one: Status, out: Output) -> list[str]:
             lines += out.wrap(f"* {handed_over()}")
     if one.waiters:
         lines += ["", *out.table(_waiter_columns(), [(one, w) for w in one.waiters])]
-        lines += _hidden(one.waiting - len(one.waiters))
+        lines += _hidden(one.waiting - len(one.waiters) - one.held)
+    for worker in one.workers:
+        text = ngettext(
+            "Celery worker %(worker)s holds %(jobs)d more.",
+            "Celery worker %(worker)s holds %(jobs)d more.",
+            worker.jobs,
+        )
+        lines += out.wrap(text % {"worker": printable(worker.name), "jobs": worker.jobs})
     return lines
 
 
@@ -259,8 +277,8 @@ def _waiter_columns() -> list[Column]:
 
 def _common_columns() -> list[Column]:
     return [
-        number(_("PERMITS"), lambda row: row[1].permits or _("all")),
-        flexible(_("WHERE"), lambda row: ":".join(_texts(row[1].label, "host", "pid"))),
+        number(_("PERMITS"), lambda row: "" if _is_job(row[1]) else row[1].permits or _("all")),
+        flexible(_("WHERE"), lambda row: ":".join(_texts(row[1].label, "host", "pid")), first=True),
         flexible(_("WHO"), lambda row: _who(*row)),
     ]
 
@@ -271,7 +289,8 @@ def _texts(label: Mapping[str, Any], *keys: str) -> list[str]:
 
 def _who(status: Status, one: Holder | Waiter) -> str:
     # The state comes first, because the end of a line may be cut.
-    first = " ".join(filter(None, [_state(status, one), *_texts(one.label, "label")]))
+    labels = [_task.sub(r"\1", label) for label in _texts(one.label, "label")]
+    first = " ".join(filter(None, [_state(status, one), *labels]))
     parts = [first] if first else []
     parts += [_("share %s") % one.share] if one.share else []
     parts += [_("user %s") % user for user in _texts(one.label, "user")]
@@ -281,17 +300,10 @@ def _who(status: Status, one: Holder | Waiter) -> str:
 
 def _state(status: Status, one: Holder | Waiter) -> str:
     """Return a text if the state of a holder or waiter is unusual, else "". Unusual states: a
-    permit that min_hold retains, a waiter without heartbeats, a job that its task queue will
-    deliver again."""
+    permit that min_hold retains, and a waiter without heartbeats."""
     if isinstance(one, Holder):
         return _("(released, retained by min_hold)") if one.state == "kept" else ""
-    if one.next_try is None:
-        return "" if one.alive else _("(silent)")
-    left = duration(max(0, (one.next_try - status.at).total_seconds()))
-    facts = {"count": one.sendings, "left": left}
-    if one.alive:
-        return _("(away, deliveries: %(count)d, due in %(left)s)") % facts
-    return _("(away, deliveries: %(count)d, overdue)") % facts
+    return "" if one.alive else _("(silent)")
 
 
 def _busy(one: Status) -> bool:

@@ -66,12 +66,14 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column. `cell(row)`: returns the content for a row. A column is omitted if it is empty in
-    all rows. `flexible`: True if it may be narrowed on a narrow terminal."""
+    all rows. `flexible`: True if it may be narrowed on a narrow terminal. `first`: True if it is
+    then narrowed before the others."""
 
     title: str
     cell: Callable[[Any], str | int | Cell]
     right: bool = False
     flexible: bool = False
+    first: bool = False
 
 
 flexible = partial(Column, flexible=True)
@@ -132,12 +134,13 @@ def _cell(value: str | int | Cell) -> Cell:
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Narrow the widest flexible column, until the table fits or no column can be narrowed."""
+    """Narrow the widest flexible column, until the table fits or no column can be narrowed. Narrow
+    columns with `first` before the others."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
         if not flexible:
             return
-        widths[max(flexible, key=lambda i: widths[i])] -= 1
+        widths[max(flexible, key=lambda i: (columns[i].first, widths[i]))] -= 1
 
 
 def _aligned(cell: Cell, width: int, right: bool) -> str:

@@ -56,13 +56,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiter, or a job that its task queue will deliver again.
-
-    `position`: the rank in the queue, from 1. `since`: when the waiter first asked. `alive`: False
-    if the last heartbeat, or the next delivery of a job, is overdue. `next_try`: when a job will be
-    delivered again; None for a waiter. `sendings`: the number of deliveries of a job so far,
-    without copies; 0 for a waiter.
-    """
+    """A waiter. `position`: the rank in the queue, from 1. `since`: when the waiter first asked.
+    `alive`: False if the last heartbeat is overdue."""
 
     id: str
     position: int
@@ -73,8 +68,6 @@ class Waiter:
     label: Mapping[str, Any]
     token: str = field(repr=False, default="")
     share: str = ""
-    next_try: datetime | None = None
-    sendings: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,15 @@ class Share:
     in_use: int
     waiting: int
     limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A Celery worker that holds `jobs` of the name in its memory, besides those that are among the
+    waiters. `name`: its node name, such as "celery@host"."""
+
+    name: str
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ class Status(FactsOfName):
       limit replaced it. None if callers have not disagreed.
     - `in_use`: permits in use. `exclusive`: True if a writer holds the name.
     - `holding` and `waiting`: the numbers of holders and waiters. `holders` and `waiters` list at
-      most MAX_ROWS of each.
+      most MAX_ROWS of each. `waiting` includes the jobs of `workers`.
+    - `workers`: the Celery workers that hold more jobs of the name than are among the waiters.
     - `fence`: the last fencing token. `at`: the time at which the state was read.
     - `paused_since` and `paused_until`: start and end of the pause. `paused_until` is also None for
       a pause without an end.
@@ -152,6 +155,7 @@ class Status(FactsOfName):
     shares: tuple[Share, ...] = ()
     share_count: int = 0
     shares_waiting: int = 0
+    workers: tuple[Worker, ...] = ()
 
     @property
     def paused(self) -> bool:
@@ -161,6 +165,11 @@ class Status(FactsOfName):
     def used(self) -> bool:
         """True if the name was granted before, or has a holder, a waiter, or an override."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
+
+    @property
+    def held(self) -> int:
+        """The number of jobs that `workers` hold."""
+        return sum(worker.jobs for worker in self.workers)
 
     @property
     def shares_are_complete(self) -> bool:
@@ -184,7 +193,9 @@ class Unread(FactsOfName):
 def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
     """Return the status of a name from a reply of the script `inspect`. `configured`: the limit in
     the settings, or None."""
-    now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply[:11]
+    now, fence, override, paused, seen, clash, used, holding, waiting, held, queued, jobs = reply[
+        :12
+    ]
     now = int(now)
     since_paused, until, override = keys.overrides_in_force(paused, whole(override), now)
     holders, waiters, share_limits = [], [], Counter[str]()
@@ -201,15 +212,10 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
     rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
     for position, (token, ticket, deadline, text) in enumerate(rows, 1):
         place, since = (token[:SHOWN], position), datetime_of(float(ticket) / 1000)
-        due = float(deadline)
-        if text[:1] == "a":  # a job that will be delivered again
-            _, nth, _, _, _, _, share, job = [*text.split(" ", 7), *[""] * 7][:8]
-            alive, (share, _, _) = due + CONSTANTS["TURN"] > now, share_of_terms(f"/0{share} ")
-            label, retry = read_label(job), (datetime_of(due), whole(nth))
-            waiters.append(Waiter(*place, since, 1, 0, alive, label, token, share, *retry))
-            continue
         _, _, _, permits, own_limit, share, label = _record(text, share_limits)
-        waiters.append(Waiter(*place, since, permits, own_limit, due > now, label, token, share))
+        alive = float(deadline) > now
+        waiters.append(Waiter(*place, since, permits, own_limit, alive, label, token, share))
+    workers = [Worker(*pair) for pair in zip(jobs[::2], map(whole, jobs[1::2]), strict=True)]
     kind, _, last_limit = seen.partition(" ")
     is_plain, callers = kind != "w", whole(last_limit) or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
@@ -234,7 +240,8 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         conflicting_limit=(former, datetime_of(whole(when))) if former else None,
         fence=whole(fence),
         at=datetime_of(now),
-        **_shares(reply[11:], share_limits),
+        workers=tuple(sorted(workers, key=lambda worker: (-worker.jobs, worker.name))),
+        **_shares(reply[12:], share_limits),
     )
 
 

@@ -139,6 +139,7 @@ def status_json(s: Status, history: History | None) -> dict[str, Any]:
         "members": [plain(member) for member in s.members],
         "holders": [_person(s, holder) for holder in s.holders],
         "waiters": [_person(s, waiter) for waiter in s.waiters],
+        "workers": [{"worker": worker.name, "jobs": worker.jobs} for worker in s.workers],
         "shares": [
             {"share": h.name or None, "in_use": h.in_use, "waiting": h.waiting, "limit": h.limit}
             for h in s.shares

@@ -33,10 +33,7 @@ class Counters:
     expired. `skipped`: acquires without a permit whose callers did not want to wait, such as those
     with blocking=False. `share_rejected`: rejections because of `share_limit`, also in shadow mode.
     `pause_rejected` and `max_waiters_rejected`: rejections because of an operator's pause, or
-    because the queue was full.
-    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: dropped copies of
-    jobs. `job_place_expired`: jobs that lost their queue position because they were not delivered
-    again before the deadline. `peak`: the highest number of permits in use at a time.
+    because the queue was full. `peak`: the highest number of permits in use at a time.
     """
 
     granted: int = _count("g")
@@ -53,9 +50,6 @@ class Counters:
     share_rejected: int = _count("b")
     pause_rejected: int = _count("u")
     max_waiters_rejected: int = _count("m")
-    job_delivered: int = _count("v")
-    job_copy_dropped: int = _count("d")
-    job_place_expired: int = _count("x")
     peak: int = _count("p")
 
     @property

@@ -36,7 +36,7 @@ def idle(name: str, alias: str) -> Status:
     """Return the status of a plain name that was never used, without reading Redis. The overrides
     are those that this process has read last."""
     keys = keys_for(name, "-", alias)  # any key: the status of a key has its policy's overrides
-    reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
+    reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
 

@@ -94,7 +94,7 @@ class Grant(NamedTuple):
     - `rejected`: why the limit would have rejected the request, if shadow mode granted it.
     - `waited`: seconds from the first request to the grant, or 0 if the request was not queued.
     - `used`: permits in use after the grant or, if unknown, the permits of this grant.
-    - `job_id`: the ID of the job that the release marks as done, or "".
+    - `job_id`: the ID of the job that runs with the lease, or "".
     """
 
     token: str
@@ -150,20 +150,15 @@ def _undo(ask: AcquireRequest, token: str) -> Plan:
             raise
 
 
-def acquire(
-    ask: AcquireRequest, start: float, token: str = "", per_token: Callable[..., Plan] | None = None
-) -> Plan:
+def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
-
-    `token`: the first token, or "" to make one. `per_token`: the plan that runs for each token, by
-    default `_acquire_with`.
-    """
+    `token`: the first token, or "" to make one."""
     if ask.learn is not None:
         yield from ask.learn()
     while True:
         token, state = token or ask.tokens(), SendState()
         try:
-            result = yield from (per_token or _acquire_with)(ask, token, start, state)
+            result = yield from _acquire_with(ask, token, start, state)
         except (Failure, GeneratorExit) as error:  # a closed plan can't yield more steps
             if state.unanswered or state.there or isinstance(error, GeneratorExit):
                 ask.later(undoing(ask.keys, token))
@@ -355,14 +350,18 @@ def downgrade(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 
 
 def renewing(
-    keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
+    keys: Keys,
+    grant: Grant,
+    lease: float,
+    nth: int,
+    timeout: float,
+    how: str = "set",
+    known: int = 0,
 ) -> Run:
-    """Return the step that renews a lease. `nth`: number of the renewal. If the server has executed
-    a renewal of the lease with a higher number, the server ignores this step. `known`: None, or to
-    adopt a detached lease, a number above those of all renewals by the former owner."""
-    how, known = ("set", 0) if known is None else ("adopt", known)
-    ms = milliseconds(lease)
-    return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
+    """Return the step that renews a lease. `nth`: number of the renewal. After a renewal with a
+    higher number, the server ignores this step. `how`, `known`: as in the script `renew`."""
+    step = _renew(keys, grant.token, grant.fence, how, milliseconds(lease), nth, known, timeout)
+    return step._replace(argv=(*step.argv, grant.job_id)) if grant.job_id else step
 
 
 def number_of(renewal: Run) -> int:
@@ -386,8 +385,9 @@ def renew(
     start: float,
     known: int | None = None,
 ) -> Plan:
-    """Renew a lease. Return its new local expiry, or None if the lease is lost."""
-    step = renewing(keys, grant, lease, nth, attempt, known)
+    """Renew a lease, or adopt it if `known` is given (see the script `renew`). Return its new local
+    expiry, or None if the lease is lost."""
+    step = renewing(keys, grant, lease, nth, attempt, *(() if known is None else ("adopt", known)))
     return renewed((yield from persist(step, start + budget, SendState())))
 
 

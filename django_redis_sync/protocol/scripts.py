@@ -50,7 +50,7 @@ CONSTANTS: Mapping[str, int] = MappingProxyType(
         "FORMAT": 1,  # version of the compact state; change it if the packed fields change
         "FINE": 120,  # number of minutes for which the history of each minute is stored
         "QUARTER": 15,  # minutes in each period of the older history
-        "STARVED": 3,  # reserve a permit for a job after this many deliveries near the head in vain
+        "ANY": 10**9,  # the value of `max_waiters` for no limit: more than any number of waiters
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
 )
@@ -61,13 +61,11 @@ CONSTANTS: Mapping[str, int] = MappingProxyType(
 #:   any), the fence, the lease duration, and the terms. The state is w (waiting), g (granted by a
 #:   handoff), h (held), k (retained by `min_hold` after a release), or x (tombstone).
 #: - TERMS: permits, limit, wake-up channel, share (if any), and label.
-#: - JOB: the record of a job; see `note_job.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
-        "JOB": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
-        "EVENTS": "'gwrntkcslbumvdxp'",  # the letters of all counters; p is the max permits in use
+        "EVENTS": "'gwrntkcslbump'",  # the letters of all counters; p is the max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
@@ -98,13 +96,13 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: The value of `max_waiters` for no limit. It is higher than any number of waiters.
-ANY = 10**9
+#: The value of `max_waiters` for no limit.
+ANY = CONSTANTS["ANY"]
 
 #: The defaults of the script arguments that a caller can leave out.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"overrides": "-", "max_waiters": ANY, "fair": 1, "compact": 1}
-    | {"how": "release", "tombstone": 0, "hold": 0, "id": ""}
+    | {"how": "release", "tombstone": 0, "hold": 0, "id": "", "job": ""}
 )
 
 
@@ -123,7 +121,7 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
 
 
 #: The scripts that work on a single name, and the other scripts.
-NAME_SCRIPTS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
+NAME_SCRIPTS = ("acquire", "release", "renew", "clear", "operate", "inspect", "job")
 OTHER_SCRIPTS = ("overrides", "statistics")
 
 

@@ -11,10 +11,7 @@ scripts are composed with these values. The times depend on each other:
 - Until the new holder answers a handoff, its lease lasts at most FIRST. It has to answer within
   CLAIM. So CLAIM has to be shorter than FIRST.
 - TOMBSTONE_TTL must be longer than the max delay of a late copy of a request.
-- A job without a permit is sent again after SOONEST to LATEST. If the job is overdue by
-  PLACE_LIFE, it loses its position in the queue.
-- A free permit is reserved for a job for TURN. If the job does not come, no permit is reserved
-  during the next REST. So other callers lose at most TURN in each TURN + REST.
+- A worker reports the number of jobs that it holds every second. HELD_LIFE has to be longer.
 
 The times of clients are in seconds. Retries: `steps.py` and `plans.py`. Time limits of commands:
 `engine/wire.py`, and for requests `limits/semaphore.py`. Renewals: `locks/lease_state.py`.
@@ -40,11 +37,8 @@ TIMES: Mapping[str, int] = MappingProxyType(
         "GRACE": 5000,  # min time that keys stay after the last lease or deadline: finish.lua
         "TOMBSTONE_TTL": 120_000,  # how long late copies are rejected: write_tombstone.lua
         # Jobs of task queues
-        "PLACE_LIFE": 90_000,  # an overdue job then loses its position: latest_of_all.lua
-        "SOONEST": 50,  # min time until a job is sent again: take_or_come_back.lua
-        "LATEST": 60_000,  # max time until a job is sent again: take_or_come_back.lua
-        "AWAY": 100,  # estimated time to send a job again: take_or_come_back.lua
-        "TURN": 2000,  # how long a permit is reserved for a job: keeps.lua
-        "REST": 30_000,  # min time between two reservations: take_or_come_back.lua
+        "ENDING": 10_000,  # max time from a release until the worker reports the end: end_run.lua
+        "NOTED": 3_600_000,  # how long the end of a job with copies is known: job.lua, clear.lua
+        "HELD_LIFE": 5000,  # how long the number of jobs that a worker holds is known: job.lua
     }
 )

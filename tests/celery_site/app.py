@@ -15,6 +15,10 @@ from django_redis_sync import synchronized  # noqa: E402
 
 from .effects import note  # noqa: E402
 
+if "CELERY_SITE_UNKNOWN" in os.environ:  # pretend that the worker has a newer Celery
+    from django_redis_sync.locks.celery import undocumented
+
+    undocumented.BEFORE = (5, 0)
 LIMIT = int(os.environ.get("CELERY_SITE_LIMIT", "2"))
 
 app = Celery("tests.celery_site")
@@ -32,13 +36,17 @@ app.conf.update(
 
 def work(job: int, seconds: float) -> int:
     note("begin", job)
-    time.sleep(seconds)
+    try:
+        time.sleep(seconds)
+    except BaseException:  # the worker stops
+        note("stop", job)
+        raise
     note("end", job)
     return job
 
 
 @app.task(bind=True)
-@synchronized("exports", LIMIT, on_full="retry", timeout=3, renew=True)
+@synchronized("exports", LIMIT, on_full="hold", timeout=3, renew=True)
 def limited(self: Task, job: int, seconds: float = 0.1) -> int:
     assert self.request.retries == 0
     return work(job, seconds)
@@ -52,13 +60,13 @@ def free(job: int, seconds: float = 0.1) -> int:
 
 
 @app.task(max_retries=0)
-@synchronized("tenant:{tenant}", on_full="retry")
+@synchronized("tenant:{tenant}", on_full="hold")
 def of_tenant(tenant: int, job: int) -> int:
     return work(job, 0.1)
 
 
 @app.task(autoretry_for=(KeyError,), retry_backoff=False, default_retry_delay=0, max_retries=3)
-@synchronized("flaky", on_full="retry")
+@synchronized("flaky", on_full="hold")
 def flaky(job: int) -> int:
     if flaky.request.retries < 2:
         raise KeyError(work(job, 0.1))
@@ -76,14 +84,14 @@ def total(parts: list[int]) -> int:
 
 
 @app.task
-@synchronized("direct:{job}", on_full="retry")
+@synchronized("direct:{job}", on_full="hold")
 def direct(job: int) -> int:
     return job
 
 
-@synchronized("helper", on_full="retry")
+@synchronized("helper", on_full="hold")
 def helper() -> None:
-    """A function that is not the body of a task, so on_full="retry" raises TypeError."""
+    """A function that is not the body of a task, so on_full="hold" raises TypeError."""
 
 
 @app.task

@@ -38,6 +38,6 @@ class Effects:
         running, most = Counter[int](), 0
         for effect in self.all():
             key = effect.job if of_one_job else 0
-            running[key] += {"begin": 1, "end": -1}.get(effect.word, 0)
+            running[key] += {"begin": 1, "end": -1, "stop": -1}.get(effect.word, 0)
             most = max(most, running[key])
         return most

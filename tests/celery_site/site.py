@@ -32,6 +32,16 @@ def started(words: list[str], environment: dict[str, str], output: Path) -> Any:
         )
 
 
+def clear_waiters(name: str) -> None:
+    """Wait until there is a waiter of `name`, and clear it as an operator does."""
+    from django_redis_sync.operators.actions import clear
+    from django_redis_sync.operators.status import status_of
+
+    while not (waiters := status_of(name).waiters):
+        time.sleep(0.1)
+    clear(status_of(name), [waiter.token for waiter in waiters])
+
+
 def kill(process: Any) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -92,35 +102,54 @@ class Site:
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
-@contextlib.contextmanager
-def rabbitmq(folder: Path) -> Iterator[str]:
-    """Run a RabbitMQ server during the block. Yield its URL."""
-    if not RABBITMQ.exists():
-        pytest.skip("RabbitMQ is missing: apt-get install rabbitmq-server")
-    port, distribution, epmd = free_port(), free_port(), free_port()
-    environment = {
-        **os.environ,
-        **dict.fromkeys(("HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE"), str(folder)),
-        "ERL_EPMD_PORT": str(epmd),
-        "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
-        "RABBITMQ_NODENAME": f"jobs{port}@localhost",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_NODE_IP_ADDRESS": HOST,
-        "RABBITMQ_DIST_PORT": str(distribution),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-        "RABBITMQ_PID_FILE": str(folder / "pid"),
-    }
-    output = folder / "rabbitmq.log"
-    server = started([str(RABBITMQ)], environment, output)
-    try:
+class RabbitMQ:
+    """A RabbitMQ server with a folder of its own. `url`: its address for Celery."""
+
+    def __init__(self, folder: Path) -> None:
+        if not RABBITMQ.exists():
+            pytest.skip("RabbitMQ is missing: apt-get install rabbitmq-server")
+        self.port, distribution, self.epmd = free_port(), free_port(), free_port()
+        self.folder, self.url = folder, f"amqp://guest:guest@{HOST}:{self.port}//"
+        self.environment = {
+            **os.environ,
+            **dict.fromkeys(("HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE"), str(folder)),
+            "ERL_EPMD_PORT": str(self.epmd),
+            "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
+            "RABBITMQ_NODENAME": f"jobs{self.port}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": HOST,
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+        }
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, also again after `kill()`. It then has the messages that it had."""
+        output = self.folder / "rabbitmq.log"
+        self.server = started([str(RABBITMQ)], self.environment, output)
         deadline = time.monotonic() + 90
-        while not _speaks_amqp(port):
-            assert time.monotonic() < deadline and server.poll() is None, output.read_text()
+        while not _speaks_amqp(self.port):
+            assert time.monotonic() < deadline and self.server.poll() is None, output.read_text()
             time.sleep(0.3)
-        yield f"amqp://guest:guest@{HOST}:{port}//"
+
+    def kill(self) -> None:
+        kill(self.server)
+
+    def stop(self) -> None:
+        self.kill()
+        words = ["epmd", "-port", str(self.epmd), "-kill"]
+        subprocess.run(words, capture_output=True, env=self.environment)
+
+
+@contextlib.contextmanager
+def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
+    """Run a RabbitMQ server during the block."""
+    server = RabbitMQ(folder)
+    try:
+        yield server
     finally:
-        kill(server)
-        subprocess.run(["epmd", "-port", str(epmd), "-kill"], capture_output=True, env=environment)
+        server.stop()
 
 
 def _speaks_amqp(port: int) -> bool:

@@ -183,7 +183,7 @@ METHOD = "below @staticmethod and @classmethod"
         ("", {}, of_pk, ValueError, "empty"),
         ("x", {"limit": 0}, of_pk, ValueError, "limit"),
         ("x", {"timeout": "5"}, of_pk, TypeError, "timeout"),
-        ("x", {"on_full": "wait"}, of_pk, ValueError, "on_full must be 'raise', 'skip' or 'retry'"),
+        ("x", {"on_full": "wait"}, of_pk, ValueError, "on_full must be 'raise', 'skip' or 'hold'"),
         ("x", {"expire": 1}, of_pk, TypeError, r"synchronized\(\) .* expire \(write timeout\)"),
         ("x", {"share": 7}, of_pk, TypeError, "share must be a template"),
         ("x", {"share_limit": 7}, of_pk, ValueError, "share_limit needs a share"),

@@ -32,7 +32,6 @@ def test_acquire_of_a_new_name_is_denied_when_the_memory_of_redis_is_full() -> N
     x = Name(keep=5)
     x.full = True
     assert ["OOM"] * 3 == [x.ask("a", how) for how in ("try", "wait", "shadow")]
-    assert ["OOM"] == x.do("visit", "a", id="p")
     assert [] == x.left_keys()
 
 

@@ -23,7 +23,6 @@ from django_redis_sync.protocol.steps import (
     Sleep,
     Wait,
 )
-from django_redis_sync.protocol.visits import Job, visit
 
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"], scripts.CONSTANTS["CLAIM"] / 1000
@@ -593,7 +592,7 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
     asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
     asking |= {"share": "", "share_limit": 0}
-    renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
+    renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77, "job": ""}
     leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "id": ""}
     leaving |= {"overrides": "88 6", "tombstone": 0}
     assert [
@@ -604,18 +603,15 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
         {**asking, "lease": "2500", "how": "wait"},
         {**leaving, "fence": "0", "how": "giveup"},
     ] == sent(plans.acquire(short, 100.0, "T"), ["wait", "1000", 1000, 0], ["gone"])
-    visiting = {**asking, "verb": "visit", "lease": "2500", "id": "P", "nth": 3, "ticket": 17}
-    visiting = {name: visiting[name] for name in visiting.keys() - {"fair", "compact"}}
     given = Grant("T", 123, 5, 100.0, 102.5, 102.5, False)
-    own, placed = (keys, given), (keys, given._replace(job_id="P"))
+    own, job = (keys, given), (keys, given._replace(job_id="P"))
     adopting, trying = {**renewing, "ms": "4000", "nth": 33}, long._replace(wait=False)
-    job, short = Job("P", 3, 17, "who"), short._replace(tokens=lambda: "T")
     for plan, expected in (
         (plans.acquire(trying, 100.0, "T"), {**asking, "lease": "inf", "how": "try"}),
-        (visit(short, job, 100.0), {**visiting, "job": "who"}),
         (plans.release(*own, 1.5, 3.0, 1.0, 100.0), {**leaving, "how": "release", "hold": 1500}),
-        (plans.release(*placed, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "id": "P"}),
+        (plans.release(*job, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "id": "P"}),
         (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
+        (plans.renew(*job, 4.0, 33, 3.0, 1.0, 1.0), {**adopting, "known": 0, "job": "P"}),
         (plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22), {**adopting, "how": "adopt", "known": 22}),
         (plans.downgrade(*own, 1.0, 100.0), {**leaving, "how": "downgrade"}),
     ):

@@ -44,7 +44,7 @@ def status(name: str = "exports", key: str | None = None, **said: Any) -> Status
         given["in_use"] = sum(holder.permits or 1 for holder in said["holders"])
     if "waiters" in said:
         given["waiting"] = len(said["waiters"])
-    return Status(**{**nothing, **given, "exclusive": False, "members": (), **said})
+    return Status(**{**nothing, **given, "exclusive": False, "members": (), "workers": (), **said})
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:

@@ -27,12 +27,13 @@ from .packed import unpack
 #: Default values of the scripts' arguments.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("token", "label", "id", "job", "value"), ""),
-    **dict.fromkeys(("keep", "tombstone", "hold", "ticket", "fence", "ms", "nth", "known"), 0),
+    **dict.fromkeys(("keep", "tombstone", "hold", "fence", "ms", "nth", "known"), 0),
     **dict.fromkeys(("permits", "limit", "fair", "compact"), 1),
     **dict.fromkeys(("overrides", "channel"), "-"),
     "lease": 1000,
     "kind": "p",
     "max_waiters": scripts.ANY,
+    "held": 0,
     "max_rows": 100,
 }
 

@@ -13,7 +13,7 @@
 --   keep: minutes of history in the statistics
 --   The caller may leave out the last arguments, from overrides on:
 --   overrides: the overrides of the policy (see apply_override); "-" (the default) for none
---   max_waiters: max number of waiters of the name; no limit by default
+--   max_waiters: max number of waiters of the name (see crowded); no limit by default
 --   fair: 0 to let a newcomer pass the first waiter, if that waiter came less than HEARTBEAT ago
 --   compact: 0 to keep the name in the expanded state (see compact_state)
 -- Returns one of these texts. Words in capitals are values.

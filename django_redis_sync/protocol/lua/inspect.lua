@@ -4,26 +4,28 @@
 -- ARGV token max_rows
 --   token: always empty
 --   max_rows: max number of holders in the reply, and max number of waiters
--- Returns now fence limit paused seen clash used holding waiting holders waiters
+-- Returns now fence limit paused seen clash used holding waiting holders waiters held
 --   now: server time in ms
 --   fence: fencing token of the last grant
 --   limit, paused: the operators' overrides of the name, or ''
 --   seen, clash: see mismatch
 --   used: number of permits in use
 --   holding: number of holders
---   waiting: number of waiters, including away jobs (jobs that their task queue will deliver again)
+--   waiting: number of waiters, including the jobs that workers hold in their memory
 --   holders: a flat list with the token, end, and record of each unexpired lease. The earliest end comes first.
 --   waiters: a flat list with the token, ticket, deadline, and record of each waiter. Waiters in the queue come first,
---     then parked waiters by share, then away jobs. For a job, the deadline is the time when it is due.
+--     then parked waiters by share.
+--   held: a flat list with the ID of each worker that holds jobs, and their number
 --   If the name has shares, the three values of heaviest_shares follow.
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
   local name, record = compact_fields(us, '0', false), string.sub(packed, at)
+  local held, workers = held_jobs(name.now)
   local live = ends > name.now
   local used = live and weight(tonumber(string.match(record, '^%S+ %S+ %S+ (%d+)'))) or 0
   local row = live and tonumber(max_rows) > 0 and {holder, whole(name, ends), record} or {}
-  return {whole(name, name.now), whole(name, fence), '', '', seen, '', whole(name, used), live and 1 or 0, 0, row, {}}
+  return {whole(name, name.now), whole(name, fence), '', '', seen, '', whole(name, used), live and 1 or 0, held, row, {}, workers}
 end
 local name = open(token, '0', us, '-')
 local used, live = name.card + name.extra, '(' .. name.at
@@ -35,18 +37,16 @@ for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   if share then ended[share] = (ended[share] or 0) + permits end
 end
 local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, max_rows), nil)
-local queue, waiting = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES'), waiting_of(name)
+local queue = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES')
 if name.shared then
   add_parked(queue, tonumber(max_rows))
 end
 local waiters = rows(queue, WAITERS)
-if name.places then
-  waiting = waiting + add_jobs(name, waiters, max_rows - #waiters / 4)
-end
+local held, workers = held_jobs(name.now)
 local reply = {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
   name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),
-  redis.call('ZCOUNT', LEASES, live, '+inf'), waiting, holders, waiters}
+  redis.call('ZCOUNT', LEASES, live, '+inf'), waiting_of(name) + held, holders, waiters, workers}
 if name.shared then
-  reply[12], reply[13], reply[14] = heaviest_shares(name, TOP_SHARES, ended)
+  reply[13], reply[14], reply[15] = heaviest_shares(name, TOP_SHARES, ended)
 end
 return reply

@@ -14,7 +14,7 @@
 --     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
 --   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
---   id: the ID of the job that the holder has finished, if any
+--   id: the ID of the job that the holder has run, if any
 -- Returns one of these texts. Words in capitals are values.
 --   "ok [FENCE LEASE]": done. If "giveup" or "withdraw" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
 --   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" or "withdraw" removed the waiter. For the values, see reject.
@@ -28,17 +28,21 @@ if how == 'lost' then
   return 'ok'
 end
 local packed, us, last, expiry, ends, seen, peak, holder = compact_state(base)
+-- the composer inserts here: end_run
 if packed then
+  if id then
+    end_run(base, id, token, (us - us % 1000) / 1000)
+  end
   local reply = end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   if reply then return reply end
 end
 local name, record = open(token, keep, us, overrides)
+if id then
+  end_run(base, id, token, name.now)
+end
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if id then -- end the job before the lease: without a lease, a copy of the job would run
-  end_run(name, id, token, own)
-end
 if (how == 'release' or how == 'downgrade') and not (live and own == fence) then return 'lost' end
 local vain = how == 'giveup' and 'timeout' or how == 'withdraw' and 'full' -- the reason why the waiter leaves
 if vain and live then

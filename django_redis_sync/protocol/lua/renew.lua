@@ -1,21 +1,27 @@
 -- renew: change the end of a lease, or confirm that it is held.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token fence how ms nth known keep
+-- ARGV token fence how ms nth known keep job
 --   fence: the fencing token of the lease
 --   how: one of these words:
 --     "set": the lease ends `ms` from now
+--     "begin": as "set", for the lease of a job. With "begin" and "adopt", the job begins to run.
 --     "adopt": as "set", for a new owner that takes over a detached lease
 --     "confirm": only a question: the script writes nothing
 --   ms: the new lease duration in ms, or inf
 --   nth: number of this renewal. After a renewal with a higher number, a renewal changes nothing.
+--   job: the ID of the job that the lease runs, if any
 --   known: only for "adopt": above each `nth` of the former owner. A lease with a higher `nth` is already adopted.
 -- Returns one of these texts:
 --   "ok LEASE": the caller holds the lease. LEASE: ms left, or inf.
 --   "lost": the lease has expired, or has another fence. Nothing changed.
 --   "adopted": another owner has adopted the lease.
-local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
+--   "runs": another delivery of the job runs, so it must not begin. Nothing changed.
+--   "ended": the job has ended, so it must not begin again. Nothing changed.
+--   "cleared": an operator cleared the job. Nothing changed.
+local token, fence, how, ms, nth, known, keep, job = unpack(ARGV)
+local base = string.sub(LEASES, 1, -7)
+local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(base)
 if packed then
   local now = (us - us % 1000) / 1000
   if holder ~= token or lease_ends <= now or last ~= tonumber(fence) then return 'lost' end
@@ -23,6 +29,8 @@ if packed then
   local latest = tonumber(newest) or 0
   if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return 'adopted' end
   if how == 'confirm' or tonumber(nth) < latest then return 'ok ' .. string.format('%.0f', lease_ends - now) end
+  local denied = (job or '') ~= '' and keep_run(base, job, token, now, now + tonumber(ms), how ~= 'set')
+  if denied then return denied end
   if ms ~= 'inf' then
     local record, ends = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms, now + tonumber(ms)
     local later = ends + GRACE > expiry
@@ -47,18 +55,18 @@ if how == 'confirm' then
 end
 local coming, latest = tonumber(nth), tonumber(newest) or 0
 if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return 'adopted' end
+local denied = (job or '') ~= '' and keep_run(base, job, token, name.now, name.now + tonumber(ms), how ~= 'set')
+if denied then return denied end
 if state == 'g' then
   claim(token)
-  state = 'h'
 end
 if coming >= latest then
   if ends == math.huge then name.recount = true end
-  ends, lease, newest = name.now + tonumber(ms), ms, nth
+  ends, lease, newest, name.latest = name.now + tonumber(ms), ms, nth, math.max(name.latest, name.now + tonumber(ms))
   if not tonumber(redis.pcall('ZADD', LEASES, whole(name, ends), token)) then
     retry_write('ZADD', LEASES, whole(name, ends), token)
   end
-  name.latest = math.max(name.latest, ends)
 end
-put(name, token, state .. newest .. ' ' .. own .. ' ' .. lease .. ' ' .. terms)
+put(name, token, 'h' .. newest .. ' ' .. own .. ' ' .. lease .. ' ' .. terms)
 finish(name)
 return 'ok ' .. whole(name, ends - name.now)

@@ -8,11 +8,6 @@ local function extend(name, later, expiry)
   if name.new_queue or later and tonumber(redis.pcall('ZCARD', QUEUE)) then keys[#keys + 1] = QUEUE end
   if name.new_waiters or later and tonumber(redis.pcall('ZCARD', WAITERS)) then keys[#keys + 1] = WAITERS end
   if name.shared and (later or name.new_queue) then keys[#keys + 1] = PARKED end
-  if name.visitor or later and name.places then
-    for _, key in ipairs({'places', 'due', name.shared and 'placed' or nil}) do
-      keys[#keys + 1] = string.sub(LEASES, 1, -7) .. key
-    end
-  end
   for i = 1, #keys do
     if expiry < math.huge then
       redis.call('PEXPIREAT', keys[i], string.format(name.format, expiry))

@@ -15,7 +15,7 @@ local function finish(name)
   if puts[1] and not tonumber(redis.pcall('HSET', INFO, unpack(puts))) then
     retry_write('HSET', INFO, unpack(puts))
   end
-  if later or name.new_leases or name.new_queue or name.new_waiters or name.visitor then
+  if later or name.new_leases or name.new_queue or name.new_waiters then
     extend(name, later, expiry)
   end
 end

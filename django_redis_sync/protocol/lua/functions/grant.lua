@@ -1,4 +1,4 @@
--- Grant a lease to the token `t`. `ticket`: the time when the waiter or job first asked, or nil if `t` did not wait.
+-- Grant a lease to the token `t`. `ticket`: the time when the waiter first asked, or nil if `t` did not wait.
 -- `handed`: true for a handoff (a grant to a waiter that is not the caller), which the new holder has to claim.
 -- `shadow`: true if the limit would reject the caller, and only shadow mode grants the lease.
 -- Return three values: the fence as text, the lease duration in ms as text, and the number of permits in use.

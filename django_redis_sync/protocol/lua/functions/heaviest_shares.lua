@@ -1,6 +1,6 @@
 -- Return three values: the number of shares in use, the number of shares with waiters, and a flat list of the
 -- `max_rows` shares that have the most permits and waiters. For each of these shares, the list has the share, its
--- number of permits, and its number of waiters. An away job (its task queue will deliver it again) counts as a waiter.
+-- number of permits, and its number of waiters.
 -- `ended`: maps a share to the permits of its expired leases. These permits don't count.
 -- The function reads only about 10,000 fields, so it may miss shares.
 local function heaviest_shares(name, max_rows, ended)
@@ -13,17 +13,10 @@ local function heaviest_shares(name, max_rows, ended)
     end
     if cursor == '0' then break end
   end
-  local placed = string.sub(LEASES, 1, -7) .. 'placed'
-  for _, share in ipairs(shares_with_jobs(placed)) do
-    if not redis.call('HGET', INFO, '/' .. share) then
-      shares[#shares + 1] = share
-    end
-  end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
     held = math.max(0, held - (ended[share] or 0)) -- share_use returns 0 if its stored number is outdated
-    local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
-    local queued = waiting_in_share(share, first) + away
+    local queued = waiting_in_share(share, first)
     if queued > 0 then waiting = waiting + 1 end
     if held + queued > 0 then
       -- Pad the numbers, so that the texts have the order of the numbers.

@@ -1,4 +1,4 @@
--- Return the latest time at which a lease, waiter, job, or operator's override of the name ends. Return inf if one of
+-- Return the latest time at which a lease, waiter, or operator's override of the name ends. Return inf if one of
 -- them has no end.
 local function latest_of_all(name)
   local latest = name.latest
@@ -7,10 +7,6 @@ local function latest_of_all(name)
   end
   local own = redis.call('HMGET', INFO, '#limit', '#paused') -- overrides of the name, not of its policy
   if own[1] then latest = math.huge end
-  if name.places then
-    local last = redis.call('ZREVRANGE', string.sub(LEASES, 1, -7) .. 'due', '0', '0', 'WITHSCORES')[2]
-    latest = math.max(latest, tonumber(last or 0) + PLACE_LIFE)
-  end
   if own[2] then
     latest = math.max(latest, pause_ends(own[2]))
   end

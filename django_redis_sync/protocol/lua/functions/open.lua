@@ -2,8 +2,8 @@
 -- `keep`: minutes of history. `us`: the time in microseconds, or nil to read the clock. `overrides`: see apply_override.
 -- If a script changes fields, it calls `finish` at its end. The composer replaces `name.field` by `name[number]`,
 -- because Lua reads a numbered item three times as fast.
--- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak places
--- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker visitor shared
+-- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak
+-- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker shared
 -- After each script, this is true ('#…' is a field of the hash INFO):
 -- - Every key of the name expires at '#expiry' (inf: never), at least GRACE after every deadline and lease end.
 -- - '#extra' is the sum of (weight - 1) over all leases. So number of leases + '#extra' = permits in use.
@@ -19,15 +19,15 @@ local function open(token, keep, us, overrides)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
   local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- minute: a text, which `count` sets
 
-  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#places', '#shares', '#lone')
+  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#shares', '#lone')
   local card = redis.pcall('ZCARD', LEASES)
-  if meta[11] or not tonumber(card) then -- an earlier script stopped while it expanded the state
+  if meta[10] or not tonumber(card) then -- an earlier script stopped while it expanded the state
     -- If another program wrote LEASES, this raises an error.
-    expand(meta[11] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
+    expand(meta[10] or redis.call('HGET', LEASES, '#') or redis.call('ZCARD', LEASES))
     return open(token, keep, us, overrides)
   end
   local fence, expiry, stored = tonumber(meta[2] or 0), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
-  local override, paused, seen, peak, places = meta[5] and tonumber(meta[5]), meta[6], meta[7], meta[8], meta[9]
+  local override, paused, seen, peak = meta[5] and tonumber(meta[5]), meta[6], meta[7], meta[8]
   local extra = card > 0 and stored or 0
   if paused then
     paused = pause_ends(paused) > now and paused
@@ -39,9 +39,8 @@ local function open(token, keep, us, overrides)
   local recount, dropped = false, false -- recount: `finish` must call latest_of_all; dropped: an entry was removed
   local more = false -- true if more entries have expired than one script may remove
   local head, head_ends = false, false -- head: channel of the first waiter; head_ends: when it counts as dead
-  local visitor = false -- ID of the job that asks for a permit
   local asker = false -- channel of the caller's event loop. The call shows that this loop is alive
-  local shared = meta[10] -- for a name with shares: fence of the first lease since the name last had no leases
+  local shared = meta[9] -- for a name with shares: fence of the first lease since the name last had no leases
   local name = {FIELDS}
   if overrides and overrides ~= '-' then
     apply_override(name, overrides)

@@ -26,7 +26,7 @@ local function place_in_share(name, base, permits, limit, waiting)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
     return string.sub(reply, 1, -5) .. 'share' -- replace "full" at the end of the reply
-  elseif how == 'wait' and waiting < tonumber(max_waiters or math.huge) then
+  elseif how == 'wait' and not crowded(name, waiting, max_waiters) then
     if fitting and first == '' and not last then
       enter_queue(name, token, false)
       store_share(name, share, held, token)

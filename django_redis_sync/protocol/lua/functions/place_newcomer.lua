@@ -12,7 +12,7 @@ local function place_newcomer(name, base, permits, limit, waiting)
   end
   if free or how == 'shadow' then
     return admit(name, base, token, lease, permits, terms, wants, free, waiting == 0 and compact ~= '0' and (not overrides or overrides == '-'))
-  elseif how == 'wait' and waiting < tonumber(max_waiters or math.huge) then
+  elseif how == 'wait' and not crowded(name, waiting, max_waiters) then
     enter_queue(name, token, waiting == 0 and string.format(name.format, name.us))
     enqueue(name, token, lease, terms, '0')
     return nil, waiting
