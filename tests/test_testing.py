@@ -22,8 +22,9 @@ from django_redis_sync import (
     Semaphore,
     semaphore_required,
 )
+from django_redis_sync.locks.jobs import Job, adopted, wait_for_handle
 from django_redis_sync.testing import filled, limits_disabled, without_redis
-from tests.behaviour.both import Async, Sync, eventually
+from tests.behaviour.both import MAX_WAIT, Async, Sync, eventually
 from tests.request_site.project import OBEYING, call, facts, key_in, respond_ok
 from tests.support.commands import locks
 
@@ -289,6 +290,23 @@ def test_lease_ends_at_its_timeout_and_can_be_adopted_without_redis(no_redis):
     assert Lock("moving").locked()
     adopted.release()
     assert not Lock("moving").locked()
+
+
+def test_job_of_a_task_queue_gets_its_permit_in_turn_without_redis(no_redis):
+    semaphore, job = Semaphore("exports", 1), Job("shop.tasks.export", "1")
+    handles = []
+    with semaphore:
+        waiting = threading.Thread(
+            target=lambda: handles.append(wait_for_handle(semaphore, job, 0.0, lambda: None))
+        )
+        waiting.start()
+        eventually(lambda: semaphore.status().waiting == 1)
+        assert handles == []
+    waiting.join(MAX_WAIT)
+    with adopted(handles[0], semaphore) as lease:
+        assert lease.held and not Semaphore("exports", 1).acquire(blocking=False)
+    with semaphore:
+        pass
 
 
 def test_waiters_are_served_in_order_within_the_limit_of_their_share_without_redis(no_redis):

@@ -7,7 +7,6 @@ loops of the process. Other features are missing:
 - The handle of a detached lease can be adopted twice.
 - Shares don't take turns, but `share_limit` applies. A waiter overtakes waiters of shares that have
   reached this limit.
-- Jobs of task queues have no order. A job that gets no permit returns after JOB_RETURNS seconds.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
@@ -31,7 +30,7 @@ from .hub import NoHub
 from .mutex import Mutex
 from .wire import clock
 
-POLL_INTERVAL, JOB_RETURNS = 0.01, 0.5
+POLL_INTERVAL = 0.01
 #: A waiter that has not asked for this number of seconds is removed: its thread has ended.
 _WAITER_LIVES = 10.0
 #: Max names whose counters are kept. Above that, the counters of unused names are removed.
@@ -126,14 +125,6 @@ class _Counter:
         self.holders[token] = _Holder(fence, permits, asked[0], record, now, ends)
         return ["ok", fence, lease, str(len(self.holders)), *([] if free else [reason])]
 
-    def visit(self, given: dict[str, Any]) -> list[Any]:
-        reply = self.acquire({**given, "how": "try"})
-        if reply[0] != "no":
-            return reply
-        ticket = int(given["ticket"]) or time.time_ns() // 1000
-        ms, nth = round(JOB_RETURNS * 1000), int(given["nth"]) + 1
-        return ["later", *map(str, (ms, nth, ticket, len(self.waiting)))]
-
     def release(self, given: dict[str, Any]) -> list[Any]:
         token, how = given["token"], given["how"]
         held = self.holders.get(token)
@@ -175,7 +166,7 @@ class _Counter:
         for token, one in held:
             left = one.left
             rows += (token, left if left == "inf" else str(now + int(left)), one.record)
-        return [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, []]
+        return [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, [], []]
 
 
 class MemoryServer:
@@ -198,9 +189,11 @@ class MemoryServer:
 
     def run(self, step: Run) -> Answer:
         sent, reply = clock(), list[Any]()  # the reply of scripts not named below is empty
-        if step.verb in ("acquire", "visit", "release", "renew", "inspect"):
+        if step.verb in ("acquire", "release", "renew", "inspect"):
             given = arguments_of(step.verb, step.argv)
             reply = self._counting.run(partial(self._count, step.keys[0], step.verb, given))
+        elif step.verb == "job":  # no task queue delivers jobs to this process only
+            reply = ["ok"]
         elif step.verb in ("clear", "operate"):
             raise _needs_redis("an operator action")
         return Answer(reply, sent, clock())

@@ -124,7 +124,6 @@ async def test_methods_reject_wrong_types(io, clean_redis, kind: Any, method: st
 def test_every_public_class_and_function_is_tested_or_has_no_options() -> None:
     public = {getattr(django_redis_sync, name) for name in django_redis_sync.__all__}
     without = {one for one in public if inspect.isclass(one) and issubclass(one, Exception)}
-    without |= {django_redis_sync.JobQueue}  # projects write its methods
     without |= {semaphore_required, django_redis_sync.SemaphoreRequiredMixin}  # test_defaults.py
     assert public == without | {Lease, *(maker for maker, _ in MAKERS)}
 

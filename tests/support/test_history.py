@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tools
 
 #: For each rule of the checker: (text in the Lua scripts, new text that breaks the rule).
 DEFECTS = {
-    "limit": ("  return used <= limit\n", "  return used <= limit + 1\n"),
+    "limit": ("+ permits <= limit\n", "+ permits <= limit + 1\n"),
     "fence": ("name.fence = name.fence < name.us and name.us or", "name.fence = name.us - 1 or"),
     "owner": ("  redis.call('ZREM', WAITERS, token)\n  redis.call('DEL', WAKE)\n", ""),
     "extended": ("if ends <= name.now or own ~= fence then", "if own ~= fence then"),

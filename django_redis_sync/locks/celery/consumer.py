@@ -8,13 +8,13 @@ the tasks that it holds, and the broker delivers them again.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from functools import partial
 from typing import Any
 
 from celery import bootsteps
 
+from ...engine.mutex import Mutex
 from ...engine.wire import clock
 from ...logs import logger
 from ..jobs import Handle, Job, giving_back, noting
@@ -50,7 +50,7 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._consumer = consumer
-        self._lock = threading.RLock()  # without an event loop of Celery, several threads come here
+        self._lock = Mutex()  # without an event loop of Celery, several threads come here
         self._inbox, self._sender = Inbox(self._lock), Sender()
         self._waiting = Waiting(getattr(consumer.pool, "is_green", False))
         self._limited: dict[Any, Any] = {}
@@ -91,20 +91,22 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, consumer: Any) -> None:
         """Forget the held tasks: the connection is lost, or the worker stops."""
-        with self._lock:
-            for held in self._all:
-                held.over = True
-                if held.cancel is not None:
-                    held.cancel()
-                    held.cancel = None
-                undocumented.forget(held.request)
-            for _, handle, _ in self._ready:
-                self._give_back(handle)
-            self._all, self._by_id = {}, {}
-            self._lines.clear()
-            self._ready.clear()
-            self._busy.clear()
-            self._further, self._static_prefetch = [], None
+        self._lock.run(self._forget)
+
+    def _forget(self) -> None:
+        for held in self._all:
+            held.over = True
+            if held.cancel is not None:
+                held.cancel()
+                held.cancel = None
+            undocumented.forget(held.request)
+        for _, handle, _ in self._ready:
+            self._give_back(handle)
+        self._all, self._by_id = {}, {}
+        self._lines.clear()
+        self._ready.clear()
+        self._busy.clear()
+        self._further, self._static_prefetch = [], None
 
     def shutdown(self, consumer: Any) -> None:
         self.stop(consumer)
@@ -131,8 +133,7 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             semaphore = limited(request.args, request.kwargs)
             undocumented.set_aside(request)
-            with self._lock:
-                self._hold(request, semaphore, job)
+            self._lock.run(partial(self._hold, request, semaphore, job))
         except (TypeError, ValueError):  # the task raises the error for its arguments
             return self._process(request)
 
@@ -268,11 +269,13 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _ended(self, held: Held, acknowledged: bool) -> None:
         """Continue after the pool has ended a task."""
-        with self._lock:
-            self._running.pop(held.request, None)
-            if acknowledged:
-                self._waiting.carry_out(*noting(held.semaphore, "ended", held.job.id))
-            self._pump()
+        self._lock.run(partial(self._continue, held, acknowledged))
+
+    def _continue(self, held: Held, acknowledged: bool) -> None:
+        self._running.pop(held.request, None)
+        if acknowledged:
+            self._waiting.carry_out(*noting(held.semaphore, "ended", held.job.id))
+        self._pump()
 
     def _give_back(self, handle: str) -> None:
         self._waiting.carry_out(*giving_back(handle))
@@ -280,19 +283,21 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
     # Once a second
 
     def _tick(self) -> None:
-        with self._lock:
-            self._end_revoked()
-            now = clock()
-            while self._ready and now - self._ready[0][2] > _READY:
-                held, handle, _ = self._ready.popleft()
-                self._give_back(handle)
-                if not held.over:
-                    self._lines.put(held)
-            self._pass_on(now)
-            if self._further:
-                self._widen()
-            self._pump()
-            self._tell()
+        self._lock.run(self._look_after_all)
+
+    def _look_after_all(self) -> None:
+        self._end_revoked()
+        now = clock()
+        while self._ready and now - self._ready[0][2] > _READY:
+            held, handle, _ = self._ready.popleft()
+            self._give_back(handle)
+            if not held.over:
+                self._lines.put(held)
+        self._pass_on(now)
+        if self._further:
+            self._widen()
+        self._pump()
+        self._tell()
 
     def _end_revoked(self) -> None:
         revoked = undocumented.any_revoked()

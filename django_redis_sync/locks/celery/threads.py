@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ...engine.mutex import Mutex, start_thread
 from ...logs import logger
 
 Event = Callable[[], None]
@@ -19,7 +20,7 @@ class Inbox:
     loop, as with gevent, calls them in a thread of its own, where Celery's own timers also run.
     `lock`: held during each call."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: Mutex) -> None:
         self._lock = lock
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._hub: Any = None
@@ -39,7 +40,7 @@ class Inbox:
             with suppress(BlockingIOError):  # the pipe is full, so the thread wakes up in any case
                 os.write(self._write, b"x")
         elif self._listener is None:
-            self._listener = started(self._listen, "redis-sync-listen")
+            self._listener = start_thread(self._listen, "redis-sync-listen")
 
     def _drain(self, *_: Any) -> None:
         with suppress(BlockingIOError):
@@ -52,11 +53,10 @@ class Inbox:
             self._handle(self._events.get())
 
     def _handle(self, event: Event) -> None:
-        with self._lock:
-            try:
-                event()
-            except Exception:  # the other tasks still have to be served
-                logger.exception("could not continue with a held task")
+        try:
+            self._lock.run(event)
+        except Exception:  # the other tasks still have to be served
+            logger.exception("could not continue with a held task")
 
 
 class Sender:
@@ -71,7 +71,7 @@ class Sender:
         """Call `send`, and then `sent`, or `failed` with the exception of `send`."""
         self._letters.put((send, sent, failed))
         if self._thread is None:
-            self._thread = started(self._run, "redis-sync-send-again")
+            self._thread = start_thread(self._run, "redis-sync-send-again")
 
     def _run(self) -> None:
         while True:
@@ -82,10 +82,3 @@ class Sender:
                 failed(error)
             else:
                 sent()
-
-
-def started(work: Event, name: str) -> threading.Thread:
-    """Start a thread that doesn't keep the process alive."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ...engine import drivers
+from ...engine.mutex import start_thread
 from ...engine.server import async_server_of, server_of
 from ...engine.wire import ATTEMPT
 from ...exceptions import SyncError
@@ -19,7 +20,6 @@ from ...logs import logger
 from ...protocol.steps import Plan
 from ..jobs import Job, await_handle, wait_for_handle
 from ..semaphore import Semaphore
-from .threads import started
 
 Done = Callable[[Any], None]
 
@@ -126,7 +126,7 @@ class Waiting:
         return self._loop
 
     def _start(self, work: Callable[[], Any]) -> None:
-        started(work, "redis-sync-held-tasks")
+        start_thread(work, "redis-sync-held-tasks")
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
