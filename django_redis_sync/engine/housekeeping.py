@@ -73,6 +73,19 @@ class Housekeeper:
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
 
+    def note_wanted(self, named: NameAndTemplate) -> None:
+        """Let the housekeeping thread register the name of a waiter or of a rejected caller, as
+        `note` does. The process that holds the name may have been killed before it did that."""
+        if named.keys.leases not in self.names.registered:
+            self.names.add(named.keys, named.template)
+            self._worker.expect(self.names.due)
+
+    def note_permanent(self, keys: Keys, fence: int) -> None:
+        """Record that the name of a permanent lease was written to the index of holders. `fence`:
+        that of the lease."""
+        self.holders.written(keys, fence // 1000)
+        self._worker.expect(self.holders.due)
+
     def write_names(self) -> None:
         """Write the names that are not yet in the registry now, on the calling thread. Raise
         Failure if that is impossible; then the housekeeping thread writes them later."""
@@ -99,6 +112,7 @@ class Housekeeper:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
+            self.note_wanted(named)
             self.changed(named.keys)
             if self.waiters.due == math.inf:
                 self.waiters.expect()

@@ -1,7 +1,8 @@
 """Indexes for operators' lists: the names that are held, with the time of the oldest grant, and the
 names that callers wait for, with the time at which the first waiter asked.
 
-Acquires, waits, and releases don't write the indexes; the housekeeping thread does.
+The housekeeping thread writes the indexes. Only a permanent lease is entered by the acquire or the
+renewal that makes it permanent: see `register.lua`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import math
 import secrets
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..protocol.keys import quote
+from ..protocol.keys import Keys, quote
 from ..protocol.steps import Failure, Run
 from .server import Server
 from .statistics import NameAndTemplate
@@ -85,6 +87,8 @@ class Index(ABC):
         self._before: set[Hashable] = set()  # IDs of the uses at the last write
         self._entered: dict[Place, int] = {}  # names entered by this process, and their begin in ms
         self._check_at = 0.0
+        #: Names that an acquire or a renewal has entered since the last write.
+        self._written: deque[tuple[Place, int]] = deque()
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
@@ -100,12 +104,19 @@ class Index(ABC):
         if self.due == math.inf:
             self.due = clock() + self.interval
 
+    def written(self, keys: Keys, since: int) -> None:
+        """Record that a name was entered into the index. When its use has ended, the next write
+        corrects the entry. `since`: the begin of the use in ms."""
+        self._written.append(((keys.prefix, keys.quoted), since))
+        self.expect()
+
     def run(self, server: Server, now: float, leaving: bool) -> None:
         """Write the names whose use was already there at the previous write, unless the process is
         exiting. Also write the names of lasting uses, and correct other entries."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
             return  # a quorum needs no index: operators' lists show all of its names
+        self._entered.update(self._written.popleft() for _ in range(len(self._written)))
         found, ids = dict[Place, int](), set[Hashable]()
         for id, named, since, is_lasting in self.entries():
             ids.add(id)

@@ -87,13 +87,20 @@ class LeaseRenewer:
         self._watched[token] = weakref.ref(lease), keys
         self._fresh[token] = None
         due = lease._due
-        self._worker.expect(due if due < math.inf else clock() + POLL_INTERVAL)
+        if due < math.inf:
+            self._worker.expect(due)
+        else:
+            self._worker.expect(clock() + POLL_INTERVAL)
+            self.housekeeper.note_permanent(keys, lease.fence)
         self.housekeeper.note(keys, lease)
 
     def moved(self, lease: RenewableLease, token: str) -> None:
         """Schedule a watched lease again after its `_due` or `_deadline` has changed."""
         self._fresh[token] = None
-        self._worker.expect(min(lease._due, lease._deadline))
+        at = min(lease._due, lease._deadline)
+        self._worker.expect(at)
+        if at == math.inf:
+            self.housekeeper.note_permanent(lease._settings.keys, lease.fence)
 
     def forget(self, token: str) -> None:
         """Stop watching a lease."""

@@ -365,7 +365,9 @@ class Acquirer:
             return lease
         assert isinstance(got, Rejection)
         if kind := got.why.counted:
-            count = renewer(settings.alias).housekeeper.count
+            housekeeper = renewer(settings.alias).housekeeper
+            housekeeper.note_wanted(settings)
+            count = housekeeper.count
             skipped = ask.once == "skip" and not ask.wait
             count(settings, "k" if skipped else kind, 0)
             bound = got.why.bound or ("m" if ask.wait and got.reason == FULL else "")

@@ -43,7 +43,7 @@ def keys_for(name: str, key: str | None, alias: str) -> Keys:
 
 def names_in_use(*, using: str | None = None, pattern: str | None = None) -> list[Pair]:
     """Return the names used within the last day, most recent first. Then come the other names that
-    an operator paused or resized.
+    are held or waited for, or that an operator paused or resized.
 
     `pattern`: a glob (`*`, `?`, `[seq]`). It must match the whole name or, for a key of a policy,
     the whole text `policy@key`. Raise Unavailable if Redis can't be reached.
@@ -60,7 +60,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
             found |= dict.fromkeys(_walk(alias, family_key(prefix, unquote(quoted[:-1]))))
         else:
             found[quoted] = None
-    pairs = dict.fromkeys([*_valid(found), *with_override(using=using)])
+    others = *held_since(using=using), *waiting_since(using=using), *with_override(using=using)
+    pairs = dict.fromkeys([*_valid(found), *others])
     return [pair for pair in pairs if pattern is None or fnmatchcase(display(*pair), pattern)]
 
 
@@ -249,14 +250,14 @@ def listed_of(policy: str | None, some: Sequence[str], *, using: str | None = No
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
     """Without `key`, return True if the name is configured, or if the name, one of its keys, or one
-    of the names of this family was used within the last day or has an override. With `key`, return
-    True if this key was used within the last day or has an override."""
+    of the names of this family was used within the last day, is held or waited for, or has an
+    override. With `key`, return True if this applies to the key."""
     if is_listed([(name, key)], using=using)[0]:
         return True
-    overridden = with_override(using=using)
+    others = {*held_since(using=using), *waiting_since(using=using), *with_override(using=using)}
     if key is not None:
-        return (name, key) in overridden
-    known = {*configured(), *(one for one, _ in overridden)}
+        return (name, key) in others
+    known = {*configured(), *(one for one, _ in others)}
     return name in known or count_keys([name], using=using)[name] > 0
 
 

@@ -280,6 +280,7 @@ def settled(
     if ask.lease == math.inf and lease != math.inf:
         # Even for a permanent lease, the server first grants a limited lease, because the caller
         # may be dead. This caller is alive, so make its lease permanent.
+        yield from _register(ask.keys, int(rest[0]), began + lease, ask.attempt)
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
@@ -387,8 +388,22 @@ def renew(
 ) -> Plan:
     """Renew a lease, or adopt it if `known` is given (see the script `renew`). Return its new local
     expiry, or None if the lease is lost."""
+    if lease == math.inf:
+        yield from _register(keys, grant.fence, start + budget, attempt)
     step = renewing(keys, grant, lease, nth, attempt, *(() if known is None else ("adopt", known)))
     return renewed((yield from persist(step, start + budget, SendState())))
+
+
+def _register(keys: Keys, fence: int, until: float, timeout: float) -> Plan:
+    """Add the name of a lease that becomes permanent to the index of holders. Housekeeping does
+    that too, but only if this process is not killed before. `fence`: that of the lease."""
+    entry = (fence // 1000, keys.quoted)
+    try:
+        step = Run("register", (f"{keys.prefix}:holders",), entry, timeout)
+        yield from persist(step, until, SendState())
+    except Failure as failure:
+        if failure.why != "final":  # housekeeping logs what can't succeed, such as a denied key
+            raise
 
 
 def renewed(answer: Answer) -> float | None:

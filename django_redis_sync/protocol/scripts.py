@@ -122,7 +122,7 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
 
 #: The scripts that work on a single name, and the other scripts.
 NAME_SCRIPTS = ("acquire", "release", "renew", "clear", "operate", "inspect", "job")
-OTHER_SCRIPTS = ("overrides", "statistics")
+OTHER_SCRIPTS = ("overrides", "register", "statistics")
 
 
 # The composer

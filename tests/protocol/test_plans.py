@@ -491,6 +491,7 @@ def test_permanent_lease_is_renewed_before_acquire_returns(
     else:
         assert run.asks(lease="inf")
         run.answer("ok", FENCE, f"{FIRST}", sent=100)
+    register(run)
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="inf")
     if outcome == "lost":
         assert run.answer("lost", sent=101).asks(verb="acquire", token="t2")
@@ -503,6 +504,42 @@ def test_permanent_lease_is_renewed_before_acquire_returns(
             run.fail("unanswered", 101.0)
         given = run.answer("ok", "inf", sent=101).result
         assert (math.inf, math.inf, "") == (given.until, given.ends, given.rejected)
+
+
+def register(run: PlanRun, *failures: str) -> None:
+    """Answer the steps that register a name. First, fail the first one for these reasons."""
+    since = int(FENCE) // 1000
+    for why in failures:
+        assert run.asks(verb="register", since=since, member=KEYS.quoted)
+        run.fail(why, 100.2)
+        if isinstance(run.step, Sleep):
+            run.message(None, 100.2)
+    if "final" not in failures:
+        assert run.asks(verb="register", since=since, member=KEYS.quoted)
+        assert (f"{KEYS.prefix}:holders",) == run.step.keys
+        run.answer("ok", sent=100)
+
+
+@pytest.mark.promise(25)
+@pytest.mark.parametrize("failures", [["busy", "unanswered"], ["final"]], ids=str)
+def test_permanent_lease_is_registered_before_it_becomes_permanent(
+    client: Client, failures: list[str]
+) -> None:
+    run = client.acquire(lease=math.inf)
+    run.answer("ok", FENCE, f"{FIRST}", sent=100)
+    register(run, *failures)
+    assert math.inf == run.answer("ok", "inf", sent=101).result.until
+    longer = PlanRun(plans.renew(KEYS, run.result, math.inf, 7, 3.0, 1.0, 100.0))
+    register(longer, *failures)
+    assert longer.asks(verb="renew", ms="inf")
+    assert PlanRun(plans.renew(KEYS, run.result, 9.0, 8, 3.0, 1.0, 100.0)).asks(verb="renew")
+
+
+def test_acquire_is_undone_if_its_permanent_lease_cannot_be_registered(client: Client) -> None:
+    run = client.acquire(lease=math.inf)
+    run.answer("ok", FENCE, f"{FIRST}", sent=100)
+    run.fail_until("unreachable", 100.1, every=0)
+    assert [UNDONE] == client.undone
 
 
 # Release and renewal
@@ -597,8 +634,9 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     leaving |= {"overrides": "88 6", "tombstone": 0}
     assert [
         {**asking, "lease": "inf", "how": "wait"},
-        {**renewing, "ms": "inf", "nth": 0, "known": 0},
-    ] == sent(plans.acquire(long, 100.0, "T"), ["ok", "123", "5000"], ["ok", "inf"])
+        {"verb": "register", "since": 123, "member": keys.quoted},
+        {**renewing, "fence": 123456, "ms": "inf", "nth": 0, "known": 0},
+    ] == sent(plans.acquire(long, 100.0, "T"), ["ok", "123456", "5000"], ["ok"], ["ok", "inf"])
     assert [
         {**asking, "lease": "2500", "how": "wait"},
         {**leaving, "fence": "0", "how": "giveup"},
