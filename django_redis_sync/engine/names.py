@@ -16,6 +16,8 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+from django.conf import settings
+
 from .. import conf
 from ..logs import logger
 from ..protocol.keys import Keys, quote, shortened, unquote
@@ -39,6 +41,8 @@ _CHUNK = 1000
 #: Seconds between two searches of a process for names to fold, if the registry of names has more
 #: than _CHUNK entries. Each search reads all of them.
 _SEARCH_EVERY = 600.0
+#: Max projects that are listed for a prefix.
+MAX_PROJECTS = 20
 #: The end of the entry of a family in the registry of names. No quoted name has this character.
 FAMILY = "{"
 
@@ -70,6 +74,19 @@ def family_of(name: str, template: str = "") -> str:
     begin, colon, _ = name.partition(":")
     found = template or (f"{begin}:*" if colon else "")
     return shortened(found) if found else ""
+
+
+def projects_key(prefix: str) -> str:
+    """Return the Redis key of a sorted set of the projects that use the prefix, each as `ID:NAME`.
+    ID: see `project`. NAME: its ROOT_URLCONF. The score is the server time of the last use, in
+    ms."""
+    return f"{quote(prefix)}:projects"
+
+
+def project() -> str:
+    """Return an ID of the project: a digest that depends on its secret key. All processes of a
+    project have the same."""
+    return conf.digest("django_redis_sync.project", "")[:12]
 
 
 def policy_key(prefix: str, name: str) -> str:
@@ -175,6 +192,13 @@ class Names:
             except Failure as failure:  # other servers of the quorum still list the names
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
+    def _enter_project(self, server: Server, prefix: str, ms: int, now: float) -> None:
+        """Once a minute, list this project among those that use the prefix."""
+        key = f"{prefix}:projects"
+        if now >= self._trim_at.get((server.alias, key), 0.0):
+            name = getattr(settings, "ROOT_URLCONF", "")
+            self._put(server, key, {f"{project()}:{name}": ms}, ms, now)
+
     def _put(
         self, server: Server, registry: str, scores: Mapping[str, int], ms: int, now: float
     ) -> int:
@@ -234,6 +258,7 @@ class _Registry:
         for policy, scores in keyed.items():
             self._put(f"{self._prefix}:{{{policy}}}:keys", scores)
         self._put(self._key, plain)
+        self._names._enter_project(self._server, self._prefix, ms, self._now)
         return bool(self._put(self._key, single)) or has_folded
 
     def _known(self, families: list[str]) -> set[str]:

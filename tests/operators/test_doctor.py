@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings as site
 
 from devtools.servers import RedisServer, find_server
 from devtools.topologies import Cluster
 from django_redis_sync import Lock, Semaphore, Unavailable
+from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import MAX_WAIT, eventually
 from tests.support.operators import act, failed, locks, private_server  # noqa: F401 - a fixture
@@ -104,8 +106,7 @@ def test_doctor_exits_with_code_1_for_errors_but_not_for_warnings(
     for offset, level in ((-4, "warning"), (90, "warning"), (0, "ok")):
         monkeypatch.setattr("time.time", lambda offset=offset: clock() - offset)
         assert level == examine()["clock"].level
-    # In each case, one warning is about missing persistence. One check is "in part", because the
-    # server has too many names.
+    # In each case, one warning is about missing persistence.
     for slow, too_slow, level, counts in (
         (9, 9, "ok", "0 errors, 1 warning, "),
         (0, 9, "warning", "0 errors, 2 warnings, "),
@@ -117,7 +118,7 @@ def test_doctor_exits_with_code_1_for_errors_but_not_for_warnings(
         out = StringIO()
         with contextlib.nullcontext() if level != "error" else pytest.raises(SystemExit, match="1"):
             locks("doctor", using="private", stdout=out)
-        assert counts in out.getvalue() and out.getvalue().endswith(" ok, 1 in part\n")
+        assert counts in out.getvalue() and out.getvalue().endswith(" ok\n")
 
 
 def test_doctor_hides_passwords_and_reports_that_uwsgi_runs_without_threads(
@@ -288,6 +289,84 @@ def test_doctor_reports_how_many_names_it_examined(crowd: redis.Redis, settings:
     with Semaphore("api", 2, key="7", using="private"), Semaphore("plain", 2, using="private"):
         eventually(lambda: listed("api@7", "plain", using="private"))
         assert "ok" == examine()["limits"].level, "the keys of the policy were not examined"
+
+
+def test_doctor_command_looks_at_all_names_and_the_page_says_when_that_was(
+    crowd: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "part" == examine()["limits"].level
+    with Semaphore("recent:007", 2, using="private"), Semaphore("recent:007", 4, using="private"):
+        text = locks("doctor", using="private")
+        assert "used different limits for recent:007." in " ".join(text.split())
+        assert "for recent:007." in examine()["limits"].detail, "a quick look forgets what was odd"
+    crowd.flushdb()
+    now = crowd.time()[0] * 1000
+    names = {f"recent:{n:03}": now - n for n in range(150)}
+    crowd.zadd(f"{site.PREFIX}:names", names)
+    assert "All 150 were checked." in locks("doctor", using="private")
+    found = examine()["limits"]
+    assert "ok" == found.level and re.search(r"at \d\d:\d\d:\d\d, and 30 of 150", found.detail)
+    crowd.delete(f"{site.PREFIX}:looked")
+    monkeypatch.setattr("django_redis_sync.management.commands.locks.LOOK_SECONDS", 1e-9)
+    text = " ".join(locks("doctor", using="private").split())
+    assert "in part: All callers" in text and "0 of 150 names were checked." in text
+
+
+def test_doctor_tries_each_kind_and_leaves_nothing(private: Any) -> None:
+    url = private(appendonly=True)
+    assert ("ok", "Tried: semaphore, reader, writer.") == (
+        (found := examine()["trial"]).level,
+        found.detail,
+    )
+    with redis.Redis.from_url(url) as client:
+        assert client.dbsize() == 0
+
+
+def test_doctor_fails_on_a_server_that_grants_no_permit(
+    private: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redis.Redis.from_url(private()) as client:
+        client.execute_command("ACL", "SETUSER", "default", "-hset", "-zadd")
+        found = examine()["trial"]
+        client.execute_command("ACL", "SETUSER", "default", "+@all")
+    assert ("error", True) == (found.level, "Tried: semaphore. Error: " in found.detail)
+    assert "ok" == examine()["trial"].level
+
+
+def test_doctor_says_that_fakeredis_is_no_server(settings: Any) -> None:
+    fakeredis = pytest.importorskip("fakeredis")
+    name = "FakeRedisConnection" if hasattr(fakeredis, "FakeRedisConnection") else "FakeConnection"
+    options = {"CONNECTION_POOL_KWARGS": {"connection_class": getattr(fakeredis, name)}}
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://fake:6379/0", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "private": cache}
+    found = examine()["trial"]
+    assert ("error", "This is fakeredis, and no Redis server") == (found.level, found.title)
+    with pytest.raises(SystemExit, match="1"):
+        locks("doctor", using="private")
+
+
+def test_doctor_notices_another_project_with_the_same_prefix(private: Any, settings: Any) -> None:
+    private()
+
+    def use(secret: str, urls: str) -> None:
+        settings.SECRET_KEY, settings.ROOT_URLCONF = secret, urls
+        settings.CACHES = {**settings.CACHES}  # forget what this process has written
+        renewer("private").housekeeper.forget()
+        with Lock(f"of {urls}", using="private"):
+            eventually(lambda: listed(f"of {urls}", using="private"))
+
+    settings.REDIS_SYNC = {k: v for k, v in settings.REDIS_SYNC.items() if k != "KEY_PREFIX"}
+    own = settings.SECRET_KEY, settings.ROOT_URLCONF
+    use(*own)
+    assert "ok" == examine()["projects"].level
+    use("another secret", "shop.urls")
+    assert "ok" != examine()["projects"].level
+    use(*own)
+    found = examine()["projects"]
+    assert ("warning", True) == (found.level, "shop.urls" in found.detail), found.detail
+    assert "KEY_PREFIX" in found.remedy
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": f"{settings.PREFIX}:sync"}
+    assert "ok" == examine()["projects"].level, "the prefix was chosen for the locks"
 
 
 def test_doctor_lists_names_that_cannot_be_read(crowd: redis.Redis, settings: Any) -> None:

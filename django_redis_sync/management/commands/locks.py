@@ -54,6 +54,8 @@ Found = TypeVar("Found")
 #: Seconds after which a command looks again before it says that there is nothing. A process writes
 #: a new name into the registry sooner.
 LOOK_AGAIN = REGISTER_AFTER + 0.2
+#: For how many seconds the doctor looks at names.
+LOOK_SECONDS = 20.0
 #: Max unreadable names that an error message lists.
 MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
@@ -293,7 +295,7 @@ class Command(BaseCommand):
     # The doctor, and running a command
 
     def _doctor(self, given: Namespace) -> None:
-        findings = doctor.examine(using=given.using)
+        findings = doctor.examine(using=given.using, seconds=LOOK_SECONDS)
         self._print(doctor_view.report(findings, self._out))
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -20,6 +21,7 @@ from ... import conf
 from ...engine.clients import forget
 from ...engine.cluster import ClusterServer
 from ...engine.drivers import error_of
+from ...engine.names import MAX_PROJECTS, project, projects_key
 from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
 from ...engine.wire import REDIS_ERRORS, RIGHTS, configuration_error
@@ -27,12 +29,12 @@ from ...exceptions import Unavailable
 from ...protocol.keys import quote
 from ...protocol.steps import Failure
 from ..facts import Status, Unread
-from ..families import Pair
-from ..formats import without_secrets
+from ..formats import moment, without_secrets
 from ..listing import INDEX_AGE
-from ..names import Recent, count_keys, held_since, newest_keys, split_registry, with_override
-from ..status import readable
+from ..names import held_since, with_override
+from ..reads import read
 from . import servers
+from .looks import look_at
 from .permissions import rules
 from .servers import Finding, Level, allowed
 
@@ -40,8 +42,7 @@ __all__ = ["Finding", "Level", "examine", "rules"]
 
 Subject = TypeVar("Subject")
 
-#: Max names that the doctor checks: those used last. The same max applies to names with an
-#: override, and to the keys of all policies together.
+#: Max names with an override that the doctor checks.
 MAX_NAMES = 30
 #: The doctor also checks the names with the oldest holders: at most this number of names.
 MAX_HELD = 30
@@ -51,15 +52,19 @@ _SHOWN = 5
 CLASH_AGE = timedelta(days=1)
 
 
-def examine(*, using: str | None = None) -> list[Finding]:
+def examine(*, using: str | None = None, seconds: float = 0.0) -> list[Finding]:
     """Return the findings of all checks, including findings of level "ok". If the server denies
     access, return one finding about that. Raise Unavailable if Redis can't be reached.
+
+    `seconds`: for how long to look at names. With 0, only a few names are looked at.
 
     In a Cluster, every node with slots is checked. If only some nodes answer, each of the others
     gets a finding.
     """
     config = conf.current()
     alias = using or config.cache
+    overall: dict[str, Callable[[str], Iterator[Finding]]]
+    overall = {**OVERALL_CHECKS, "names": partial(_names, seconds=seconds)}
     by_node: list[tuple[str, list[Finding]]] = []
     try:
         nodes = servers.nodes_of(alias)
@@ -68,7 +73,7 @@ def examine(*, using: str | None = None) -> list[Finding]:
                 by_node.append((node.name, list(_checked(servers.CHECKS, node))))
             except (Failure, Unavailable) as error:
                 by_node.append((node.name, [_unanswered(error)]))
-        others = _checked(OVERALL_CHECKS, alias, goes_on=len(nodes) > 1)
+        others = _checked(overall, alias, goes_on=len(nodes) > 1)
         return [*_combined(by_node), *others]
     except (Failure, Unavailable) as error:
         why = configuration_error(error)
@@ -193,19 +198,11 @@ def _foreign(server: Server, prefix: str) -> bool:
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
 
 
-def _names(alias: str) -> Iterator[Finding]:
-    recent = Recent(using=alias)
-    names = recent[:MAX_NAMES]
-    policies = count_keys(names, using=alias)
-    keyed = [name for name in names if policies[name]]
-    keys = newest_keys(dict.fromkeys(keyed, MAX_NAMES // max(1, len(keyed))), using=alias)
-    plain, _policies = split_registry(names, using=alias)
-    only_keys = {name for name in names if policies[name] and name not in plain}
-    pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]
-    pairs += [(name, key) for name in keys for key in keys[name]]
+def _names(alias: str, seconds: float = 0.0) -> Iterator[Finding]:
     overridden, held = with_override(using=alias), held_since(using=alias)
-    pairs += [*overridden[:MAX_NAMES], *[*held][:MAX_HELD]]
-    found, unread = readable(dict.fromkeys(pairs), using=alias) if pairs else ([], [])
+    first = [*overridden[:MAX_NAMES], *[*held][:MAX_HELD]]
+    look = look_at(alias, first, seconds)
+    found, unread = look.found, look.unread
     if unread:
         yield Finding(
             "unreadable",
@@ -214,7 +211,6 @@ def _names(alias: str) -> Iterator[Finding]:
             _listed(unread) + ": " + without_secrets(str(unread[0].error)),
             _("Restart the node of these names, or delete values that other programs wrote."),
         )
-    every = len(recent) - len(only_keys) + sum(policies.values())
     clashing = [
         s for s in found if s.conflicting_limit and s.at - s.conflicting_limit[1] < CLASH_AGE
     ]
@@ -223,10 +219,11 @@ def _names(alias: str) -> Iterator[Finding]:
         "own limit, so the largest limit takes effect."
     )
     yield _about(
-        "limits", clashing, (len(found), max(len(found), every)),
+        "limits", clashing, (look.seen, look.every),
         _("All callers of a name agree on its limit"),
         _("Callers disagree on the limit"), detail,
         _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
+        look.earlier,
     )  # fmt: skip
     # The index of holders has all permanent leases older than INDEX_AGE, and `found` the oldest.
     permanent = [s for s in found if any(h.permanent for h in s.holders)]
@@ -249,19 +246,51 @@ def _names(alias: str) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _projects(alias: str) -> Iterator[Finding]:
+    """Yield the finding about other projects that use the same names."""
+    prefix, own = conf.current().prefix(alias), project()
+    listed = read(alias, "ZREVRANGE", projects_key(prefix), 0, MAX_PROJECTS - 1)
+    others = [text for id, _colon, text in (one.partition(":") for one in listed) if id != own]
+    if not others:
+        yield Finding("projects", "ok", _("No other project uses these names"), "")
+        return
+    title, names = _("Other projects use the same names"), ", ".join(sorted({*others}))
+    if conf.current().key_prefix is not None:
+        # The prefix was chosen for the locks, so the projects probably share them on purpose.
+        detail = _("REDIS_SYNC['KEY_PREFIX'] is also that of: %s.")
+        yield Finding("projects", "ok", title, detail % names)
+        return
+    detail = _(
+        "A lock here excludes callers there. The keys of both begin with %(prefix)s. In use by: "
+        "%(names)s."
+    )
+    remedy = _(
+        "Give each project a KEY_PREFIX of its own in CACHES. If they share locks on purpose, set "
+        "REDIS_SYNC['KEY_PREFIX'] in all of them."
+    )
+    words = {"prefix": prefix, "names": names}
+    yield Finding("projects", "warning", title, detail % words, remedy)
+
+
 def _about(
     id: str, odd: Sequence[Status], seen: tuple[int, int], fine: str, title: str, detail: str,
-    remedy: str,
+    remedy: str, earlier: datetime | None = None,
 ) -> Finding:  # fmt: skip
     """Return a finding about names. `odd`: the names with a problem. If there are any, the finding
     is a warning with the title, the detail (%s: the names), and the remedy. Otherwise the finding
     has the title `fine`, and the level "ok", or "part" if not all names were checked. `seen`: the
-    numbers of checked names and of all names."""
+    numbers of checked names and of all names. `earlier`: when a doctor has checked all names within
+    the last day."""
     if odd:
         return Finding(id, "warning", title, detail % _listed(odd), remedy)
     if seen[0] >= seen[1]:
-        return Finding(id, "ok", fine, "")
+        return Finding(id, "ok", fine, _("All %d were checked.") % seen[1] if seen[1] else "")
+    if earlier is not None:
+        text = _("All names were checked at %(when)s, and %(seen)d of %(all)d again now.")
+        words = {"when": moment(earlier), "seen": seen[0], "all": seen[1]}
+        return Finding(id, "ok", fine, text % words)
     text = _("%(seen)d of %(all)d names were checked.") % {"seen": seen[0], "all": seen[1]}
+    text += " " + _("To check all names, run: manage.py locks doctor.")
     return Finding(id, "part", fine + ", " + _("among the names that were checked"), text)
 
 
@@ -284,6 +313,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
 #: this id reports the failure.
 OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
+    "projects": _projects,
     "names": _names,
     "uwsgi": _uwsgi,
 }
