@@ -126,8 +126,8 @@ def page(*methods: str, as_json: bool = False) -> Callable[[View], View]:
 def list_page(own: Owner, request: HttpRequest, live: bool = False) -> HttpResponseBase:
     with remembered(live=live):
         context = {"listing": pages.listing(_wanted(request))}
-    if not live:
-        context["health"] = pages.health()
+        if not live:
+            context["health"] = pages.health()
     return _render(own, request, "list", context, live)
 
 

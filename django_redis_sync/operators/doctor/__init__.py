@@ -37,6 +37,7 @@ from . import servers
 from .looks import look_at
 from .permissions import rules
 from .servers import Finding, Level, allowed
+from .trials import trial
 
 __all__ = ["Finding", "Level", "examine", "rules"]
 
@@ -63,6 +64,7 @@ def examine(*, using: str | None = None, seconds: float = 0.0) -> list[Finding]:
     """
     config = conf.current()
     alias = using or config.cache
+    each = {**servers.CHECKS, "trial": trial}
     overall: dict[str, Callable[[str], Iterator[Finding]]]
     overall = {**OVERALL_CHECKS, "names": partial(_names, seconds=seconds)}
     by_node: list[tuple[str, list[Finding]]] = []
@@ -70,7 +72,7 @@ def examine(*, using: str | None = None, seconds: float = 0.0) -> list[Finding]:
         nodes = servers.nodes_of(alias)
         for node in nodes:
             try:
-                by_node.append((node.name, list(_checked(servers.CHECKS, node))))
+                by_node.append((node.name, list(_checked(each, node))))
             except (Failure, Unavailable) as error:
                 by_node.append((node.name, [_unanswered(error)]))
         others = _checked(overall, alias, goes_on=len(nodes) > 1)

@@ -150,12 +150,6 @@ def _permissions(node: Node) -> Iterator[Finding]:
     yield Finding("acl", "error", title, detail % ", ".join(lacks), " ".join(remedies))
 
 
-def _trial(node: Node) -> Iterator[Finding]:
-    from .trials import trial
-
-    yield from trial(node, conf.current().prefix(node.server.alias))
-
-
 def _by_info(node: Node) -> Iterator[Finding]:
     reply = allowed(node.server, "INFO")
     if reply is None:
@@ -274,5 +268,4 @@ CHECKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "clock": _clock,
     "acl": _permissions,
     "info": _by_info,
-    "trial": _trial,
 }

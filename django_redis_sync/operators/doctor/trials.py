@@ -10,6 +10,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from ... import conf
 from ...engine.drivers import drive
 from ...engine.wire import ATTEMPT, clock
 from ...exceptions import SyncError
@@ -27,8 +28,9 @@ _MAX_TRIES = 5000
 _LEASE = 10.0
 
 
-def trial(node: Node, prefix: str) -> Iterator[Finding]:
+def trial(node: Node) -> Iterator[Finding]:
     """Acquire and release a permit of each kind on a node, and yield the finding."""
+    prefix = conf.current().prefix(node.server.alias)
     if _is_fake(node):
         title = _("This is fakeredis, and no Redis server")
         detail = _("fakeredis can't run the library's scripts: no permit can be acquired.")
