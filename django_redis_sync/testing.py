@@ -10,14 +10,17 @@ cases. On a test case, it applies to each test:
 from __future__ import annotations
 
 import inspect
+import math
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from functools import partial, wraps
 from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar
+from unittest.mock import patch
 from uuid import uuid4
 
 from asgiref.sync import iscoroutinefunction
@@ -33,12 +36,15 @@ from .engine.memory import AsyncMemoryServer, MemoryServer
 from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
+from .limits.breaker import forget_breakers
 from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
 from .limits.routes import Route, is_preflight, limits_of, routes_of, urlconfs
 from .limits.steps import run
 from .locks.lease import Lease
+from .locks.options import Acquirer
 from .locks.semaphore import Semaphore
+from .protocol.steps import SHORTEST_WAIT
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,6 +130,7 @@ def filled(
     share: Share = None,
     share_limit: int | None = None,
     using: str | None = None,
+    wait: bool = False,
 ) -> Iterator[Lease]:
     """Hold all permits of a semaphore, so that other callers are rejected or have to wait. Return a
     context manager: `with filled(...) as lease`.
@@ -137,6 +144,8 @@ def filled(
     - `share_limit`: the max permits of the share. None: the highest share_limit in SEMAPHORES,
       ENDPOINTS, or a view.
     - `using`: a cache alias. None: the alias of a view, or CACHE.
+    - `wait`: False (default): for the callers of this process that wait for this semaphore, their
+      `blocking_timeout` is over at once, unless it has no limit. True: they wait.
 
     Raise AssertionError if permits are in use, or if the views of that name use another key. Raise
     ImproperlyConfigured if no limit is set.
@@ -159,16 +168,49 @@ def filled(
         share_limit = share_limit or _limit_of(name, own, "share_limit")
         permits = min(permits, share_limit or permits)
     using = using or next((policy.using for policy, _ in own if policy.using), None)
-    semaphore = Semaphore(name, limit, key=key, share=share, share_limit=share_limit, using=using)
+    semaphore = _Filling(name, limit, key=key, share=share, share_limit=share_limit, using=using)
     # Acquire on a thread: sync code must not wait on the event loop of an async test.
     with ThreadPoolExecutor(1) as thread:
         got = thread.submit(semaphore._take, False, None, permits).result()
     if not isinstance(got, Lease):
         raise AssertionError(f"{semaphore!r} can't be filled: {got}")
+    forget_breakers()  # Redis has answered, whatever an earlier test did
     try:
-        yield got
+        with nullcontext() if wait else _without_waits(got):
+            yield got
     finally:
         got.release()
+
+
+class _Filling(Semaphore):
+    """A semaphore whose share_limit in SEMAPHORES is ignored, so that one lease can hold all
+    permits."""
+
+    def _share_limit(self, named: dict[str, Any]) -> int:
+        return super()._share_limit({})
+
+
+#: The names for which no caller waits, as pairs (alias, Redis key), with the number of blocks.
+_filled: Counter[tuple[Any, str]] = Counter()
+
+
+@contextmanager
+def _without_waits(lease: Lease) -> Iterator[None]:
+    """A context manager. In its block, waits for the name of `lease` end after SHORTEST_WAIT,
+    unless they have no limit."""
+    place, completed = (lease._settings.alias, lease._settings.keys.leases), Acquirer._completed
+
+    def at_once(self: Any, settings: Any, ask: Any, seconds: float) -> Any:
+        if seconds < math.inf and _filled[settings.alias, settings.keys.leases]:
+            seconds = min(seconds, SHORTEST_WAIT)
+        return completed(self, settings, ask, seconds)
+
+    _filled[place] += 1
+    try:
+        with patch.object(Acquirer, "_completed", at_once):
+            yield
+    finally:
+        _filled[place] -= 1
 
 
 #: Policies, each with the name of its view.
@@ -301,9 +343,11 @@ def without_redis() -> Iterator[None]:
         return caches.setdefault(alias, LocMemCache(f"{uuid4()}", {"MAX_ENTRIES": 10**6}))
 
     with replaced(server, async_server, cache):
+        forget_breakers()
         try:
             yield
         finally:
+            forget_breakers()
             for results in caches.values():
                 results.clear()
             for alias in servers:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
@@ -15,16 +16,27 @@ from ..protocol.keys import touched
 from ..protocol.plans import UNDO_BUDGET
 from ..protocol.steps import Answer, Failure, Plan, Run, Step
 from .server import AsyncServer, Server, server_of
-from .wire import FORBIDDEN, clock, decoded, why
+from .wire import FORBIDDEN, clock, decoded, is_imitation, why
+
+#: The error if the server is an imitation of Redis.
+IMITATION = (
+    "This is not a Redis server: its Lua has no library `struct`, which the scripts of "
+    "django_redis_sync need. fakeredis, for example, has none. In tests, use without_redis() of "
+    "django_redis_sync.testing, or REDIS_SYNC = {'WITHOUT_REDIS': True}."
+)
 
 
-def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncError:
+def error_of(
+    failure: Failure, step: Step | None = None, key: str = ""
+) -> SyncError | ImproperlyConfigured:
     """Return the exception to raise in the project's code for a failure. `step`: the step that
     failed. `key`: the key of the command, if a plain Redis command failed."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         where = f"one of {', '.join(touched(step.keys))}" if isinstance(step, Run) else key
         return ForeignValue(f"another program's value is in {where or 'a key'}: {text}")
+    if is_imitation(failure.cause):
+        return ImproperlyConfigured(IMITATION)
     if any(words in text for words in FORBIDDEN):
         text += " (the docs list the least ACL that this app needs)"
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")

@@ -39,6 +39,10 @@ _MAX_NAMES = 10_000
 _IGNORED = ("PING", "ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
+#: The share of a lease whose request had neither a share nor a share_limit. No share has this text.
+_NO_SHARE = "\0"
+
+
 class _Holder(NamedTuple):
     """A lease. `since`, `ends`: the times of its grant and of its end, by `clock()`. `kept`: True
     if the lease was released, and `min_hold` keeps its permits in use."""
@@ -122,7 +126,8 @@ class _Counter:
         self.fence, self.seen = max(self.fence + 1, time.time_ns() // 1000), given["wants"]
         fence, lease, now = str(self.fence), str(given["lease"]), clock()
         record, ends = f"h {fence} {lease} {given['terms']}", now + float(lease) / 1000
-        self.holders[token] = _Holder(fence, permits, asked[0], record, now, ends)
+        share = asked[0] if asked[0] or asked[1] else _NO_SHARE
+        self.holders[token] = _Holder(fence, permits, share, record, now, ends)
         return ["ok", fence, lease, str(len(self.holders)), *([] if free else [reason])]
 
     def release(self, given: dict[str, Any]) -> list[Any]:
@@ -171,6 +176,9 @@ class _Counter:
 
 class MemoryServer:
     """A replacement for a Server."""
+
+    #: False, because operators' lists read from Redis.
+    lists_names = False
 
     def __init__(self, alias: str = "default") -> None:
         self.alias, self._pid = alias, os.getpid()

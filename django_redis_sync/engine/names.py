@@ -162,7 +162,7 @@ class Names:
         return family if template or (keys.prefix, family) in self.families else ""
 
     def _write(self, server: Server, fresh: list[Fresh], now: float) -> None:
-        if not fresh:
+        if not fresh or not getattr(server, "lists_names", True):
             return
         seconds, _ = server.command("TIME", timeout=ROUND)
         ms = int(seconds) * 1000

@@ -38,6 +38,8 @@ _BUSY = ("BUSY", "UNBLOCKED")
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
+#: How the error of a script ends if the server's Lua has no library `struct`.
+_NO_STRUCT = "global 'struct' (a nil value)"
 _NO_DATABASE = ("DB index", "Invalid Database")
 # TLS errors after the server has closed the connection. They are temporary.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -149,6 +151,12 @@ def why(error: BaseException, sent: bool) -> Why:
             return "busy"
         return "unanswered" if sent else "unreachable"
     return "final"
+
+
+def is_imitation(error: BaseException) -> bool:
+    """Return True if `error` shows that the server is an imitation of Redis, such as fakeredis,
+    which can't run the scripts."""
+    return _NO_STRUCT in str(error)
 
 
 def configuration_error(error: BaseException | None) -> str:

@@ -185,6 +185,7 @@ def breaker(alias: str) -> Breaker:
 
 
 @conf.on_change
-def _forget_breakers() -> None:
+def forget_breakers() -> None:
+    """Forget all outages that this process knows of."""
     while _breakers:
         _breakers.popitem()[1].close()

@@ -61,6 +61,10 @@ class acquire_all:
         self._held = Holdings()
         self._order()
 
+    def __deepcopy__(self, memo: Any) -> acquire_all:
+        """Return this object, because a copy could not release its leases."""
+        return self
+
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases in the order of `semaphores`, or None if not all could be acquired."""
         return self._hold(self._held.add, or_none=True)

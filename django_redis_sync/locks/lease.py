@@ -96,6 +96,10 @@ class Lease:
     def __bool__(self) -> bool:
         return self.held
 
+    def __deepcopy__(self, memo: Any) -> Lease:
+        """Return this object, because two objects can't both be the lease."""
+        return self
+
     def __repr__(self) -> str:
         state = f"{self.remaining:.1f} s left" if self.held else self._state.over or "over"
         return f"<Lease {self.name!r} {self.token[:8]} {state}>"

@@ -103,9 +103,12 @@ class Acquirer:
                 self.__dict__["_resolved"] = {}
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "locks can't be pickled or copied deeply: pass the name, or a lease's handle"
-        )
+        raise TypeError("locks can't be pickled: pass the name, or a lease's handle")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Return this object, because a copy could not release its leases. Django's TestCase copies
+        what `setUpTestData` makes."""
+        return self
 
     def alias(self) -> Any:
         """Return what this object uses with the current settings: a cache alias, or a quorum."""

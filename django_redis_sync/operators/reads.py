@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
+
 from .. import conf
 from ..engine.drivers import command, error_of, pipelined
 from ..engine.wire import clock
@@ -99,7 +101,10 @@ def server_time(alias: str) -> float:
 
 
 def failed(failure: Failure, step: Run) -> SyncError:
-    """Return the exception to raise for a failed step. Its `__cause__` is the original error."""
+    """Return the exception to raise for a failed step. Its `__cause__` is the original error. Raise
+    ImproperlyConfigured if the server is an imitation of Redis."""
     error = error_of(failure, step)
     error.__cause__ = failure.cause
+    if isinstance(error, ImproperlyConfigured):
+        raise error
     return error

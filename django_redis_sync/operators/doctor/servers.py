@@ -263,8 +263,18 @@ def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
 
 
 #: The checks of each node, by id. If a check can't be completed, the finding has this id.
+def _scripts(node: Node) -> Iterator[Finding]:
+    """Yield a finding only if the server is an imitation of Redis that can't run the scripts."""
+    if allowed(node.server, "EVAL", "return type(struct)", 0) == "nil":
+        title = _("The server can't run the scripts")
+        detail = _("Its Lua has no library struct: this is an imitation, such as fakeredis.")
+        remedy = _("Use Redis or Valkey. In tests, use django_redis_sync.testing.without_redis().")
+        yield Finding("scripts", "error", title, detail, remedy)
+
+
 CHECKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "latency": _latency,
+    "scripts": _scripts,
     "clock": _clock,
     "acl": _permissions,
     "info": _by_info,
