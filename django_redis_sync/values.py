@@ -151,6 +151,14 @@ def paths(what: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def names(what: str, value: object) -> tuple[str, ...]:
+    """Return a name, or several names, as a tuple."""
+    several = (value,) if isinstance(value, str) else value
+    if not isinstance(several, Iterable) or not all(isinstance(one, str) for one in several):
+        raise _wrong_type(what, "a str or several", value)
+    return tuple(several)
+
+
 def methods(what: str, value: object) -> frozenset[str]:
     """Return HTTP methods in upper case. If GET is given, add HEAD, because a view answers both in
     the same way."""

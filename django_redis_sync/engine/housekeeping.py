@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from functools import partial
 from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
@@ -20,6 +19,7 @@ from ..logs import logger
 from ..protocol.keys import Keys, PolicyOverrides
 from ..protocol.steps import Failure, Plan
 from .indexes import HeldLease, HolderIndex, WaiterIndex
+from .mutex import Mutex
 from .names import REGISTER_EVERY, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
@@ -47,7 +47,7 @@ class Housekeeper:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[HeldLease]]) -> None:
         self._alias, self._held = alias, held
-        self._writing_names = threading.Lock()
+        self._writing_names = Mutex()
         #: For each waiter of this process, by its token: the name for which it waits.
         self.waiting: dict[str, NameAndTemplate] = {}
         self.forget()
@@ -89,9 +89,12 @@ class Housekeeper:
     def write_names(self) -> None:
         """Write the names that are not yet in the registry now, on the calling thread. Raise
         Failure if that is impossible; then the housekeeping thread writes them later."""
-        with self._writing_names:
+
+        def write() -> None:
             if self.names.due < math.inf:
                 self.names.run(server_of(self._alias), clock(), False)
+
+        self._writing_names.run(write)
 
     def load_overrides(self, policy: PolicyOverrides) -> Plan:
         """Read the operators' overrides of `policy`, unless they were read lately. This is a plan.
@@ -170,8 +173,8 @@ class Housekeeper:
         """Run a chore. If it fails, log the error and run the chore again later. Other chores still
         run on time. Raise ImproperlyConfigured if the alias no longer exists."""
         try:
-            with self._writing_names if chore is self.names else nullcontext():
-                chore.run(server_of(self._alias), now, leaving)
+            run = partial(chore.run, server_of(self._alias), now, leaving)
+            self._writing_names.run(run) if chore is self.names else run()
         except ImproperlyConfigured:
             raise
         except Failure as failure:

@@ -209,7 +209,7 @@ class Names:
         for start in range(0, len(members), 1000):
             some = members[start : start + 1000]
             words = [word for member in some for word in (scores[member], member)]
-            new += int(server.command("ZADD", registry, *words, timeout=ROUND))
+            new += int(server.command("ZADD", registry, *words, timeout=ROUND) or 0)
         if now >= self._trim_at.get((server.alias, registry), 0.0):
             kept = KEPT_DAYS * 86_400_000
             server.command("ZREMRANGEBYSCORE", registry, "-inf", ms - kept, timeout=ROUND)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from ..engine.threads import Bell
 
 #: Max seconds that a follower waits. Then it leads the other followers, and asks Redis, because the
 #: leader may be a task whose event loop never continues.
@@ -40,12 +41,11 @@ class Leader:
     def follow(self, seconds: float) -> bool:
         """Wait until the leader has ended, but at most `seconds`, or MAX_FOLLOW if that is less.
         Return True if it has ended."""
-        gate = threading.Lock()
-        gate.acquire()
-        self._wakers.append(gate.release)
+        bell = Bell()
+        self._wakers.append(bell.ring)
         if not self.ended:
-            gate.acquire(timeout=min(seconds, MAX_FOLLOW))
-        self._leave(gate.release)
+            bell.wait(min(seconds, MAX_FOLLOW))
+        self._leave(bell.ring)
         return self.ended
 
     async def afollow(self, seconds: float) -> bool:

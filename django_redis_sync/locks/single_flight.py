@@ -91,12 +91,14 @@ def single_flight(
         called = qualname(name).rpartition(".")[2]
         raise TypeError(f'@single_flight needs a name: @single_flight("{called}:{{argument}}")')
     if not isinstance(using, (str, type(None))):
-        raise ImproperlyConfigured("single_flight needs one server: a quorum has no queue")
+        raise ImproperlyConfigured(
+            f"using of single_flight must be one alias, not {using!r}: a quorum has no queue"
+        )
     calls = _Calls()
     calls.template, calls.cache = Template(name), values.alias("cache", cache)
     calls.ttl, calls.stale = values.finite("ttl", ttl), values.finite("stale", stale)
     calls.runs_on_outage = values.one_of("run", "raise")("on_outage", on_outage) == "run"
-    calls.ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    calls.ignored = values.names("ignore", ignore)
     calls.options = {"timeout": timeout, "blocking_timeout": blocking_timeout, "using": using}
     Computing("probe", label=label, **calls.options)  # wrong options raise now
 

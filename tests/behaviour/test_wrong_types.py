@@ -21,6 +21,7 @@ from django_redis_sync import (
     Semaphore,
     acquire_all,
     semaphore_required,
+    single_flight,
     synchronized,
 )
 from django_redis_sync.defaults import ENTRY, SEMAPHORE
@@ -49,6 +50,10 @@ WRONG: dict[str, list[Any]] = {
     "on_lost": [5, "no", [], True, THING],
     "on_full": [5, "no", None, True, THING],
     "release_on_commit": [5, 0, None, [], b"x", THING],
+    "on_outage": [5, "no", None, True, THING],
+    **dict.fromkeys(("ttl", "stale"), NUMBERS),
+    "cache": [*TEXTS, None],
+    "ignore": [5, 0.5, True, b"x", [5], None, THING],
     "share": [0.5, True, [], b"x", THING],
     "semaphores": [5, None, "x", [], [5], [(Lock("x"),)], [(Lock("x"), 1, 1)], [(Lock("x"), "1")]],
 }
@@ -68,6 +73,7 @@ MAKERS: list[tuple[Any, list[str]]] = [
     *((kind, ["name", *SEMAPHORE]) for kind in (Lock, RLock, ReadWriteLock)),
     *((maker, _parameters(maker)) for maker in (Semaphore, acquire_all)),
     (synchronized, [*_parameters(synchronized), *SEMAPHORE]),
+    (single_flight, _parameters(single_flight)),
 ]
 FIRST: dict[Any, dict[str, Any]] = {Semaphore: {"limit": 9}, synchronized: {"limit": 9}}
 

@@ -10,6 +10,7 @@ import inspect
 import itertools
 import logging
 import pickle
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -37,6 +38,14 @@ from tests.support.operators import locks
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(34)]
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _only_the_caches_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """System checks in other tests must not know them."""
+    module = sys.modules["django_redis_sync.locks.single_flight"]
+    monkeypatch.setattr(module, "aliases", {})
+
 
 #: A server at this address does not exist.
 NOWHERE = "redis://127.0.0.1:1/0"
