@@ -19,9 +19,12 @@ STATIC_URL = "static/"
 # A fast hash, because these tests need no secure passwords.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
+# The behavior tests run a second time with Django's own backend.
+BACKEND = os.environ.get("DJANGO_REDIS_SYNC_TEST_BACKEND", "django_redis.cache.RedisCache")
+
 CACHES = {
     "default": {
-        "BACKEND": "django_redis.cache.RedisCache",
+        "BACKEND": BACKEND,
         "LOCATION": os.environ.get("DJANGO_REDIS_SYNC_TEST_URL", ""),
         "KEY_PREFIX": PREFIX,
     },

@@ -123,6 +123,8 @@ def with_cache(**caches: Any) -> dict[str, Any]:
 
 SHARDED = cache(["redis://127.0.0.1:1"], CLIENT_CLASS="django_redis.client.ShardClient")
 DJANGO_CACHE = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h"}
+SMALL_DJANGO_CACHE = {**DJANGO_CACHE, "OPTIONS": {"max_connections": 2}}
+LOCAL_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 SMALL = cache("redis://h", CONNECTION_POOL_KWARGS={"max_connections": 3})
 LARGE = cache(CONNECTION_POOL_KWARGS={"max_connections": 4})
 NO_PROXY = {"REQUESTS": {"trusted_proxies": 0}}
@@ -146,7 +148,7 @@ MISTAKES = [
     Case(f"E001|['ENDPOINTS']|not a str: 3|{OPTIONS}", sync={"ENDPOINTS": {3: "exports"}}),
     Case("E002|REDIS_SYNC['CACHE']|'unknown'", sync={"CACHE": "unknown"}),
     Case("E002|['SEMAPHORES']['here']|'another'", sync=semaphores(limit=1, using="another")),
-    Case("E003|'own'|backends.redis.RedisCache", **with_cache(own=DJANGO_CACHE)),
+    Case("E003|'own'|backends.locmem.LocMemCache", **with_cache(own=LOCAL_CACHE)),
     Case("E004|'shards'|ShardClient", **with_cache(shards=SHARDED)),
     Case("E005|'view0'|limit must|Permits", [view], endpoints(limit=0)),
     Case(f"E005|'view0'|limt (did you mean limit?)|{OPTIONS}", [view], endpoints(limt=1)),
@@ -187,6 +189,7 @@ MISTAKES = [
     Case("W010|'view0'", [DRF], endpoints(limit=1, share="user")),
     Case("W012|'small'|pool of 3|to 4 or more", **with_cache(small=SMALL)),
     Case("W012|'small'", sync=semaphores(limit=1, using="small"), caches={"small": SMALL}),
+    Case("W012|'own'|pool of 2", **with_cache(own=SMALL_DJANGO_CACHE)),
     Case("W012|pool of 2", **with_cache(x=cache("redis://h/1?max_connections=2"))),
     Case(f"W014|{FIVE}|release_on_commit", [RACES(view)] * 7, atomic=True),
     Case("W014|view0", [never_cache(RACES(view))], atomic=True),
@@ -229,6 +232,7 @@ MISTAKES = [
 
 CORRECT = [
     Case(),
+    Case("", sync={"CACHE": "own"}, caches={"own": DJANGO_CACHE}),
     Case(
         "",
         [view, view],

@@ -34,7 +34,7 @@ PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_IMPORTS = {"protocol", "defaults", "values"}
 
 # A library, and the only module that may import it.
-ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}
+ONLY = {"django_redis": "engine.backends", "redis.asyncio": "engine.clients"}
 
 MODULES = {
     path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path

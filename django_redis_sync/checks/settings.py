@@ -9,14 +9,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from django.conf import settings
-from django.core.cache import caches
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .. import conf
 from ..defaults import ENTRY, REQUESTS, SETTINGS
-from ..engine.clients import backend_of
+from ..engine.backends import UnknownBackend, backend_of
 from ..limits.policy import Policy, checked, endpoints
 from ..protocol.keys import check_text
 
@@ -105,7 +104,7 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
     except ImproperlyConfigured as error:
         if alias not in settings.CACHES:
             number, hint = "E002", "Give an alias from CACHES, preferably one for locks only."
-        elif not hasattr(type(caches[alias]), "client"):
+        elif isinstance(error, UnknownBackend):
             given = settings.CACHES[alias].get("BACKEND")
             number, hint = "E003", f"BACKEND is {given!r}: {_OR_WITHOUT}"
         else:
@@ -116,9 +115,12 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
 def _check_pool(alias: str) -> Iterator[CheckMessage]:
     """Yield a warning if the connection pool of the cache is so small that releases and renewals
     wait for a connection."""
-    cache: dict[str, Any] = settings.CACHES.get(alias, {})
-    given = cache.get("OPTIONS", {}).get("CONNECTION_POOL_KWARGS", {}).get("max_connections")
+    try:
+        given = backend_of(alias).pool_options.get("max_connections")
+    except ImproperlyConfigured:  # `_check_alias` yields a message
+        return
     if given is None:
+        cache = settings.CACHES[alias]
         query = parse_qs(urlsplit(_location(cache)).query)
         given = next((int(n) for n in query.get("max_connections", ()) if n.isdigit()), None)
     if isinstance(given, int) and given < MIN_CONNECTIONS:

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from .. import conf
-from ..engine.clients import forget
+from ..engine.backends import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..logs import logger

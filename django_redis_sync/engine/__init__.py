@@ -14,8 +14,9 @@ Sending a step
     quorum/       Perform a step on several independent servers, of which a majority decides.
     pools         Connections for sync code, from the project's pool or a private pool.
     batching      A connection for async code. Sends several steps at once, as a batch.
-    clients       The project's django-redis and redis.asyncio clients. Only this module imports
-                  those libraries.
+    backends      The project's caches: a class for each supported backend. Only this module
+                  imports django_redis.
+    clients       redis.asyncio clients. Only this module imports that library.
     wire          The clock, Redis's wire format, and the meaning of redis-py's exceptions.
 
 Waiting

@@ -1,63 +1,19 @@
-"""The project's Redis clients, and clients for async code with the same settings.
+"""Clients for async code, with the settings of the project's caches.
 
-No other module imports django_redis or redis.asyncio.
+No other module imports redis.asyncio.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlparse
 
-from django.conf import settings
-from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
-from django_redis.cache import RedisCache
-from django_redis.client import ShardClient
-from django_redis.pool import ConnectionFactory as ConnectionFactory
-from django_redis.pool import SentinelConnectionFactory
 
 from .. import conf
-
-
-def backend_of(alias: str) -> Any:
-    """Return the django-redis client of an alias. Raise ImproperlyConfigured if the alias has no
-    client that this package can use."""
-    try:
-        backend: Any = caches[alias]
-    except InvalidCacheBackendError as error:
-        raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
-    if not isinstance(backend, RedisCache):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs a cache with "
-            "the BACKEND django_redis.cache.RedisCache."
-        )
-    if isinstance(backend.client, ShardClient):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} uses ShardClient, which spreads keys over several servers: "
-            "REDIS_SYNC needs a cache with one server, with Sentinel, or with Redis Cluster."
-        )
-    return backend.client
-
-
-def urls_of(alias: str) -> list[str]:
-    """Return the URLs in the LOCATION of a cache alias."""
-    backend_of(alias)
-    location = settings.CACHES[alias]["LOCATION"]
-    return location.split(",") if isinstance(location, str) else list(location)
-
-
-def forget(alias: str) -> None:
-    """Remove this thread's cache object of an alias. Call this if making its client failed.
-
-    Otherwise, django-redis 6 would try to make the client again at the end of the request, in order
-    to close it. The same error would then make the request fail.
-    """
-    with contextlib.suppress(AttributeError):  # raised if this thread has no cache object
-        del caches[alias]
-
+from .backends import backend_of
 
 #: Options of sync clients that are not passed to async clients. First set: options that async
 #: clients lack, or that have another meaning there. Second set: options for pools, which async code
@@ -80,13 +36,13 @@ def async_client(alias: str) -> Any:
     path = conf.current().async_client
     if path:
         return import_string(path)(alias)
-    client = backend_of(alias)
-    factory, url = client.connection_factory, urls_of(alias)[0]
-    if not isinstance(factory, SentinelConnectionFactory):
+    backend = backend_of(alias)
+    url = backend.urls[0]
+    if backend.sentinels is None:
         return async_redis(alias, url)
-    options = factory.options
+    addresses, kwargs = backend.sentinels
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **async_options(alias)
+        addresses, sentinel_kwargs=kwargs, **async_options(alias)
     )
     parts = urlparse(url)
     return sentinel.master_for(str(parts.hostname), db=int(parts.path.strip("/") or 0))
@@ -105,20 +61,12 @@ def async_options(alias: str) -> dict[str, Any]:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
-    client = backend_of(alias)
-    factory = client.connection_factory
-    if not isinstance(factory, ConnectionFactory):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} has its own CONNECTION_FACTORY. For async code, set "
-            "REDIS_SYNC['ASYNC_CLIENT'] to the path of a function that returns a redis.asyncio "
-            "client for an alias."
-        )
-    given = {**factory.make_connection_params(urls_of(alias)[0]), **factory.pool_cls_kwargs}
+    given = backend_of(alias).options()
     refused = sorted(_REFUSED & set(given))
     if refused:
         raise ImproperlyConfigured(
-            f"CONNECTION_POOL_KWARGS of the cache {alias!r} holds {', '.join(refused)}, which "
-            "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
+            f"The options of the cache {alias!r} include {', '.join(refused)}, which can't be used "
+            "in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
     # Turn off redis-py's retries, because the plans retry the steps that may be sent twice.

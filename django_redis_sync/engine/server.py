@@ -14,8 +14,9 @@ from redis import exceptions as errors
 
 from .. import conf
 from ..protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
+from .backends import backend_of
 from .batching import Batcher
-from .clients import async_client, backend_of
+from .clients import async_client
 from .hub import Hub
 from .loops import resources_of, resources_of_all_loops
 from .pools import CachedConnections, CheckedOut, PrivatePool, retry_if_disconnected
@@ -49,7 +50,7 @@ class Server:
 
     def pool(self) -> Any:
         """Return the connection pool of the server."""
-        return self._pool or backend_of(self.alias).get_client(write=True).connection_pool
+        return self._pool or backend_of(self.alias).pool()
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step and return the answer. Raise Failure if there was no usable answer."""
@@ -265,8 +266,8 @@ _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 def _maker(alias: str, method: str, of_one_server: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return the function that makes the server object of an alias: the attribute `method` of the
-    module `memory`, of the Quorum (see `engine/quorum/__init__.py`), or of the connection factory
-    of a Cluster (see `engine/cluster/__init__.py`). If there is none, the alias is one server:
+    module `memory`, of the Quorum (see `engine/quorum/__init__.py`), or of the topology of a
+    Cluster (see `engine/cluster/__init__.py`). If there is none, the alias is one server:
     return `of_one_server`."""
     owner: Any = alias
     if conf.current().without_redis:
@@ -274,7 +275,7 @@ def _maker(alias: str, method: str, of_one_server: Callable[[str], Any]) -> Call
 
         owner = memory
     elif type(alias) is str:
-        owner = backend_of(alias).connection_factory
+        owner = backend_of(alias).topology
     found: Callable[[str], Any] = getattr(owner, method, of_one_server)
     return found
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-import random
-import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -21,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
-from ..engine.wire import clock, is_exhausted
+from ..engine.wire import clock
 from ..exceptions import LeaseLost, SyncError, Unavailable
 from ..logs import logger
 from ..protocol.reasons import CLEARED, FULL, TIMEOUT, Rejection
@@ -30,12 +28,10 @@ from .followers import Leader, leader_of
 from .lease import Lease
 from .lease_state import Lost
 from .locks import Readers, Writers
-from .results import Found, Outcome, Results, Value, failed
+from .results import Found, Outcome, Results, Value, failed, patiently
 
 #: Min seconds between two log lines about one cache or one server that is down.
 _QUIET = 60.0
-#: Max seconds to wait for a connection of the cache's pool, and seconds between two tries.
-_PATIENCE, _PAUSES = 5.0, (0.002, 0.02)
 
 
 class Step(NamedTuple):
@@ -78,6 +74,10 @@ class Reading(Readers):
         config = conf.current()
         waits, seconds = self._waiting(config, self._options(config), None, None)
         return seconds if waits else 0.0
+
+
+#: The result of a plan if the call has to run the function without a lock.
+_ALONE = object()
 
 
 class _Run:
@@ -128,22 +128,14 @@ class Flight:
             return (yield self._run)
         if first.fresh:
             return first.value.value
-        try:
-            return (yield from self._shared(first))
-        except _Outage as outage:
-            error = outage.error
-        if not self._runs_on_outage:
-            raise error
-        alias = self._results.identity[0]
-        text = (
-            "Redis of the cache %r is unavailable (%s): single_flight functions run without locks"
-        )
-        _log_seldom(("redis", alias), text, alias, error)
-        return (yield from self._computed(first.generation))
+        result = yield from self._shared(first)
+        return (yield self._run) if result is _ALONE else result
+
+    # The next methods return the result, or _ALONE if the call has to run the function without a
+    # lock, and without storing the result. `first`: what the cache had when the call began.
 
     def _shared(self, first: Found) -> Plan:
-        """Lead the equal calls of this process, or follow one of them. Return the result. Raise
-        _Outage if Redis is unavailable. `first`: what the cache had when the call began."""
+        """Lead the equal calls of this process, or follow one of them."""
         self._computing, self._reading = self._sides(self._name)
         patience, leader = self._reading.patience(), None
         self._deadline = clock() + patience
@@ -151,20 +143,36 @@ class Flight:
             leader, is_own = leader_of(self._results.identity, leader)
             if is_own:
                 try:
-                    return (yield from self._led(first, leader))
+                    return (yield from self._lead(first, leader))
                 finally:
                     leader.end()
             if (yield self._follow(leader)):
+                if leader.outage is not None:
+                    raise Unavailable(*leader.outage.args)
                 found = yield self._look()
-                if found is None:
-                    return (yield self._run)
-                if news := found.news(first):
-                    return (yield from self._answer(news))
+                if found is None or (news := found.news(first)):
+                    return self._answer(found and news)
             if self._left() == 0:
                 return (yield from self._in_vain(Rejection(TIMEOUT if patience else FULL)))
 
-    def _led(self, first: Found, leader: Leader) -> Plan:
-        """Run the function, or wait for a call of another process that runs it."""
+    def _lead(self, first: Found, leader: Leader) -> Plan:
+        """Call `_fly()`. If Redis is unavailable, run the function without a lock, or raise
+        Unavailable."""
+        try:
+            return (yield from self._fly(first, leader))
+        except _Outage as outage:
+            error = outage.error
+        if not self._runs_on_outage:
+            leader.outage = error
+            raise error
+        alias = self._results.identity[0]
+        text = "Redis of the cache %r is unavailable: single_flight functions run without locks: %s"
+        _log_seldom(("redis", alias), text, alias, error)
+        return (yield from self._computed(first.generation))
+
+    def _fly(self, first: Found, leader: Leader) -> Plan:
+        """Run the function, or wait for a call of another process that runs it. Raise _Outage if
+        Redis is unavailable."""
         # If the lease is lost, the followers must not wait for the end of the run.
         self._computing.on_lost = lambda lease: leader.end()
         got, waits = (yield self._acquire(self._computing, False)), False
@@ -176,10 +184,8 @@ class Flight:
                 return (yield from self._in_vain(got))
             yield self._release(got)  # the grant only says that the computation has ended
             found = yield self._look()
-            if found is None:
-                return (yield self._run)
-            if news := found.news(first):
-                return (yield from self._answer(news))
+            if found is None or (news := found.news(first)):
+                return self._answer(found and news)
             got = yield self._acquire(self._computing)
             if isinstance(got, Rejection) and got.reason == CLEARED:
                 return (yield from self._in_vain(got))
@@ -197,10 +203,8 @@ class Flight:
     def _computed_once(self, lease: Lease, first: Found) -> Plan:
         """Run the function, unless another call has run it since this call began."""
         found = yield self._look()
-        if found is None:
-            return (yield self._run)
-        if news := found.news(first):
-            return (yield from self._answer(news))
+        if found is None or (news := found.news(first)):
+            return self._answer(found and news)
         return (yield from self._computed(found.generation, lease))
 
     def _computed(self, generation: str | None, lease: Lease | None = None) -> Plan:
@@ -208,13 +212,13 @@ class Flight:
         is none yet. `lease`: None to run without a lock."""
         generation = generation or (yield self._cached(self._results.begin))
         if generation is None:
-            return (yield self._run)
+            return _ALONE
         run = _Run(self._results.identity)
         before = _runs.set((*_runs.get(), run))
         try:
             value = yield self._run
         except Exception as error:
-            if lease is not None and lease.held:
+            if lease is None or lease.held:
                 yield self._cached(self._results.store_outcome, generation, error)
             raise
         finally:
@@ -229,7 +233,7 @@ class Flight:
     def _store(self, generation: str, value: Any) -> None:
         """Store a value. If the cache can't store it, log an error, and tell those who wait."""
         try:
-            _ask(self._results.store, generation, value)
+            patiently(self._results.store, generation, value)
         except Exception as error:
             logger.error(
                 "the result of %r can't be stored in the cache %r, so each call that waits for it "
@@ -238,13 +242,14 @@ class Flight:
             )
             self._quietly(self._results.store_outcome, generation, None)
 
-    def _answer(self, news: Value | Outcome) -> Plan:
-        """Return or raise what this call gets from the computation of another call."""
+    def _answer(self, news: Value | Outcome | None) -> Any:
+        """Return or raise what this call gets from the computation of another call. `news`: None if
+        the cache is down."""
         if isinstance(news, Value):
             return news.value
-        if news.kind:
+        if news is not None and news.kind:
             raise failed(self._name, news)
-        return (yield self._run)  # the value could not be stored
+        return _ALONE
 
     def _in_vain(self, rejection: Rejection) -> Plan:
         """Return the former value, if `stale` allows it. Otherwise raise NotAcquired."""
@@ -316,7 +321,7 @@ class Flight:
 
     def _quietly(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return _ask(ask, *arguments)
+            return patiently(ask, *arguments)
         except ImproperlyConfigured:
             raise
         except Exception as error:
@@ -328,19 +333,6 @@ class Flight:
     @staticmethod
     def _of_cache(ask: Callable[[], Any]) -> Step:
         return Step(ask, lambda: _on_thread(ask))
-
-
-def _ask(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `ask(*arguments)`. While the connection pool of a cache is exhausted, because many
-    threads ask at the same time, repeat that for up to _PATIENCE seconds."""
-    until = clock() + _PATIENCE
-    while True:
-        try:
-            return ask(*arguments)
-        except Exception as error:
-            if not is_exhausted(error) or clock() > until:
-                raise
-        time.sleep(random.uniform(*_PAUSES))
 
 
 def _call(function: Callable[[], Any]) -> Any:

@@ -21,12 +21,14 @@ MAX_FOLLOW = 10.0
 
 
 class Leader:
-    """A call that other calls can follow. `end()` must be called when it ends."""
+    """A call that other calls can follow. `end()` must be called when it ends. `outage`: the
+    exception that its followers have to raise, because Redis is unavailable."""
 
-    __slots__ = ("_key", "_wakers", "ended")
+    __slots__ = ("_key", "_wakers", "ended", "outage")
 
     def __init__(self, key: Any) -> None:
         self._key, self.ended = key, False
+        self.outage: Exception | None = None
         self._wakers: list[Callable[[], Any]] = []
 
     def end(self) -> None:

@@ -17,10 +17,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import secrets
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..engine.server import cache_of
+from ..engine.wire import clock, is_exhausted
 from ..exceptions import CallFailed
 
 #: Min seconds for which calls that waited can get a value or an outcome.
@@ -30,6 +34,9 @@ _KEPT = 60
 _GENERATION_LIVES = 86400
 #: Max characters of the text of an exception.
 _MAX_TEXT = 1000
+
+#: Max seconds to wait for a connection of the cache's pool, and seconds between two tries.
+_PATIENCE, _PAUSES = 5.0, (0.002, 0.02)
 
 _PARTS = ("generation", "value", "outcome", "fresh", "former")
 
@@ -116,19 +123,24 @@ class Results:
         )
         return Found(generation, value, outcome, fresh, former)
 
+    @property
+    def _lives(self) -> int:
+        """Seconds until the generation expires."""
+        return self._kept + _GENERATION_LIVES
+
     def begin(self) -> str | None:
         """Make a generation, and return it. Return None if the cache keeps nothing."""
-        cache, own = cache_of(self.alias), secrets.token_hex(8)
-        cache.add(self._generation, own, self._kept + _GENERATION_LIVES)
-        found: str | None = cache.get(self._generation)
-        return found
+        cache, own, lives = cache_of(self.alias), secrets.token_hex(8), self._lives
+        cache.set(self._generation, own, lives)
+        # `touch` asks the server that stores values. A read might ask a replica.
+        return own if cache.touch(self._generation, lives) else None
 
     def store(self, generation: str, value: Any) -> None:
         """Store a value, unless `forget()` was called after the computation began. `generation`:
         the generation when it began. Raise NotStored if the cache does not keep the value."""
         cache, id = cache_of(self.alias), secrets.token_hex(8)
         # `touch` never makes a key, so it can't undo a `forget()`.
-        if cache.touch(self._generation, self._kept + _GENERATION_LIVES):
+        if cache.touch(self._generation, self._lives):
             cache.set(self._value, [id, generation, value], self._kept)
             for key, seconds in self._marks:
                 if key and seconds:
@@ -146,6 +158,19 @@ class Results:
     def forget(self) -> None:
         """Make all results invalid, also of computations that have begun."""
         cache_of(self.alias).delete_many(self._keys)
+
+
+def patiently(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `ask(*arguments)`. While the connection pool of a cache is exhausted, because many
+    threads ask at the same time, repeat that for up to _PATIENCE seconds."""
+    until = clock() + _PATIENCE
+    while True:
+        try:
+            return ask(*arguments)
+        except Exception as error:
+            if not is_exhausted(error) or clock() > until:
+                raise
+        time.sleep(random.uniform(*_PAUSES))
 
 
 def failed(name: str, outcome: Outcome) -> CallFailed:

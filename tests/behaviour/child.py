@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import redis
-from django.core.cache import caches
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, single_flight
 from tests.support import worker_processes
+from tests.support.backends import pool_of
 
 #: The Django settings module of child processes.
 SETTINGS = "tests.settings"
@@ -132,7 +132,7 @@ def fork_holding(name: str) -> None:
     which is longer than the lease duration of 3 s."""
     lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
-    own, pool = sem.acquire(), caches["default"].client.get_client().connection_pool
+    own, pool = sem.acquire(), pool_of("default")
     locked, go = threading.Event(), threading.Event()
 
     def hold_pool() -> None:

@@ -15,6 +15,7 @@ import redis
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lock
 from tests.conftest import forget_leases
+from tests.support.backends import cache_of
 from tests.support.journal import Journal, journalling
 
 from .both import Sync, answered
@@ -53,9 +54,7 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
     def add(place: Any, **options: Any) -> str:
         name, url = f"private-{next(_numbers)}", getattr(place, "url", place)
-        cache = {"LOCATION": url, "OPTIONS": options}
-        if hasattr(place, "cache"):
-            cache = place.cache(**options)
+        cache = place.cache(**options) if hasattr(place, "cache") else cache_of(url, **options)
         settings.CACHES = {**settings.CACHES, name: {**settings.CACHES["default"], **cache}}
         names.append(name)
         return name

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from django.core.cache import caches
+from django.conf import settings
 from django.core.management import CommandError
 from django.http import HttpResponse
 from django.test import RequestFactory
@@ -22,6 +22,7 @@ from redis import exceptions as errors
 
 from django_redis_sync import Lock, Unavailable, semaphore_required
 from django_redis_sync.signals import outage_changed
+from tests.support.backends import pool_of
 from tests.support.no_threads import NoThreads
 
 from .both import both, eventually, queued, until, within
@@ -87,7 +88,7 @@ async def test_calls_do_not_wait_for_an_exhausted_pool(
         CONNECTION_POOL_CLASS=f"{kind.__module__}.{kind.__qualname__}",
         CONNECTION_POOL_KWARGS={"max_connections": 2},
     )
-    lock, pool = Lock("x", using=name), caches[name].client.get_client().connection_pool
+    lock, pool = Lock("x", using=name), pool_of(name)
     taken = [] if kind in (Slow, Old) else [pool.get_connection() for _ in range(2)]
     if kind is Old:
         monkeypatch.setattr(ConnectionPool, "get_connection", raises_when_exhausted)
@@ -113,7 +114,7 @@ clients: dict[str, Any] = {}
 
 
 def blocking_client(alias: str) -> Any:
-    url = caches[alias].client._server[0]
+    url = settings.CACHES[alias]["LOCATION"]
     pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=2, timeout=0.1)
     clients[alias] = redis.asyncio.Redis(connection_pool=pool)
     return clients[alias]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from django.core.cache.backends.redis import RedisCache as DjangosRedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django_redis.cache import RedisCache
@@ -108,6 +109,10 @@ class Subclassed(RedisCache):
     """A subclass of django-redis's backend. For example, django-prometheus has such a class."""
 
 
+class SubclassedOfDjango(DjangosRedisCache):
+    """A subclass of Django's own backend."""
+
+
 SHARDS = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
 
 
@@ -116,13 +121,14 @@ SHARDS = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
     [
         ("", {}, "'other'"),
         ("django.core.cache.backends.locmem.LocMemCache", {}, "django_redis"),
-        ("django.core.cache.backends.redis.RedisCache", {}, "django_redis"),
+        ("django.core.cache.backends.redis.RedisCache", {}, ""),
         ("django_redis.cache.RedisCache", SHARDS, "ShardClient"),
         (f"{__name__}.Subclassed", {}, ""),
+        (f"{__name__}.SubclassedOfDjango", {}, ""),
     ],
 )
 @both
-async def test_only_a_configured_django_redis_cache_is_accepted(
+async def test_only_a_configured_redis_cache_is_accepted(
     io, settings, backend: str, options: Any, words: str
 ) -> None:
     place = settings.CACHES["default"]["LOCATION"]

@@ -22,6 +22,7 @@ from django_redis_sync.engine.loops import LoopTimeout
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, Async, eventually, until
+from tests.support.backends import cache_of
 from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
 HUB = "django_redis_sync.engine.hub"
@@ -167,7 +168,7 @@ async def test_sentinel_client_uses_the_configured_database_and_sentinel_passwor
         "SENTINEL_KWARGS": {"password": "of sentinel"},
     }
     for location, database in (("redis://mymaster/3", 3), ("redis://mymaster", 0)):
-        cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": options}
+        cache = {**settings.CACHES["default"], **cache_of(location, **options)}
         settings.CACHES = {**settings.CACHES, "watched": cache}
         pool = async_server_of("watched").client.connection_pool
         assert ("mymaster", database) == (pool.service_name, pool.connection_kwargs["db"])

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
+from tests.support.backends import pool_of
 from tests.support.interrupting import Interrupted
 from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
@@ -90,7 +90,7 @@ def test_async_acquire_raises_an_error_if_a_connection_option_is_sync_only(
     option: str, relays: Any
 ) -> None:
     (relay,) = relays(CONNECTION_POOL_KWARGS={option: redis.Connection})
-    with pytest.raises(ImproperlyConfigured, match=f"holds {option}, .*ASYNC_CLIENT"):
+    with pytest.raises(ImproperlyConfigured, match=f"include {option}, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=relay.alias).aacquire())
 
 
@@ -139,7 +139,7 @@ TIMEOUTS = {"socket_timeout": 4, "socket_connect_timeout": 4}
 
 def free_connections(alias: str) -> int:
     """Return the number of connections that other code can still get from the project's pool."""
-    pool, taken = caches[alias].client.get_client().connection_pool, []
+    pool, taken = pool_of(alias), []
     with pytest.raises(redis.ConnectionError, match="Too many connections"):
         while True:
             taken.append(pool.get_connection())

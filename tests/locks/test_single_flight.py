@@ -417,6 +417,28 @@ async def test_function_runs_or_the_call_raises_if_redis_is_down(io, alias_of) -
 
 
 @both
+async def test_calls_of_a_process_share_a_run_if_redis_is_down(io, alias_of) -> None:
+    work = Function(io, using=alias_of(NOWHERE))
+    first = await work.started()
+    others = await work.followed(3)
+    work.go.set()
+    assert ["7-1"] * 4 == [await io.result(one) for one in [first, *others]]
+
+
+@both
+async def test_calls_run_at_once_if_the_cache_hides_that_it_is_down(io, settings) -> None:
+    hides = {"LOCATION": NOWHERE, "OPTIONS": {"IGNORE_EXCEPTIONS": True}}
+    own = {"BACKEND": "django_redis.cache.RedisCache", **hides}
+    settings.CACHES = {**settings.CACHES, "own": own}
+    work = Function(io, cache="own", ttl=60)
+    work.go.clear()
+    calls = [work.start() for _ in range(3)]
+    await until(io, lambda: work.runs == 3)
+    work.go.set()
+    assert {"7-1", "7-2", "7-3"} >= {await io.result(one) for one in calls}
+
+
+@both
 async def test_function_runs_if_the_cache_is_down(io, alias_of, caplog, view) -> None:
     work = Function(io, cache=alias_of(NOWHERE), ttl=60)
     assert ["7-1", "7-2"] == [await call(work), await call(work)]

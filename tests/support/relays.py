@@ -24,6 +24,8 @@ from django_redis_sync import Lock
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import View, load_scripts
 
+from .backends import cache_of
+
 #: Special replies of a relay. SILENCE: send no reply, but leave the connection open. CUT: close the
 #: connection.
 SILENCE, CUT = "(silence)", "(cut)"
@@ -277,7 +279,7 @@ def relays(settings: Any, new_server: Any) -> Iterator[Callable[..., list[Relay]
         mine = [Relay(_server().port or 0, len(made) + n) for n in range(count)]
         for relay in mine:
             relay.alias = f"relay-{next(_numbers)}"
-            cache = {**settings.CACHES["default"], "LOCATION": relay.url, "OPTIONS": options}
+            cache = {**settings.CACHES["default"], **cache_of(relay.url, **options)}
             settings.CACHES = {**settings.CACHES, relay.alias: cache}
         made.extend(mine)
         return mine

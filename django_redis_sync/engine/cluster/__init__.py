@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.cluster import RedisCluster
 
-from ..clients import ConnectionFactory
+from ..backends import ConnectionFactory
 from ..mutex import Mutex
 from .server import AsyncClusterServer, ClusterServer
 from .topology import Address

@@ -12,7 +12,8 @@ from redis import exceptions as errors
 
 from ... import conf
 from ...protocol.steps import Answer, Failure, Run, Step, Wait
-from ..clients import async_options, async_redis, backend_of, urls_of
+from ..backends import backend_of
+from ..clients import async_options, async_redis
 from ..hub import Hub
 from ..loops import BackgroundTasks
 from ..server import AsyncServer, Server, server_of
@@ -31,10 +32,10 @@ class ClusterServer(Server):
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
-        urls = urls_of(alias)
-        self._factory, self.seed = backend_of(alias).connection_factory, urls[0]
+        backend = backend_of(alias)
+        self._factory, self.seed = backend.topology, backend.urls[0]
         self._nodes: dict[Address, Server] = {}
-        self.topology = Topology(urls, self._ask)
+        self.topology = Topology(backend.urls, self._ask)
 
     def _ask(self, address: Address) -> Any:
         return self.node(address).command("CLUSTER", "SLOTS", timeout=LOOK)

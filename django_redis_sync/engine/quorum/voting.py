@@ -16,7 +16,7 @@ from redis import exceptions as errors
 from ...protocol.plans import UNDO_BUDGET
 from ...protocol.scripts import arguments_of
 from ...protocol.steps import Answer, Failure, Run
-from ..clients import urls_of
+from ..backends import backend_of
 from ..server import Members, async_server_of
 from ..wire import clock
 
@@ -213,7 +213,7 @@ def check(members: Members) -> None:
     """Raise ImproperlyConfigured if an alias can't be used, or if two aliases have the same
     LOCATION."""
     # If two aliases had the same server, this server would have two votes.
-    places = {str(urls_of(alias)) for alias in members.aliases}
+    places = {str(backend_of(alias).urls) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
 

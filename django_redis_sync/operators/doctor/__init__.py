@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from redis.exceptions import ResponseError
 
 from ... import conf
-from ...engine.clients import forget
+from ...engine.backends import forget
 from ...engine.cluster import ClusterServer
 from ...engine.drivers import error_of
 from ...engine.names import MAX_PROJECTS, project, projects_key
