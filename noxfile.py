@@ -2,7 +2,7 @@
 To run one: `python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
 
 `-s ends` runs the tests of `make test` twice: on the oldest versions that setup.cfg admits, and on
-the newest versions. `-s between` runs only tests/behaviour, on two combinations between these.
+the newest versions. `-s between` runs only tests/behaviour, on combinations between these.
 
 nox looks for each Python version on PATH and in pyenv. It skips a combination whose version it does
 not find, and prints a message.
@@ -28,7 +28,7 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 DJANGO_REDIS = ("6", "7")
 #: Each version of Django, and the oldest version of Python that supports it.
 DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
@@ -118,8 +118,11 @@ def ends(session: nox.Session, end: str) -> None:
     _test(session, _ENDS[end][1])
 
 
+_BETWEEN = [("3.12", "5.2", "7"), ("3.13", "6.0", "6"), ("3.14", "6.1", "7")]
+
+
 @nox.session
-@nox.parametrize("python,django,django_redis", [("3.11", "5.2", "7"), ("3.12", "6.0", "6")])
+@nox.parametrize("python,django,django_redis", _BETWEEN)
 def between(session: nox.Session, django: str, django_redis: str) -> None:
     """Run tests/behaviour on a combination between the oldest and the newest versions. With Django
     6.0, the locks are in a cache of Django's own backend, not of django-redis."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from lupa import lua51
+import pytest
 
 from django_redis_sync.protocol import scripts
 
@@ -286,6 +286,8 @@ class Scripts:
     """The scripts, each compiled once into a function of KEYS and ARGV."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
+        lua51 = pytest.importorskip("lupa.lua51", reason="lupa has no wheel for this Python")
+        self.failures = lua51.LuaError
         # In Latin-1, each byte of packed data is one character.
         self.lua = lua51.LuaRuntime(
             encoding="latin-1",
@@ -315,7 +317,7 @@ class Scripts:
         try:
             reply = _reply(self.verbs[verb](table(list(keys)), table([str(a) for a in argv])))
             return reply.split(" ") if isinstance(reply, str) else reply
-        except lua51.LuaError as error:
+        except self.failures as error:
             raise ScriptError(str(error).splitlines()[0]) from None
 
 
