@@ -128,6 +128,7 @@ def test_lock_on_a_quorum_is_a_lock_of_the_process(local: None) -> None:
         pass
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_process_has_none_of_its_parents_leases(local: None) -> None:
     with Lock("x"):
         pid = os.fork()

@@ -221,8 +221,8 @@ class Command(BaseCommand):
         if given.dry_run:
             self._print([_("Dry run: nothing was cleared.")])
             return
-        text = ngettext("Clear this one?", "Clear these %d?", len(chosen))
-        if given.interactive and not self._agreed(text % len(chosen) if "%d" in text else text):
+        text = ngettext("Clear %d entry?", "Clear %d entries?", len(chosen)) % len(chosen)
+        if given.interactive and not self._agreed(text):
             raise CommandError(_("Nothing was cleared."))
         cleared = [
             one
