@@ -98,11 +98,12 @@ class Worker:
     The thread calls `earliest` before it sleeps. Only one thread at a time runs these functions.
     """
 
-    # Invariants: The thread wakes up at _looks_at or earlier. A thread that runs `turn` or
-    # `earliest` holds the lock _runs. The thread in _thread calls earliest() before it ends.
+    # Invariants: The thread wakes up at _looks_at or earlier, or _looks_at is before _wakes_at. A
+    # thread that runs `turn` or `earliest` holds the lock _runs. The thread in _thread calls
+    # earliest() before it ends. Only this thread changes _wakes_at.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
-        self._bell, self._looks_at = Bell(), math.inf
+        self._bell, self._looks_at, self._wakes_at = Bell(), math.inf, math.inf
         self._runs, self._starting = Mutex(), Mutex()
         self._thread: threading.Thread | None = None
         self._logged_at = -math.inf
@@ -114,7 +115,9 @@ class Worker:
         Return False if no thread runs and none can be started. The next call then tries again to
         start a thread.
         """
-        if due < self._looks_at or self._thread is None:
+        # If _looks_at is before _wakes_at, the thread has not yet noticed it. Perhaps a signal
+        # handler's exception kept the caller that set it from ringing the bell.
+        if due < self._looks_at or self._looks_at < self._wakes_at or self._thread is None:
             self._looks_at = min(due, self._looks_at)
             return self.rouse()
         return True
@@ -179,7 +182,7 @@ class Worker:
             # renewal of a released lease. Otherwise, each new short lease would wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
-            self._looks_at = due
+            self._looks_at = self._wakes_at = due
             if self._earliest() < due:
                 continue
             if not self._bell.wait(min(due - clock(), IDLE_TIMEOUT)) and due == math.inf:

@@ -156,6 +156,35 @@ def test_caller_interrupted_at_any_bytecode_does_not_block_other_callers(what: s
     assert count > 10
 
 
+@pytest.mark.promise(7)
+def test_worker_wakes_up_for_later_work_after_an_interrupted_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interrupted caller announces work that is due earlier than that of another caller."""
+    monkeypatch.setattr(threads, "IDLE_TIMEOUT", 60.0)
+    desks = list[Desk]()
+
+    def make_desk() -> None:
+        desks.append(Desk())
+        desks[-1].put("first")
+        eventually(lambda: desks[-1].done)
+        time.sleep(0.02)  # the thread finds no work, and sleeps
+
+    def announce() -> None:
+        desks[-1].worker.expect(threads.clock())
+
+    make_desk()
+    for _ in interruptions(announce, "engine/threads.py", where=at_any_step):
+        desks[-1].todo.append("other's")
+        desks[-1].worker.expect(threads.clock() + 0.01)
+        eventually(lambda: len(desks[-1].done) == 2, 20)
+        make_desk()
+    assert len(desks) > 10
+    monkeypatch.setattr(threads, "IDLE_TIMEOUT", 0.01)
+    for desk in desks:
+        desk.worker.rouse()
+
+
 def test_destructor_can_submit_work_during_a_submit_of_the_same_thread() -> None:
     """While a thread submits work, garbage collection can run a destructor that submits work."""
     desk, ran, inside = Desk(), list[str](), list[str]()
