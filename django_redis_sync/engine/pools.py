@@ -43,6 +43,8 @@ _SHORTEST = 0.1
 _LATE = 1.0
 #: Seconds between two requests of a waiter that polls.
 _POLL = 0.05
+#: A wait is short below this number of seconds. A caller in a short wait asks every _SHORT_POLL s.
+_SHORT, _SHORT_POLL = 0.2, 0.02
 
 _ASKING = pack(("ASKING",))
 
@@ -346,7 +348,11 @@ class PrivatePool:
     def pop(self, key: str, seconds: float) -> Any:
         """Wait for an item of the list at the Redis key `key`, for at most `seconds`. Return the
         reply to BLPOP, or None. If MAX_WAITING threads already wait, only sleep up to _POLL
-        seconds and return None. Raise Failure if redis-py raises an error."""
+        seconds and return None. For a short wait, sleep up to _SHORT_POLL seconds, because BLPOP
+        ends up to 0.1 s late. Raise Failure if redis-py raises an error."""
+        if seconds < _SHORT:
+            time.sleep(min(seconds, _SHORT_POLL))
+            return None
         me = threading.get_ident()
         if len(self._waiting) >= MAX_WAITING:
             time.sleep(min(seconds, _POLL))

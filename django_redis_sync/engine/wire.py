@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ _BUSY_ERRORS = (
     errors.MasterDownError,
 )
 _BUSY = ("BUSY", "UNBLOCKED")
+# Errors of a server that rejects all writes for a while, because it can't save its data, or has too
+# few replicas. In Redis 6, the error of a script has the code in the middle.
+_READ_ONLY = re.compile(r"(^|-)(MISCONF|NOREPLICAS) ")
 #: If an ACL denies a command, or a command within a script, the server's error message contains one
 #: of these texts.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
@@ -145,6 +149,8 @@ def why(error: BaseException, sent: bool) -> Why:
     if is_busy(error):
         return "busy"
     if isinstance(error, errors.ResponseError):
+        if _READ_ONLY.search(message):
+            return "unreachable"
         return "busy" if message.startswith(_BUSY) else "final"
     if isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError)):
         if any(words in message for words in _CROWDED):

@@ -126,6 +126,14 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
     return TypeError(f"{call} has no such argument: {wrong}")
 
 
+def check_call(of: Any, method: str, sleep: Any, wrong: Iterable[str]) -> None:
+    """Check the ignored arguments of a method `acquire`: `sleep`, and the `wrong` keywords. Raise
+    TypeError or ValueError for a wrong one."""
+    if wrong:
+        raise wrong_call(of, method, (), wrong)
+    checked("sleep", sleep)
+
+
 def _public_name(kind: type) -> str:
     return getattr(kind, "_public_name", "") or kind.__name__
 

@@ -282,19 +282,36 @@ class Readers(Semaphore):
             self._leases.add(lease)
         return lease
 
-    def _take(self, *arguments: Any) -> Lease | Rejection:
-        self._check_other_side()
-        return super()._take(*arguments)
+    def _take(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, permits: int = 1
+    ) -> Lease | Rejection:
+        refused = self._refused(blocking, blocking_timeout)
+        return refused or super()._take(blocking, blocking_timeout, permits)
 
-    async def _atake(self, *arguments: Any, caller: Caller | None = None) -> Lease | Rejection:
-        self._check_other_side(caller)
-        return await super()._atake(*arguments, caller=caller)
+    async def _atake(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        permits: int = 1,
+        *,
+        caller: Caller | None = None,
+    ) -> Lease | Rejection:
+        if refused := self._refused(blocking, blocking_timeout, caller):
+            return refused
+        return await super()._atake(blocking, blocking_timeout, permits, caller=caller)
 
-    def _check_other_side(self, caller: Caller | None = None) -> None:
-        """Raise UpgradeRefused if the caller holds the other side of this lock."""
+    def _refused(
+        self, blocking: bool | None, seconds: float | None, caller: Caller | None = None
+    ) -> Rejection | None:
+        """Return None unless the caller holds the other side of this lock. If the caller would not
+        wait, return a Rejection. Raise UpgradeRefused if the caller would wait, for itself."""
         mine = self._leases.of_name(self, caller)
-        if any(lease.held and lease.permits != self._permits for lease in mine):
-            raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
+        if not any(lease.held and lease.permits != self._permits for lease in mine):
+            return None
+        ask = self._settings_and_ask(blocking, seconds, 1)[1]
+        if not ask.wait:
+            return Rejection(FULL)
+        raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
 
 
 class Writers(Readers):
@@ -309,8 +326,9 @@ class ReadWriteLock:
 
     `read` and `write` each have the methods of a `Semaphore`. A writer becomes a reader with
     `downgrade()`. A reader can't become a writer: if a caller holds one side, acquiring the other
-    raises UpgradeRefused. The lock is not reentrant: a second read may wait behind a writer that
-    waits for the first read. The options are those of `Lock`::
+    raises UpgradeRefused, or returns None if the caller does not wait. The lock is not reentrant: a
+    second read may wait behind a writer that waits for the first read. The options are those of
+    `Lock`::
 
         prices = ReadWriteLock("prices")
 

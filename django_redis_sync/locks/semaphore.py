@@ -15,7 +15,7 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .arguments import attributes_of, checked, checked_quorum, wrong_call
+from .arguments import attributes_of, check_call, checked, checked_quorum, wrong_call
 from .callers import Caller, Holdings, by_caller
 from .lease import Lease
 from .lease_state import looking
@@ -131,6 +131,11 @@ class Semaphore(Acquirer):
         limit = "" if self.limit is None else f", {self.limit}"
         return f"{type(self).__name__}({self.name!r}{limit})"
 
+    @property
+    def held(self) -> bool:
+        """True if this thread or task certainly holds a lease. `owned()` asks Redis instead."""
+        return (lease := self._mine()) is not None and lease.held
+
     # Acquire and release
 
     def acquire(
@@ -151,10 +156,8 @@ class Semaphore(Acquirer):
         Raise Unavailable if Redis can't be reached, WrongKind if the name is in use as a
         read/write lock, and ValueError if `permits` is above the limit.
         """
-        if wrong:
-            raise wrong_call(self, "acquire", (), wrong)
-        if sleep is not None:
-            checked("sleep", sleep)
+        if wrong or sleep is not None:
+            check_call(self, "acquire", sleep, wrong)
         got = None
         try:
             got = self._take(blocking, blocking_timeout, permits)
@@ -176,10 +179,8 @@ class Semaphore(Acquirer):
         **wrong: NoReturn,
     ) -> Lease | None:
         """Async version of `acquire()`. If it is cancelled, it releases what it has acquired."""
-        if wrong:
-            raise wrong_call(self, "aacquire", (), wrong)
-        if sleep is not None:
-            checked("sleep", sleep)
+        if wrong or sleep is not None:
+            check_call(self, "aacquire", sleep, wrong)
         got = None
         try:
             got = await self._atake(blocking, blocking_timeout, permits, caller=caller)

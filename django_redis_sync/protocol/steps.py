@@ -62,7 +62,7 @@ class Failure(Exception):
 
     `cause`: the exception. `at`: the time of the failure on the client's monotonic clock. `why`:
 
-    - "unreachable": the command was not sent.
+    - "unreachable": the command was not sent, or the server rejects all writes. Nothing changed.
     - "unanswered": the command was sent, and the server may have executed it.
     - "busy": a temporary error such as LOADING, READONLY, or too many connections.
     - "final": a retry can't succeed.

@@ -279,6 +279,23 @@ async def test_questions_write_nothing_when_redis_denies_writes(io, bench, holde
     assert not await io.do(leases[0], "owned")
 
 
+@both
+async def test_waiter_keeps_waiting_while_redis_denies_writes(io, bench):
+    """Redis denies writes, for example, while it can't save its data (MISCONF)."""
+    held = await io.do(Lock("x", using=bench.alias), "acquire")
+    lock = Lock("x", using=bench.alias, blocking_timeout=60)
+    waiting = await queued(io, lock, bench.view())
+    bench.client.config_set("min-replicas-to-write", 1)
+    try:
+        await io.sleep(2.5)  # the waiter asks at least once in this time
+        with pytest.raises(Unavailable):
+            await io.do(Lock("y", using=bench.alias, blocking_timeout=60), "acquire")
+    finally:
+        bench.client.config_set("min-replicas-to-write", 0)
+    await io.do(held, "release")
+    assert (await io.result(waiting)).held
+
+
 @pytest.mark.parametrize("name", FAULTS)
 @both
 async def test_calls_during_a_fault_fail_soon_and_leave_no_lease(

@@ -89,12 +89,16 @@ async def test_acquire_for_writing_raises_upgrade_refused_if_the_caller_is_a_rea
     lock, other = (ReadWriteLock("upgrade", blocking_timeout=10) for _ in range(2))
     async with io.entered(lock.read) as lease:
         for writer in (lock.write, other.write):
-            for options in ({}, {"blocking": False}, {"blocking_timeout": 5}):
+            for options in ({"blocking": False}, {"blocking_timeout": 0}):
+                assert await io.do(writer, "acquire", **options) is None
+            for options in ({}, {"blocking_timeout": 5}):
                 with pytest.raises(UpgradeRefused, match="must release it before") as caught:
                     await io.do(writer, "acquire", **options)
         assert UpgradeRefused is type(caught.value) and isinstance(caught.value, RuntimeError)
         with pytest.raises(UpgradeRefused):
             await io.do(acquire_all([Lock("row"), other.write]), "acquire")
+        assert await io.do(ReadWriteLock("upgrade", blocking=False).write, "acquire") is None
+        assert await io.do(acquire_all([other.write], blocking=False), "acquire") is None
         assert lease.held and view("upgrade").waiting == 0 and view("row").empty
         # The error does not affect other callers or other names.
         assert await io.result(io.start(io.do(other.write, "acquire", blocking=False))) is None
