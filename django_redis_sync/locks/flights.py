@@ -147,9 +147,12 @@ class Flight:
                 finally:
                     leader.end()
             if (yield self._follow(leader)):
-                if leader.outage is not None:
-                    raise Unavailable(*leader.outage.args)
-                found = yield self._look()
+                try:
+                    if leader.outage is not None:
+                        raise Unavailable(*leader.outage.args)
+                    found = yield self._look()
+                finally:
+                    leader.wake_next()
                 if found is None or (news := found.news(first)):
                     return self._answer(found and news)
             if self._left() == 0:

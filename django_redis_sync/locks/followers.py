@@ -18,36 +18,61 @@ from ..engine.threads import Bell
 #: Max seconds that a follower waits. Then it leads the other followers, and asks Redis, because the
 #: leader may be a task whose event loop never continues.
 MAX_FOLLOW = 10.0
+#: Max threads that read a result at the same time. More threads would only take turns on the
+#: interpreter, which costs three times as much, and exhaust the connection pool of the cache.
+AT_ONCE = 4
 
 
 class Leader:
     """A call that other calls can follow. `end()` must be called when it ends. `outage`: the
     exception that its followers have to raise, because Redis is unavailable."""
 
-    __slots__ = ("_key", "_wakers", "ended", "outage")
+    __slots__ = ("_bells", "_key", "_wakers", "ended", "outage")
 
     def __init__(self, key: Any) -> None:
         self._key, self.ended = key, False
         self.outage: Exception | None = None
+        # What wakes each thread, and each task.
+        self._bells: list[Bell] = []
         self._wakers: list[Callable[[], Any]] = []
 
+    @property
+    def followers(self) -> int:
+        """Number of calls that wait for this call."""
+        return len(self._bells) + len(self._wakers)
+
     def end(self) -> None:
-        """Wake up the followers."""
+        """Wake up the followers: all tasks, and the first threads."""
         self.ended = True
         if _leaders.get(self._key) is self:
             _leaders.pop(self._key, None)
         with contextlib.suppress(IndexError):
             while True:
                 self._wakers.pop()()
+        for _ in range(AT_ONCE):
+            self.wake_next()
+
+    def wake_next(self) -> None:
+        """Wake up a thread that waits. Each thread that `follow()` has woken up has to call this
+        when it has read the result."""
+        with contextlib.suppress(IndexError):
+            self._bells.pop().ring()
 
     def follow(self, seconds: float) -> bool:
         """Wait until the leader has ended, but at most `seconds`, or MAX_FOLLOW if that is less.
         Return True if it has ended."""
         bell = Bell()
-        self._wakers.append(bell.ring)
-        if not self.ended:
-            bell.wait(min(seconds, MAX_FOLLOW))
-        self._leave(bell.ring)
+        self._bells.append(bell)
+        try:
+            if not self.ended:
+                bell.wait(min(seconds, MAX_FOLLOW))
+        except BaseException:
+            if self.ended:
+                self.wake_next()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):  # raised if the bell has rung
+                self._bells.remove(bell)
         return self.ended
 
     async def afollow(self, seconds: float) -> bool:
@@ -60,12 +85,9 @@ class Leader:
             if not self.ended:
                 await asyncio.wait((woken,), timeout=min(seconds, MAX_FOLLOW))
         finally:
-            self._leave(waker)
+            with contextlib.suppress(ValueError):  # raised if `end` has called the waker
+                self._wakers.remove(waker)
         return self.ended
-
-    def _leave(self, waker: Callable[[], Any]) -> None:
-        with contextlib.suppress(ValueError):  # raised if `end` has called it
-            self._wakers.remove(waker)
 
 
 #: The leaders of this process, by process ID and name. A forked child has none of its parent's.

@@ -125,7 +125,7 @@ def followers() -> int:
     """Return how many calls of this process wait for another call of it."""
     from django_redis_sync.locks.followers import _leaders
 
-    return sum(len(leader._wakers) for leader in _leaders.values())
+    return sum(leader.followers for leader in _leaders.values())
 
 
 def raised(error: BaseException) -> Any:
