@@ -108,6 +108,22 @@ def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:
     assert 2 == output.count("PASSED")
 
 
+def test_readme_renders_as_on_pypi_with_absolute_links_and_pictures(wheel: Path) -> None:
+    """`twine check` renders no Markdown. PyPI renders it by this package."""
+    markdown = pytest.importorskip("readme_renderer.markdown")
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+    head, _, description = archive.read(metadata).decode().partition("\n\n")
+    assert {"Documentation", "Issues", "Changelog"} <= set(re.findall(r"Project-URL: (\w+),", head))
+    page = markdown.render(description)
+    assert page is not None, "PyPI can't render the README"
+    own = "#user-content-"  # what the renderer links each heading to
+    addresses = re.findall(rf'(?:href|src)="(?!{own})([^"]*)"', page)
+    assert len(addresses) > 15
+    assert [] == [address for address in addresses if not address.startswith("https://")]
+    assert 2 == page.count("<table>") and "<!--" not in page and "needs:" not in page
+
+
 # Types
 
 
