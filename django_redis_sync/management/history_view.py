@@ -75,9 +75,26 @@ def events(
     lines = out.wrap(when + of + ": " + ", ".join(parts) + ".")
     if bad:
         lines += out.warn(_("Trouble: ") + ", ".join(bad) + ".")
+    lines += meanings(c, out)
     for sentence in advice(found, statuses, limit):
         lines += out.warn(sentence)
     return lines
+
+
+def meanings(counted: Counters, out: Output) -> list[str]:
+    """Return sentences that explain the words for those events that were counted."""
+    texts = {
+        _("Skipped: no permit was free, and the caller did not want to wait."): counted.skipped,
+        _("Would have rejected: enforce=False admitted these callers."): counted.shadow_rejected,
+        _(
+            "Reclaimed: a lease expired, for example because the process of its holder died, and "
+            "another caller got the permit."
+        ): counted.reclaimed,
+        _(
+            "Lost: a lease ended while its holder still worked, so two may have worked at once."
+        ): counted.lost,
+    }
+    return [line for text, count in texts.items() if count for line in out.wrap(text)]
 
 
 def log(found: Sequence[Action], out: Output) -> list[str]:

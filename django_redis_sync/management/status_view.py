@@ -3,19 +3,16 @@ shown."""
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..operators.facts import MAX_RECORDS, Holder, Status, Unread, Waiter
+from ..operators.facts import Holder, Status, Unread, Waiter
 from ..operators.families import families
-from ..operators.formats import duration, handed_over, moment, without_secrets
+from ..operators.formats import moment, without_secrets
 from ..operators.groups import Group
 from ..operators.history import add, histories_of
 from ..operators.listing import INDEX_AGE, Past, Selection, rejected, skipped
@@ -24,6 +21,7 @@ from ..operators.statistics import counted
 from ..operators.status import readable, status_of
 from .arguments import find
 from .history_view import events, exactness
+from .people_view import people, since_of, used
 from .terminal import Cell, Column, Output, flexible, number, printable
 
 #: Max keys that the page of a policy reads without --sort. If the policy has no statistics, the
@@ -93,7 +91,12 @@ def overview(seen: Seen, out: Output) -> list[str]:
     """Return the list of names, with one line for each name or policy."""
     if not seen.groups:
         return [_("No lock or semaphore was used within the last day.")]
-    return [*out.table(_columns(seen.past, out), seen.groups), *_rest(seen, len(seen.groups), out)]
+    lines = out.table(_columns(seen.past, out), seen.groups)
+    explained: list[str] = []
+    if any(skipped(group, seen.past) for group in seen.groups):
+        text = _("SKIPPED: calls that found no free permit and did not want to wait.")
+        explained = out.explained(text)
+    return [*lines, *_rest(seen, len(seen.groups), out), *explained]
 
 
 def _columns(past: Past, out: Output) -> list[Column]:
@@ -105,7 +108,7 @@ def _columns(past: Past, out: Output) -> list[Column]:
 
     def age(group: Group, oldest: Iterable[Holder | Waiter]) -> str:
         since = min((one.since for one in oldest), default=None)
-        return "" if since is None else _since(since, group.all[0])
+        return "" if since is None else since_of(since, group.all[0])
 
     return [
         flexible(_("NAME"), lambda group: group.name),
@@ -125,10 +128,6 @@ def _amount(group: Group) -> str:
     if group.is_family:
         return ngettext("%d name", "%d names", group.keys) % group.keys
     return ngettext("%d key", "%d keys", group.keys) % group.keys
-
-
-def _since(at: datetime, one: Status) -> str:
-    return duration((one.at - at).total_seconds())
 
 
 def _least(group: Group, figure: int) -> str:
@@ -160,7 +159,7 @@ def page(seen: Seen, out: Output) -> list[str]:
     if not group.children:
         one = group.all[0]
         head = [_headline(one, out), *_members(one), *_notices(one, out)]
-        return [*head, *_recently(seen, group, out), *_people(one, out)]
+        return [*head, *_recently(seen, group, out), *people(one, out)]
     own, busy = group.own, [s for s in group.children if _busy(s)]
     lines = [_policy_line(group, out), *(_notices(own, out) if own else ())]
     lines += [*_recently(seen, group, out), *_rest(seen, len(group.children), out)]
@@ -174,50 +173,7 @@ def page(seen: Seen, out: Output) -> list[str]:
     for one in group.all:
         notices = _notices(one, out, own) if one is not own else []
         if _busy(one) or notices:  # idle keys are omitted
-            lines += ["", _headline(one, out), *notices, *_people(one, out)]
-    return lines
-
-
-def holders_table(rows: Sequence[tuple[Status, Holder | Waiter]], out: Output) -> list[str]:
-    """Return a table of holders and waiters of several names, for `clear`."""
-    names = flexible(_("NAME"), lambda row: row[0].display)
-    return out.table([names, *_holder_columns(out)], rows)
-
-
-#: A label of a job: the name of its task, and the beginning of its id. A table shows only the last
-#: part of the name.
-_task = re.compile(r"^[\w.]*\.(\w+\[[^]]*\])$")
-
-
-def _is_job(one: Holder | Waiter) -> bool:
-    """Return True for a job. It always has, or waits for, one permit."""
-    return any(_task.search(label) for label in _texts(one.label, "label"))
-
-
-def _people(one: Status, out: Output) -> list[str]:
-    """Return tables of the shares, the holders, and the waiters of a name."""
-    lines = []
-    if one.shares:
-        lines += ["", *out.table(_share_columns(out), one.shares)]
-        lines += _hidden(one.share_count - len(one.shares))
-        if not one.shares_are_complete:
-            text = _("There may be more shares: only about %s holders and waiters were read.")
-            lines += out.wrap(text % f"{MAX_RECORDS:,}")
-    if one.holders:
-        lines += ["", *out.table(_holder_columns(out), [(one, h) for h in one.holders])]
-        lines += _hidden(one.holding - len(one.holders))
-        if any(h.state == "handed" for h in one.holders):
-            lines += out.wrap(f"* {handed_over()}")
-    if one.waiters:
-        lines += ["", *out.table(_waiter_columns(), [(one, w) for w in one.waiters])]
-        lines += _hidden(one.waiting - len(one.waiters) - one.held)
-    for worker in one.workers:
-        text = ngettext(
-            "Celery worker %(worker)s holds %(jobs)d more.",
-            "Celery worker %(worker)s holds %(jobs)d more.",
-            worker.jobs,
-        )
-        lines += out.wrap(text % {"worker": printable(worker.name), "jobs": worker.jobs})
+            lines += ["", _headline(one, out), *notices, *people(one, out)]
     return lines
 
 
@@ -230,80 +186,6 @@ def _recently(seen: Seen, group: Group, out: Output) -> list[str]:
     whole = replace(best, total=add(h.total for h in histories))
     of = "" if group.whole else _(" (of the %d keys used last)") % len(group.children)
     return events(whole, group.all, group.limit, out, of, group.statistics)
-
-
-def _share_columns(out: Output) -> list[Column]:
-    return [
-        flexible(_("SHARE"), lambda share: share.name or _("(none)")),
-        number(_("IN USE"), lambda share: _used(share.in_use, share.limit, out)),
-        number(_("WAITING"), lambda share: out.cell(share.waiting, trouble=share.waiting)),
-    ]
-
-
-def _used(in_use: int, limit: int | None, out: Output) -> Cell:
-    if limit is None:
-        return Cell(str(in_use))
-    return out.cell(f"{in_use}/{limit}", trouble=in_use >= limit)
-
-
-def _holder_columns(out: Output) -> list[Column]:
-    """Return the columns of a table of holders. A row has the status of a name, and a holder of the
-    name. For `clear`, a row can have a waiter instead."""
-
-    def left(row: tuple[Status, Holder | Waiter]) -> str | Cell:
-        one = row[1]
-        if isinstance(one, Waiter):
-            return _("waits, place %d") % one.position
-        if one.permanent:
-            return out.cell(_("permanent"))
-        return duration(one.ends_in) + ("*" if one.state == "handed" else "")
-
-    return [
-        Column(_("HOLDER"), lambda row: row[1].id),
-        number(_("HELD FOR"), lambda row: _since(row[1].since, row[0])),
-        number(_("LEASE LEFT"), left),
-        *_common_columns(),
-    ]
-
-
-def _waiter_columns() -> list[Column]:
-    return [
-        number("#", lambda row: row[1].position),
-        Column(_("WAITER"), lambda row: row[1].id),
-        number(_("WAITS FOR"), lambda row: _since(row[1].since, row[0])),
-        *_common_columns(),
-    ]
-
-
-def _common_columns() -> list[Column]:
-    return [
-        number(_("PERMITS"), lambda row: "" if _is_job(row[1]) else row[1].permits or _("all")),
-        flexible(_("WHERE"), lambda row: ":".join(_texts(row[1].label, "host", "pid")), first=True),
-        flexible(_("WHO"), lambda row: _who(*row)),
-    ]
-
-
-def _texts(label: Mapping[str, Any], *keys: str) -> list[str]:
-    return [str(label[key]) for key in keys if key in label]
-
-
-def _who(status: Status, one: Holder | Waiter) -> str:
-    # The state comes first, because the end of a line may be cut.
-    labels = [_task.sub(r"\1", label) for label in _texts(one.label, "label")]
-    first = " ".join(filter(None, [_state(status, one), *labels]))
-    parts = [first] if first else []
-    parts += [_("share %s") % one.share] if one.share else []
-    parts += [_("user %s") % user for user in _texts(one.label, "user")]
-    parts += [_("request %s") % request for request in _texts(one.label, "request")]
-    return ", ".join([*parts, *_texts(one.label, "thread")])
-
-
-def _state(status: Status, one: Holder | Waiter) -> str:
-    """Return a text if the state of a holder or waiter is unusual, else "". Unusual states: a
-    permit that min_hold retains, and a waiter without heartbeats."""
-    if isinstance(one, Holder):
-        return _("(released, retained by min_hold)") if one.state == "kept" else ""
-    return "" if one.alive else _("(silent)")
 
 
 def _busy(one: Status) -> bool:
@@ -360,7 +242,7 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
     policy are omitted."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
-        facts = {"for": _since(one.paused_since, one), "name": _words(one), "until": ""}
+        facts = {"for": since_of(one.paused_since, one), "name": _words(one), "until": ""}
         if one.paused_until is not None:
             facts["until"] = _(", until %s") % moment(one.paused_until)
         text = _("Paused for %(for)s%(until)s: no permits are granted. Undo: locks resume %(name)s")
@@ -374,7 +256,7 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
         notices.append(text % {"limit": one.override, "callers": one.callers_limit})
     if one.conflicting_limit is not None and one.callers_limit is not None:
         before, when = one.conflicting_limit
-        limits = {"one": one.callers_limit, "other": before, "ago": _since(when, one)}
+        limits = {"one": one.callers_limit, "other": before, "ago": since_of(when, one)}
         text = _("Callers disagree on the limit: %(other)d until %(ago)s ago, %(one)d since then.")
         notices.append(text % limits)
     return [line for text in notices for line in out.warn(text)]
@@ -402,8 +284,4 @@ def _use(group: Group, out: Output) -> Cell:
     if group.keys:
         return Cell(_least(group, group.in_use))
     one = group.all[0]
-    return out.cell(_("writer")) if one.exclusive else _used(one.in_use, one.limit, out)
-
-
-def _hidden(count: int) -> list[str]:
-    return [_("… and %d more") % count] if count > 0 else []
+    return out.cell(_("writer")) if one.exclusive else used(one.in_use, one.limit, out)

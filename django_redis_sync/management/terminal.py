@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from django.core.management.color import Style
@@ -20,6 +21,10 @@ GAP = "  "
 #: Min width to which a column is narrowed. If the table is still too wide, its lines exceed the
 #: width of the terminal.
 NARROWEST = 8
+#: Width to which a column whose cells are wrapped is narrowed first.
+COMFORTABLE = 16
+#: Max lines of a cell that is wrapped. A longer text is cut.
+MAX_LINES = 6
 
 # Enter and leave the alternate screen. It has no cursor, and cuts long lines at the right.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -55,6 +60,24 @@ def fit(text: str, width: int) -> str:
     return text + "…" if width > 0 else ""
 
 
+def folded(text: str, width: int) -> list[str]:
+    """Return `text` as lines of at most `width` columns, at most MAX_LINES. Break it between words,
+    or inside a word that is too long for a line."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if wide(longer) <= width:
+            lines[-1] = longer
+            continue
+        lines += [""] if lines[-1] else []
+        for char in word:
+            lines += [""] if wide(lines[-1] + char) > width else []
+            lines[-1] += char
+    if len(lines) > MAX_LINES:
+        lines[MAX_LINES - 1 :] = [fit(" ".join(lines[MAX_LINES - 1 :]), width)]
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A text and its color, for terminals with colors."""
@@ -83,10 +106,12 @@ number = partial(Column, right=True)
 @dataclass(frozen=True, slots=True)
 class Output:
     """The width and the style of a command's output. `width`: max columns of a line, or None for no
-    limit."""
+    limit. `folds`: whether a cell that is too wide for its column takes several lines; otherwise it
+    is cut."""
 
     width: int | None
     style: Style
+    folds: bool = True
 
     def wrap(self, text: str) -> list[str]:
         """Return `text` as lines. Break it between words only; a word that is too long for a line
@@ -102,6 +127,11 @@ class Output:
                 lines.append(word)
         return [line for line in lines if line]
 
+    def explained(self, text: str) -> list[str]:
+        """Return the lines of a text that explains words, after an empty line. A screen that is
+        redrawn has no space for it."""
+        return ["", *self.wrap(text)] if self.folds else []
+
     def warn(self, text: str) -> list[str]:
         """Return the lines of a warning."""
         return [self.style.WARNING(line) for line in self.wrap(printable(text))]
@@ -111,7 +141,7 @@ class Output:
         return Cell(str(text), self.style.WARNING if trouble else None)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
-        """Return the lines of a table: a heading, and one line for each row."""
+        """Return the lines of a table: a heading, and one or more lines for each row."""
         shown, widths = [], []
         for column in columns:
             cells = [_cell(column.cell(row)) for row in rows]
@@ -120,12 +150,24 @@ class Output:
                 shown.append((column, cells))
                 widths.append(max(wide(cell.text) for cell in cells))
         if self.width is not None:
-            _shrink([column for column, _ in shown], widths, self.width)
-        aligned = [
-            [_aligned(cell, width, column.right) for cell in cells]
-            for (column, cells), width in zip(shown, widths, strict=True)
-        ]
-        return [GAP.join(line).rstrip() for line in zip(*aligned, strict=True)]
+            flexible = [column for column, _ in shown]
+            if self.folds:
+                _shrink(flexible, widths, self.width, COMFORTABLE)
+            _shrink(flexible, widths, self.width, NARROWEST)
+        lines = []
+        for row in zip(*(cells for _, cells in shown), strict=True):
+            parts = [
+                folded(cell.text, width) if self.folds and self.width else [fit(cell.text, width)]
+                for cell, width in zip(row, widths, strict=True)
+            ]
+            for texts in zip_longest(*parts, fillvalue=""):
+                places = zip(texts, row, widths, shown, strict=True)
+                line = [
+                    _aligned(text, cell.style, width, column.right)
+                    for text, cell, width, (column, _) in places
+                ]
+                lines.append(GAP.join(line).rstrip())
+        return lines
 
 
 def _cell(value: str | int | Cell) -> Cell:
@@ -133,20 +175,19 @@ def _cell(value: str | int | Cell) -> Cell:
     return Cell(printable(cell.text), cell.style)
 
 
-def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+def _shrink(columns: Sequence[Column], widths: list[int], width: int, least: int) -> None:
     """Narrow the widest flexible column, until the table fits or no column can be narrowed. Narrow
-    columns with `first` before the others."""
+    columns with `first` before the others, and no column below `least`."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
+        flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > least]
         if not flexible:
             return
         widths[max(flexible, key=lambda i: (columns[i].first, widths[i]))] -= 1
 
 
-def _aligned(cell: Cell, width: int, right: bool) -> str:
-    text = fit(cell.text, width)
+def _aligned(text: str, style: Callable[[str], str] | None, width: int, right: bool) -> str:
     space = " " * (width - wide(text))
-    shown = cell.style(text) if cell.style and text else text
+    shown = style(text) if style and text else text
     return space + shown if right else shown + space
 
 

@@ -11,24 +11,22 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
-from redis.exceptions import OutOfMemoryError, ResponseError
 
 from ... import conf
 from ...engine.names import REGISTER_AFTER
 from ...engine.renewal import write_names
-from ...engine.wire import RIGHTS, configuration_error
 from ...exceptions import SyncError, Unavailable
 from ...operators import actions, audit, doctor
-from ...operators.facts import Holder, Status, Unread, Waiter
+from ...operators.facts import Holder, Status, Waiter
 from ...operators.families import Pair, families
 from ...operators.formats import (
     as_json,
@@ -44,7 +42,16 @@ from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
 from ...protocol.keys import SHOWN, display
-from .. import arguments, doctor_view, history_view, runner, status_view, terminal
+from .. import (
+    arguments,
+    doctor_view,
+    failures,
+    history_view,
+    people_view,
+    runner,
+    status_view,
+    terminal,
+)
 from ..terminal import Output, printable
 
 #: A function without arguments. It returns the lines to print, and a dict
@@ -56,8 +63,6 @@ Found = TypeVar("Found")
 LOOK_AGAIN = REGISTER_AFTER + 0.2
 #: For how many seconds the doctor looks at names.
 LOOK_SECONDS = 20.0
-#: Max unreadable names that an error message lists.
-MAX_UNREAD = 5
 #: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
 
@@ -100,7 +105,7 @@ class Command(BaseCommand):
             getattr(self, f"_{given.action}")(given)
         except Unavailable as error:
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(given.action, 1)
-            text = _unavailable(error, given.using)
+            text = failures.unavailable(error, given.using)
             raise CommandError(text, returncode=code) from None
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
@@ -119,7 +124,7 @@ class Command(BaseCommand):
         def look() -> tuple[list[str], dict[str, int]]:
             """Return the lines to print, and a dict {error message: exit code}."""
             seen = status_view.seen(name, given.key, given.sort or "", given.top, given.using)
-            problems = {_unread(seen.unread): 1}
+            problems = {failures.unread(seen.unread): 1}
             if name is not None:
                 problems[arguments.unknown(seen.groups[0].all, given.using)] = arguments.UNKNOWN
             problems.pop("", None)
@@ -128,7 +133,8 @@ class Command(BaseCommand):
                 found = as_json(seen.groups, seen.unread, seen.past, seen.selection)
                 return [json.dumps(found, indent=indent, allow_nan=False)], problems
             view = status_view.overview if name is None else status_view.page
-            return view(seen, self._out), problems
+            # A screen that is redrawn shows as many rows as possible.
+            return view(seen, replace(self._out, folds=given.watch is None)), problems
 
         if given.watch is not None:
             with contextlib.suppress(KeyboardInterrupt):
@@ -155,7 +161,7 @@ class Command(BaseCommand):
                 try:
                     lines, problems = look()
                 except Unavailable as error:
-                    lines, problems = [], {_unavailable(error, given.using): 1}
+                    lines, problems = [], {failures.unavailable(error, given.using): 1}
                 wrapped = [line for text in problems for line in self._out.wrap(text)]
                 lines += map(self.style.ERROR, wrapped)
                 words = {"every": duration(every), "now": f"{local(now()):%H:%M:%S}"}
@@ -217,7 +223,7 @@ class Command(BaseCommand):
                 [_("There are no holders.") if found else _("No known name matches the pattern.")]
             )
             return
-        self._print(status_view.holders_table(chosen, self._out))
+        self._print(people_view.holders_table(chosen, self._out))
         if given.dry_run:
             self._print([_("Dry run: nothing was cleared.")])
             return
@@ -367,43 +373,3 @@ def _without_dashes(begin: Sequence[str], words: Sequence[str]) -> str:
     command = shlex.join(words) if words else _("COMMAND")
     text = _("Give the command after --, such as: locks %(begin)s -- %(command)s")
     return text % {"begin": shlex.join(begin), "command": command}
-
-
-def _unread(found: Sequence[Unread]) -> str:
-    """Return a text about the names that could not be read, or "" if there are none."""
-    if not found:
-        return ""
-    text = ngettext(
-        "%(n)d name can't be read: %(names)s. %(why)s",
-        "%(n)d names can't be read: %(names)s. %(why)s",
-        len(found),
-    )
-    names = [printable(one.display) for one in found[:MAX_UNREAD]]
-    return text % {
-        "n": len(found),
-        "names": ", ".join(names + ["…"] * (len(found) > MAX_UNREAD)),
-        "why": printable(without_secrets(str(found[0].error))),
-    }
-
-
-def _unavailable(error: Unavailable, using: str | None) -> str:
-    """Return a line with the error and the remedy."""
-    what = " ".join(without_secrets(str(error)).split()).rstrip(".")
-    cause, why = error.__cause__, configuration_error(error)
-    location = settings.CACHES[using or conf.current().cache].get("LOCATION", "")
-    text = _("%s. Is the server running, and is LOCATION in CACHES its address?")
-    if isinstance(cause, OutOfMemoryError) or "OOM" in what:
-        text = _("%s. The server's memory is full. Raise maxmemory, and run locks doctor.")
-    elif why and why != RIGHTS:
-        text = _(
-            "%s. The server denies access. Check the user, password, TLS, and database number in "
-            "LOCATION and OPTIONS of the cache."
-        )
-    elif isinstance(cause, ResponseError):  # the server denied the command
-        text = _("%s. To find the cause, run locks doctor.")
-    elif "rediss://" in str(location):
-        text = _(
-            "%s. Is the server running, and does it use TLS? If it doesn't use TLS, LOCATION in "
-            "CACHES must start with redis://."
-        )
-    return text % what
