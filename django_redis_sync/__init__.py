@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
     from .limits.decorator import SemaphoreRequiredMixin, semaphore_required
     from .locks.acquire_all import acquire_all
+    from .locks.clearing import aclear, clear
     from .locks.lease import Lease
     from .locks.locks import Lock, ReadWriteLock, RLock
     from .locks.semaphore import Semaphore
@@ -24,7 +25,9 @@ __all__ = [
     "SemaphoreRequiredMixin",
     "SyncError",
     "Unavailable",
+    "aclear",
     "acquire_all",
+    "clear",
     "semaphore_required",
     "single_flight",
     "synchronized",
@@ -35,6 +38,7 @@ _MODULES = {
     "exceptions": ("LeaseLost", "NotAcquired", "SyncError", "Unavailable"),
     "limits.decorator": ("SemaphoreRequiredMixin", "semaphore_required"),
     "locks.acquire_all": ("acquire_all",),
+    "locks.clearing": ("aclear", "clear"),
     "locks.lease": ("Lease",),
     "locks.locks": ("Lock", "RLock", "ReadWriteLock"),
     "locks.semaphore": ("Semaphore",),

@@ -20,6 +20,7 @@ from django_redis_sync import (
     RLock,
     Semaphore,
     acquire_all,
+    clear,
     semaphore_required,
     single_flight,
     synchronized,
@@ -47,6 +48,8 @@ WRONG: dict[str, list[Any]] = {
     "handle": [*TEXTS, None],
     **dict.fromkeys(("label", "key"), TEXTS),
     "using": [5, True, b"x", {"a"}, THING],
+    "by": TEXTS,
+    "reason": [*TEXTS, None],
     "on_lost": [5, "no", [], True, THING],
     "on_full": [5, "no", None, True, THING],
     "release_on_commit": [5, 0, None, [], b"x", THING],
@@ -71,7 +74,7 @@ def _parameters(called: Callable[..., Any]) -> list[str]:
 #: The classes and functions that take options, each with its parameters.
 MAKERS: list[tuple[Any, list[str]]] = [
     *((kind, ["name", *SEMAPHORE]) for kind in (Lock, RLock, ReadWriteLock)),
-    *((maker, _parameters(maker)) for maker in (Semaphore, acquire_all)),
+    *((maker, _parameters(maker)) for maker in (Semaphore, acquire_all, clear)),
     (synchronized, [*_parameters(synchronized), *SEMAPHORE]),
     (single_flight, _parameters(single_flight)),
 ]
@@ -131,6 +134,7 @@ def test_every_public_class_and_function_is_tested_or_has_no_options() -> None:
     public = {getattr(django_redis_sync, name) for name in django_redis_sync.__all__}
     without = {one for one in public if inspect.isclass(one) and issubclass(one, Exception)}
     without |= {semaphore_required, django_redis_sync.SemaphoreRequiredMixin}  # test_defaults.py
+    without |= {django_redis_sync.aclear}  # it calls clear
     assert public == without | {Lease, *(maker for maker, _ in MAKERS)}
 
 
