@@ -16,9 +16,9 @@ from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
 from ..operators.families import families
-from ..operators.formats import advice, as_json, duration, handed_over, local, moment
+from ..operators.formats import advice, as_json, duration, handed_over, local, moment, parts
 from ..operators.groups import Group
-from ..operators.history import histories_of
+from ..operators.history import heaviest_shares, histories_of
 from ..operators.listing import FIGURES, Past, Selection, hour, keys_like, since
 from ..operators.names import Recent
 from ..operators.statistics import Quantiles, counted
@@ -226,6 +226,7 @@ def detail(status: Status, wanted: Wanted) -> Context:
         # True if this name was used only with keys, never without a key.
         "only_keys": keys is not None and not status.fence,
         "past": past,
+        "share_history": _share_history(status, minutes),
         "advice": advice(past, [status], status.limit),
         "minutes": minutes,
         "longest": longest // 60 if longest > SHORT else 0,
@@ -235,6 +236,12 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "most_waits": _bounds(sums.waited) if sums else "",
         "most_holds": _bounds(sums.held) if sums else "",
     }
+
+
+def _share_history(status: Status, minutes: int) -> list[tuple[str, str]]:
+    """Return the heaviest shares for each quarter of an hour as pairs of texts, newest first."""
+    found = heaviest_shares(status.name, status.key, minutes=minutes)
+    return [(moment(at), parts(shares)) for at, shares in reversed(found)]
 
 
 def holder_row(status: Status, holder: Holder) -> Context:

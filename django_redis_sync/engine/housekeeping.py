@@ -23,6 +23,7 @@ from .mutex import Mutex
 from .names import REGISTER_EVERY, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
+from .shares import ShareSampler
 from .statistics import Kind, NameAndTemplate, StatisticsBuffer, Use
 from .threads import Worker
 from .wire import RETRY, clock
@@ -59,11 +60,19 @@ class Housekeeper:
         self.names, self.overrides = Names(self._uses), OverridePoller(self._uses)
         self.statistics = StatisticsBuffer(self._uses, self.names.group)
         self.holders, self.waiters = HolderIndex(self._held), WaiterIndex(self.waiting)
+        self.shares = ShareSampler(self._uses)
         self._leaving = self._left = False
 
     @property
     def _chores(self) -> tuple[Chore, ...]:
-        return self.names, self.overrides, self.statistics, self.holders, self.waiters
+        return (
+            self.names,
+            self.overrides,
+            self.statistics,
+            self.holders,
+            self.waiters,
+            self.shares,
+        )
 
     def note(self, keys: Keys, lease: HeldLease) -> None:
         """Let the housekeeping thread register the name of a lease. Do nothing if the name was
@@ -71,7 +80,8 @@ class Housekeeper:
         if keys.leases not in self.names.registered:
             self.names.add(keys, lease._settings.template)
             self.holders.expect()
-            self._worker.expect(min(self.names.due, self.holders.due))
+            self.shares.expect()
+            self._worker.expect(min(self.names.due, self.holders.due, self.shares.due))
 
     def note_wanted(self, named: NameAndTemplate) -> None:
         """Let the housekeeping thread register the name of a waiter or of a rejected caller, as

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from django.utils.translation import gettext as _
 
 from ..operators.audit import Action
 from ..operators.facts import Status
-from ..operators.formats import advice, duration, local, moment
+from ..operators.formats import advice, duration, local, moment, parts
 from ..operators.history import Counters, History
 from ..operators.statistics import REWRITE_AFTER, Statistics
 from .terminal import Column, Output, flexible, number
 
+#: The heaviest shares by the quarter of an hour: see `heaviest_shares`.
+Shares = Sequence[tuple[datetime, Sequence[tuple[str, float]]]]
 
-def history(found: History, status: Status, out: Output) -> list[str]:
+
+def history(found: History, status: Status, shares: Shares, out: Output) -> list[str]:
     """Return sentences about the events of a name, and a table with a row for each period with
-    events. `status`: the state of the name now."""
+    events. `status`: the state of the name now. `shares`: its heaviest shares."""
     rows = [(start, counters) for start, counters in found.rows if counters != Counters()]
     columns = [
         Column(_("FROM"), lambda row: moment(row[0])),
@@ -31,7 +35,14 @@ def history(found: History, status: Status, out: Output) -> list[str]:
         number(_("IN USE"), lambda row: row[1].peak),
     ]
     lines = events(found, [status], status.limit, out)
-    return [*lines, "", *out.table(columns, rows)] if rows else lines
+    lines += ["", *out.table(columns, rows)] if rows else []
+    if shares:
+        columns = [
+            Column(_("FROM"), lambda row: moment(row[0])),
+            flexible(_("HEAVIEST SHARES"), lambda row: parts(row[1])),
+        ]
+        lines += ["", *out.table(columns, shares)]
+    return lines
 
 
 def events(

@@ -23,6 +23,8 @@ from .listing import Past, Selection
 
 #: Max shares that an advice names.
 _SHARES_NAMED = 3
+#: Max shares of a period in a history.
+_PARTS = 4
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
@@ -70,6 +72,13 @@ def advice(found: History, statuses: Sequence[Status], limit: int | None) -> lis
             text += " " + _("The busiest shares now: %s.") % names
         lines.append(text)
     return lines
+
+
+def parts(shares: Sequence[tuple[str, float]]) -> str:
+    """Return the heaviest shares of a period as text, such as "acme 70 %, (none) 30 %". At most
+    _PARTS shares are named."""
+    unnamed, some = _("(none)"), shares[:_PARTS]
+    return ", ".join(f"{name or unnamed} {round(100 * part)} %" for name, part in some)
 
 
 def moment(at: datetime) -> str:
@@ -178,8 +187,11 @@ def plain(fact: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in hidden}
 
 
-def history_json(found: History) -> dict[str, Any]:
-    """Return a history for JSON, without rows that have no events."""
+def history_json(
+    found: History, shares: Sequence[tuple[datetime, Sequence[tuple[str, float]]]]
+) -> dict[str, Any]:
+    """Return a history for JSON, without rows that have no events. `shares`: see
+    `heaviest_shares`."""
     return {
         "name": found.name,
         "key": found.key,
@@ -191,5 +203,12 @@ def history_json(found: History) -> dict[str, Any]:
             {"at": start.isoformat(), **asdict(row)}
             for start, row in found.rows
             if row != Counters()
+        ],
+        "shares": [
+            {
+                "at": start.isoformat(),
+                "heaviest": [{"share": name or None, "part": part} for name, part in parts],
+            }
+            for start, parts in shares
         ],
     }

@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any
 
+from ..engine.shares import samples_key
 from ..engine.wire import whole
-from ..protocol.keys import keys_of
+from ..protocol.keys import keys_of, unquote_share
 from ..protocol.scripts import CONSTANTS
 from .facts import FactsOfName, Status
 from .reads import read_each, server_time, where
@@ -100,6 +101,30 @@ def histories(
     stats = [("HGETALL", keys_of(prefix, *pair).stats) for pair in wanted]
     replies = zip(wanted, read_each(alias, stats), strict=True)
     return [history_of(*pair, reply, last, minutes) for pair, reply in replies]
+
+
+def heaviest_shares(
+    name: str, key: str | None = None, *, minutes: int, using: str | None = None
+) -> list[tuple[datetime, list[tuple[str, float]]]]:
+    """Return the heaviest shares of a name for each quarter of an hour of the last `minutes`, the
+    oldest quarter first. For each share: its text, and its part of the permits of all listed
+    shares, from 0 to 1, the largest first. At most MOST_SHARES shares are listed. Quarters without
+    shares are left out. Raise Unavailable if Redis can't be reached."""
+    alias, prefix = where(using)
+    first = int(server_time(alias)) // 60 - minutes
+    (reply,) = read_each(alias, [("HGETALL", samples_key(keys_of(prefix, name, key)))])
+    quarters: dict[int, list[tuple[str, int]]] = {}
+    for field_name, value in reply.items():
+        start, _, share = field_name.partition(":")
+        if whole(start) + STEP > first:
+            quarters.setdefault(whole(start), []).append((unquote_share(share), whole(value)))
+    found = []
+    for start, shares in sorted(quarters.items()):
+        total = sum(count for _, count in shares) or 1
+        parts = [(share, count / total) for share, count in shares]
+        at = datetime.fromtimestamp(start * 60, tz=timezone.utc)
+        found.append((at, sorted(parts, key=lambda part: (-part[1], part[0]))))
+    return found
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:

@@ -38,6 +38,7 @@ from ...operators.formats import (
     plain,
     without_secrets,
 )
+from ...operators.history import heaviest_shares
 from ...operators.names import count_keys, names_in_use
 from ...operators.statistics import past_of
 from ...operators.status import statuses
@@ -190,12 +191,13 @@ class Command(BaseCommand):
             raise CommandError(_("REDIS_SYNC['STATS'] is off: there is no history."))
         minutes = min(kept, max(1, round(given.since / 60)))
         found = past_of(name, key, minutes=minutes, using=given.using)
+        shares = heaviest_shares(name, key, minutes=minutes, using=given.using)
         if given.format == "json":
-            self._print([json.dumps(history_json(found), indent=2)])
+            self._print([json.dumps(history_json(found, shares), indent=2)])
             return
         if minutes * 60 < given.since:
             self._print([_("History reaches back %s.") % duration(60 * minutes)])
-        self._print(history_view.history(found, status, self._out))
+        self._print(history_view.history(found, status, shares, self._out))
 
     # Actions that change something
 

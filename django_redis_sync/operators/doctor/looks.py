@@ -19,6 +19,8 @@ from ..status import MAX_ROWS, readable
 
 #: Max names of a quick look: those used last, and as many keys and names of families.
 QUICK = 30
+#: Max policies and families of which a quick look reads keys or names.
+_MAX_KEYED = 20
 #: Max names that are read in a round trip.
 _BATCH = 500
 #: Max names with a problem that a record lists. A quick look examines them again.
@@ -99,7 +101,7 @@ def _newest(alias: str) -> tuple[list[Pair], int]:
     recent, made = Recent(using=alias), {*families(using=alias)}
     names = recent[:QUICK]
     groups = count_keys(names, using=alias)
-    keyed = [name for name in names if groups[name]]
+    keyed = [name for name in names if groups[name]][:_MAX_KEYED]
     keys = newest_keys(dict.fromkeys(keyed, QUICK // max(1, len(keyed))), using=alias)
     plain, _policies = split_registry(names, using=alias)
     single = [name for name in names if name in plain or not groups[name]]

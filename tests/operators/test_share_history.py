@@ -1,0 +1,61 @@
+"""The history of shares: which shares had the most permits, by the quarter of an hour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from django_redis_sync import Semaphore
+from django_redis_sync.engine import shares
+from tests.behaviour.both import eventually
+from tests.support.operators import as_json, locks
+from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("raw", "fresh_renewer")
+KEY = f"{settings.PREFIX}:{{exports}}:samples"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "INTERVAL", 0.2)
+
+
+def take(share: str, permits: int) -> Any:
+    return Semaphore("exports", 100, share=share, timeout=60).acquire(permits=permits)
+
+
+def heaviest() -> list[str]:
+    found = as_json("history", "exports")["shares"]
+    return [one["share"] for one in found[-1]["heaviest"]] if found else []
+
+
+def test_history_shows_the_heaviest_shares_after_they_have_ended() -> None:
+    leases = [take("small one", 1), take("acme", 6), take("other", 3)]
+    eventually(lambda: heaviest() == ["acme", "other", "small one"])
+    for lease in leases:
+        lease.release()
+    text = locks("history", "exports")
+    assert "HEAVIEST SHARES" in text and "acme 60 %, other 30 %, small one 10 %" in text
+
+
+def test_history_of_shares_is_bounded(raw: redis.Redis) -> None:
+    minute = raw.time()[0] // 60
+    raw.hset(KEY, f"{minute - 25 * 60}:old", 5)
+    leases = [take(f"t{n:02}", n + 1) for n in range(12)]
+    eventually(lambda: heaviest()[:1] == ["t11"])
+    for lease in leases:
+        lease.release()
+    eventually(lambda: not raw.hexists(KEY, f"{minute - 25 * 60}:old"))
+    assert shares.MOST_SHARES >= len(heaviest())
+    assert 0 < raw.pttl(KEY) <= 24 * 3600 * 1000
+
+
+def test_name_without_shares_has_no_history_of_shares(raw: redis.Redis) -> None:
+    with Semaphore("exports", 100):
+        eventually(lambda: raw.exists(f"{settings.PREFIX}:names"))
+    with Semaphore("exports", 100):
+        assert "HEAVIEST" not in locks("history", "exports")
+    assert not raw.exists(KEY)
