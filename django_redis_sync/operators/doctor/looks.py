@@ -100,11 +100,11 @@ def _newest(alias: str) -> tuple[list[Pair], int]:
     number of all names."""
     recent, made = Recent(using=alias), {*families(using=alias)}
     names = recent[:QUICK]
-    groups = count_keys(names, using=alias)
-    keyed = [name for name in names if groups[name]][:_MAX_KEYED]
+    plain, policies = split_registry(names, using=alias)
+    groups = count_keys([n for n in names if n in policies or n not in plain], using=alias)
+    keyed = [name for name in names if groups.get(name)][:_MAX_KEYED]
     keys = newest_keys(dict.fromkeys(keyed, QUICK // max(1, len(keyed))), using=alias)
-    plain, _policies = split_registry(names, using=alias)
-    single = [name for name in names if name in plain or not groups[name]]
+    single = [name for name in names if name in plain or not groups.get(name)]
     pairs: list[Pair] = [(name, None) for name in single]
     pairs += [pair_of(name, key, name in made) for name in keys for key in keys[name]]
     return pairs, len(recent) - (len(names) - len(single)) + sum(groups.values())
