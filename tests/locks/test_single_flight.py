@@ -9,7 +9,9 @@ import functools
 import inspect
 import itertools
 import logging
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import types
@@ -759,6 +761,18 @@ def test_unknown_cache_is_an_error_of_check_and_at_the_call(settings) -> None:
     assert any(f"{__name__}.<lambda>: " in one.msg and "'nowhere'" in one.msg for one in found)
     settings.CACHES = {**settings.CACHES, "nowhere": settings.CACHES["default"]}
     assert not any("nowhere" in one.msg for one in run_checks())
+
+
+def test_code_without_single_flight_does_not_import_it() -> None:
+    code = (
+        "import os, sys, django; django.setup(); "
+        "from django_redis_sync import Lock, synchronized; Lock('x').acquire().release(); "
+        "synchronized('y')(lambda: 1)(); "
+        "print([one for one in sys.modules if 'flight' in one or one.endswith('locks.results')])"
+    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    words = [sys.executable, "-c", code]
+    assert "[]\n" == subprocess.check_output(words, text=True, env=environment)
 
 
 def test_call_that_finds_a_result_sends_one_command() -> None:
