@@ -106,11 +106,15 @@ def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
 
 
 @pytest.mark.parametrize("limits", [False, True], ids=["memory free", "memory full at times"])
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize(
+    "seeds",
+    [range(20), pytest.param(range(20, 100), marks=pytest.mark.deep)],
+    ids=["twenty walks", "eighty walks"],
+)
 def test_scripts_reply_and_count_in_the_same_way_in_compact_and_expanded_state(
-    part: int, limits: bool
+    seeds: range, limits: bool
 ) -> None:
-    words, compact = walk(range(part * 50, part * 50 + 50), 120, limits=limits)
+    words, compact = walk(seeds, 120, limits=limits)
     assert words >= {"ok", "wait", "no", "gone", "lost", "large", "kind", "dead"}
     assert ("OOM" in words) == limits
     assert compact > 0.1, "the name was seldom compact"
