@@ -76,17 +76,17 @@ class Site:
         code = f"from tests.celery_site.app import *\n{code}"
         return run(sys.executable, "-c", code, cwd=ROOT, **self.environment)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], Any], seconds: float = 150) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.1)
 
-    def ended(self, jobs: range | list[int], seconds: float = 60) -> None:
+    def ended(self, jobs: range | list[int], seconds: float = 150) -> None:
         """Wait until each of these jobs has ended."""
         self.until(lambda: set(jobs) <= set(self.effects.jobs("end")), seconds)
 
-    def wait_for(self, word: str, count: int, seconds: float = 60) -> None:
+    def wait_for(self, word: str, count: int, seconds: float = 150) -> None:
         """Wait until `count` jobs have begun (if `word` is "begin") or ended (if it is "end")."""
         self.until(lambda: len(self.effects.jobs(word)) >= count, seconds)
 
