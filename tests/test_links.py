@@ -16,8 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-Hans.md"]
+FOLDERS = (".", "docs", "benchmarks", "tests/faults")
 PAGES = {
-    str(page.relative_to(ROOT)): page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    str(page.relative_to(ROOT)): page for folder in FOLDERS for page in (ROOT / folder).glob("*.md")
 }
 METADATA = configparser.ConfigParser()
 METADATA.read(ROOT / "setup.cfg", encoding="utf-8")
