@@ -110,7 +110,7 @@ def test_twine_accepts_sdist_and_wheel(built: dict[str, Path]) -> None:
 
 def test_readme_renders_as_on_pypi_with_absolute_links_and_pictures(wheel: Path) -> None:
     """`twine check` renders no Markdown. PyPI renders it by this package."""
-    pytest.importorskip("cmarkgfm")
+    pytest.importorskip("comrak")
     markdown = pytest.importorskip("readme_renderer.markdown")
     archive = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
