@@ -225,8 +225,16 @@ def _chores_run() -> bool:
     """Return True if a housekeeping thread of this process runs its chores now."""
     from django_redis_sync.engine.housekeeping import Housekeeper
 
-    turn, tops = Housekeeper._turn.__code__, sys._current_frames().values()
-    return any(frame.f_code is turn for top in tops for frame, _ in traceback.walk_stack(top))
+    turn, interval = Housekeeper._turn.__code__, sys.getswitchinterval()
+    # If threads ran on meanwhile, Python 3.11.2 would find objects that are no frames.
+    sys.setswitchinterval(1)
+    try:
+        tops = sys._current_frames().values()
+        return any(frame.f_code is turn for top in tops for frame, _ in traceback.walk_stack(top))
+    except AttributeError:
+        return True  # a thread ran on nevertheless: look again
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def forget_leases(*aliases: str) -> None:

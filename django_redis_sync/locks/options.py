@@ -26,7 +26,7 @@ from ..exceptions import WrongKind
 from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
-from ..protocol.reasons import FULL, SHARE, Rejection
+from ..protocol.reasons import FULL, PAUSED, SHARE, Rejection
 from ..protocol.scripts import ANY
 from . import transactions
 from .arguments import checked
@@ -369,7 +369,8 @@ class Acquirer:
         assert isinstance(got, Rejection)
         if kind := got.why.counted:
             housekeeper = renewer(settings.alias).housekeeper
-            housekeeper.note_wanted(settings)
+            if got.reason != PAUSED:  # a pause alone says nothing about holders
+                housekeeper.note_wanted(settings)
             count = housekeeper.count
             skipped = ask.once == "skip" and not ask.wait
             count(settings, "k" if skipped else kind, 0)

@@ -187,8 +187,8 @@ async def test_options_with_right_types_are_accepted(io, clean_redis) -> None:
         "sleep": 0.1, "key": None, "share": "a", "share_limit": 2,
     }  # fmt: skip
     assert right.keys() == SEMAPHORE.keys()
-    semaphore = Semaphore("right", 3, **right)
     for blocking in (True, False, None):
+        semaphore = Semaphore(f"right-{blocking}", 3, **right)  # min_hold keeps the former permits
         options = {"blocking": blocking, "blocking_timeout": 1, "permits": 2, "sleep": 0.1}
         lease = await io.do(semaphore, "acquire", **options)
         assert lease is not None and await io.do(lease, "extend", 5, replace_ttl=True)

@@ -28,6 +28,7 @@ def full(limit=1, waiters=0, **options):
         with Semaphore("one", limit, blocking_timeout=60):
             pass
 
+    options.setdefault("wait", waiters > 0)
     with ThreadPoolExecutor(max(1, waiters)) as threads, filled("one", limit, **options) as lease:
         for _ in range(waiters):
             threads.submit(wait)

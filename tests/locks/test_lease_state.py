@@ -181,7 +181,8 @@ def test_only_one_of_two_concurrent_threads_marks_a_lease_as_lost() -> None:
 def test_lease_that_became_permanent_needs_no_further_renewal() -> None:
     state = state_of()
     renewal = Renewal(state, math.inf, 100.0)
-    assert ("set", "inf") == renewal.step.argv[2:4]
+    assert "register" == renewal.step.verb
+    assert ("set", "inf") == renewal.answer().argv[2:4]
     assert renewal.answer() is None
     state.renewed(100.0)
     assert (math.inf, None) == (state.until, state.next_renewal(1e6))
