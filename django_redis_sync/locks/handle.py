@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,8 @@ def _adopting(settings: LeaseSettings, grant: Grant, known: int) -> Plan:
 def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:
     if len(handle) > _MAX_LENGTH:
         raise ValueError("too long")
+    if re.search(r"[^\w=-]", handle, re.ASCII):  # base64 would skip them, or, from 3.15 on, warn
+        raise ValueError("it has characters that no handle has")
     version, alias, quoted, token, fence, permits, *rest, unanswered, known, job = json.loads(
         base64.urlsafe_b64decode(handle.encode("ascii"))
     )

@@ -149,8 +149,7 @@ class Selection:
             order, field = "trouble", "name" if len(recent) <= MAX_BY_NAME else "recent"
         units: Recent | list[str] = recent
         if query or field == "name" or reverse:
-            found = cached(("every", using, policy, query), lambda: self._sought(recent, alike))
-            units = found[:]
+            units = self._sought(recent, alike)
             if field == "name":
                 units.sort(key=natural, reverse=reverse)
             elif field == "recent" and reverse:
@@ -200,8 +199,15 @@ class Selection:
 
     def _sought(self, recent: Recent, alike: Sequence[str]) -> list[str]:
         """Return all entries that match the query. A search also finds the names of families."""
-        every = [*recent.every(), *(recent.inside() if self._query else ())]
-        return [one for one in dict.fromkeys(every) if self._is_sought(one) or one in alike]
+
+        def matching(names: Iterable[str]) -> list[str]:
+            return [one for one in names if self._is_sought(one) or one in alike]
+
+        found = matching(recent.every())
+        if self._query:  # families may have many names, so these are cached
+            place = ("inside", self._using, self._policy, self._query)
+            found += cached(place, lambda: matching(recent.inside()))
+        return list(dict.fromkeys(found))
 
     def _is_sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
