@@ -28,7 +28,10 @@ from .followers import Leader, leader_of
 from .lease import Lease
 from .lease_state import Lost
 from .locks import Readers, Writers
-from .results import Found, Outcome, Results, Value, failed, log_seldom, packed, patiently, unpacked
+from .results import Found, Outcome, Results, Value, failed, patiently
+
+#: Min seconds between two log lines about one cache or one server that is down.
+_QUIET = 60.0
 
 
 class Step(NamedTuple):
@@ -140,37 +143,20 @@ class Flight:
             leader, is_own = leader_of(self._results.identity, leader)
             if is_own:
                 try:
-                    return (yield from self._told(self._lead(first, leader), leader))
+                    return (yield from self._lead(first, leader))
                 finally:
                     leader.end()
-            ended, its = yield self._follow(leader)
-            if ended:
+            if (yield self._follow(leader)):
                 try:
                     if leader.outage is not None:
                         raise Unavailable(*leader.outage.args)
-                    found = unpacked(its) if its else (yield self._look())
+                    found = yield self._look()
                 finally:
                     leader.wake_next()
                 if found is None or (news := found.news(first)):
                     return self._answer(found and news)
             if self._left() == 0:
                 return (yield from self._in_vain(Rejection(TIMEOUT if patience else FULL)))
-
-    def _told(self, plan: Plan, leader: Leader) -> Plan:
-        """Carry out the plan of a leader. Then look into the cache once for all followers."""
-        try:
-            result = yield from plan
-        except GeneratorExit:  # a closed plan can't yield more steps
-            raise
-        except BaseException:
-            yield from self._tell(leader)
-            raise
-        yield from self._tell(leader)
-        return result
-
-    def _tell(self, leader: Leader) -> Plan:
-        if leader.close():
-            leader.found = packed((yield self._look()))
 
     def _lead(self, first: Found, leader: Leader) -> Plan:
         """Call `_fly()`. If Redis is unavailable, run the function without a lock, or raise
@@ -184,7 +170,7 @@ class Flight:
             raise error
         alias = self._results.identity[0]
         text = "Redis of the cache %r is unavailable: single_flight functions run without locks: %s"
-        log_seldom(("redis", alias), text, alias, error)
+        _log_seldom(("redis", alias), text, alias, error)
         return (yield from self._computed(first.generation))
 
     def _fly(self, first: Found, leader: Leader) -> Plan:
@@ -300,7 +286,7 @@ class Flight:
         return Step(take, atake)
 
     def _follow(self, leader: Leader) -> Step:
-        def follow() -> tuple[bool, bytes | None]:
+        def follow() -> bool:
             check_may_wait(self._reading, "acquire")
             return leader.follow(self._left())
 
@@ -344,7 +330,7 @@ class Flight:
         except Exception as error:
             alias = self._results.alias
             text = "the cache %r failed (%s: %s): single_flight functions run without it"
-            log_seldom(("cache", alias), text, alias, type(error).__name__, error)
+            _log_seldom(("cache", alias), text, alias, type(error).__name__, error)
             return None
 
     @staticmethod
@@ -366,6 +352,17 @@ class _Outage(Exception):
     def __init__(self, error: Unavailable) -> None:
         super().__init__(error)
         self.error = error
+
+
+_logged: dict[Any, float] = {}
+
+
+def _log_seldom(about: Any, text: str, *arguments: Any) -> None:
+    """Log an error, unless this process has logged an error about the same within _QUIET."""
+    now = clock()
+    if now >= _logged.get(about, -math.inf) + _QUIET:
+        _logged[about] = now
+        logger.error(text, *arguments)
 
 
 def drive(plan: Plan) -> Any:

@@ -25,15 +25,13 @@ AT_ONCE = 4
 
 class Leader:
     """A call that other calls can follow. `end()` must be called when it ends. `outage`: the
-    exception that its followers have to raise, because Redis is unavailable. `found`: what the
-    cache had when the leader looked for its followers, pickled, or None."""
+    exception that its followers have to raise, because Redis is unavailable."""
 
-    __slots__ = ("_bells", "_closed", "_key", "_wakers", "ended", "found", "outage")
+    __slots__ = ("_bells", "_key", "_wakers", "ended", "outage")
 
     def __init__(self, key: Any) -> None:
-        self._key, self._closed, self.ended = key, False, False
+        self._key, self.ended = key, False
         self.outage: Exception | None = None
-        self.found: bytes | None = None
         # What wakes each thread, and each task.
         self._bells: list[Bell] = []
         self._wakers: list[Callable[[], Any]] = []
@@ -43,18 +41,11 @@ class Leader:
         """Number of calls that wait for this call."""
         return len(self._bells) + len(self._wakers)
 
-    def close(self) -> bool:
-        """Accept no more followers. Return True if there are any. Calls that follow later don't get
-        `found`, because they began after the look."""
-        self._closed = True
-        if _leaders.get(self._key) is self:
-            _leaders.pop(self._key, None)
-        return self.followers > 0
-
     def end(self) -> None:
         """Wake up the followers: all tasks, and the first threads."""
-        self.close()
         self.ended = True
+        if _leaders.get(self._key) is self:
+            _leaders.pop(self._key, None)
         with contextlib.suppress(IndexError):
             while True:
                 self._wakers.pop()()
@@ -67,12 +58,11 @@ class Leader:
         with contextlib.suppress(IndexError):
             self._bells.pop().ring()
 
-    def follow(self, seconds: float) -> tuple[bool, bytes | None]:
+    def follow(self, seconds: float) -> bool:
         """Wait until the leader has ended, but at most `seconds`, or MAX_FOLLOW if that is less.
-        Return whether it has ended, and what it has found for this caller."""
+        Return True if it has ended."""
         bell = Bell()
         self._bells.append(bell)
-        late = self._closed
         try:
             if not self.ended:
                 bell.wait(min(seconds, MAX_FOLLOW))
@@ -83,22 +73,21 @@ class Leader:
         finally:
             with contextlib.suppress(ValueError):  # raised if the bell has rung
                 self._bells.remove(bell)
-        return self.ended, None if late else self.found
+        return self.ended
 
-    async def afollow(self, seconds: float) -> tuple[bool, bytes | None]:
+    async def afollow(self, seconds: float) -> bool:
         """Async version of `follow()`."""
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         waker = partial(_wake, loop, woken)
         self._wakers.append(waker)
-        late = self._closed
         try:
             if not self.ended:
                 await asyncio.wait((woken,), timeout=min(seconds, MAX_FOLLOW))
         finally:
             with contextlib.suppress(ValueError):  # raised if `end` has called the waker
                 self._wakers.remove(waker)
-        return self.ended, None if late else self.found
+        return self.ended
 
 
 #: The leaders of this process, by process ID and name. A forked child has none of its parent's.

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 import random
 import secrets
 import time
@@ -27,7 +26,6 @@ from typing import Any, NamedTuple
 from ..engine.server import cache_of
 from ..engine.wire import clock, is_exhausted
 from ..exceptions import CallFailed
-from ..logs import logger
 
 #: Min seconds for which calls that waited can get a value or an outcome.
 _KEPT = 60
@@ -39,9 +37,6 @@ _MAX_TEXT = 1000
 
 #: Max seconds to wait for a connection of the cache's pool, and seconds between two tries.
 _PATIENCE, _PAUSES = 5.0, (0.002, 0.02)
-
-#: Min seconds between two log lines about one cache or one server that is down.
-_QUIET = 60.0
 
 _PARTS = ("generation", "value", "outcome", "fresh", "former")
 
@@ -178,21 +173,6 @@ def patiently(ask: Callable[..., Any], *arguments: Any) -> Any:
         time.sleep(random.uniform(*_PAUSES))
 
 
-def packed(found: Found | None) -> bytes | None:
-    """Return `found` as bytes, from which each follower makes a copy of its own. Return None if
-    that fails."""
-    try:
-        return found and pickle.dumps(found)
-    except Exception:
-        return None
-
-
-def unpacked(given: bytes) -> Found:
-    """Return what `packed()` has made bytes of."""
-    found: Found = pickle.loads(given)  # noqa: S301 - of this process
-    return found
-
-
 def failed(name: str, outcome: Outcome) -> CallFailed:
     """Return the exception for a call that waited for a computation that raised an exception."""
     text = f"{name!r}: the call that ran raised {outcome.kind}: {outcome.text}"
@@ -219,14 +199,3 @@ def _valid(kind: Any, entry: Any, generation: Any) -> Any:
     is_entry = isinstance(entry, (list, tuple)) and len(entry) == len(kind._fields)
     is_valid = is_entry and generation is not None and entry[1] == generation
     return kind(*entry) if is_valid else None
-
-
-_logged: dict[Any, float] = {}
-
-
-def log_seldom(about: Any, text: str, *arguments: Any) -> None:
-    """Log an error, unless this process has logged an error about the same within _QUIET."""
-    now = clock()
-    if now >= _logged.get(about, -math.inf) + _QUIET:
-        _logged[about] = now
-        logger.error(text, *arguments)
