@@ -143,25 +143,6 @@ async def test_only_a_configured_redis_cache_is_accepted(
             assert lease.held
 
 
-@pytest.mark.parametrize("joint", [None, ",", ";"])
-@both
-async def test_first_location_of_djangos_own_cache_is_the_server_of_the_locks(
-    io, settings, raw, joint: str | None
-) -> None:
-    places = [settings.CACHES["default"]["LOCATION"], "redis://127.0.0.1:1/0"]
-    other = {
-        "BACKEND": f"{__name__}.SubclassedOfDjango",
-        "LOCATION": joint.join(places) if joint else places,
-        "OPTIONS": {"socket_timeout": 7, "client_name": "own"},
-    }
-    settings.CACHES = {**settings.CACHES, "other": other}
-    for _ in range(3):
-        async with io.entered(Lock("x", using="other")) as lease:
-            assert lease.held and await io.do(lease, "owned")
-            assert View(raw, "x").holding == 1
-            assert "own" in {each["name"] for each in raw.client_list()}
-
-
 @pytest.mark.parametrize("how", ["unixsocket", "password", "decode", "timeouts", "blocking pool"])
 @both
 async def test_connections_have_the_options_of_their_cache_alias(

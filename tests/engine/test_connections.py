@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
 from tests.behaviour.both import MAX_WAIT, both, eventually
+from tests.behaviour.watching import View
 from tests.support.backends import pool_of
 from tests.support.interrupting import Interrupted
 from tests.support.relays import CUT, SILENCE, Impatient, Relay
@@ -272,3 +273,22 @@ def test_interrupted_waiter_leaves_the_queue(relay: Relay) -> None:
     )
     first.release()
     assert relay.view().empty
+
+
+@pytest.mark.parametrize("joint", [None, ",", ";"])
+@both
+async def test_first_location_of_djangos_own_cache_is_the_server_of_the_locks(
+    io, settings: Any, raw: redis.Redis, joint: str | None
+) -> None:
+    places = [settings.CACHES["default"]["LOCATION"], "redis://127.0.0.1:1/0"]
+    other = {
+        "BACKEND": "tests.behaviour.test_configuration.SubclassedOfDjango",
+        "LOCATION": joint.join(places) if joint else places,
+        "OPTIONS": {"socket_timeout": 7, "client_name": "own"},
+    }
+    settings.CACHES = {**settings.CACHES, "other": other}
+    for _ in range(3):
+        async with io.entered(Lock("x", using="other")) as lease:
+            assert lease.held and await io.do(lease, "owned")
+            assert View(raw, "x").holding == 1
+            assert "own" in {each["name"] for each in raw.client_list()}
