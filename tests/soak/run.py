@@ -52,6 +52,7 @@ LASTING = (
     "marked",
     "acts",
     "groups",
+    "projects",
     "sums",
     "sketch",
     "shares",
