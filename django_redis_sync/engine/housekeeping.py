@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +18,6 @@ from ..logs import logger
 from ..protocol.keys import Keys, PolicyOverrides
 from ..protocol.steps import Failure, Plan
 from .indexes import HeldLease, HolderIndex, WaiterIndex
-from .mutex import Mutex
 from .names import REGISTER_EVERY, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
@@ -48,7 +46,6 @@ class Housekeeper:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[HeldLease]]) -> None:
         self._alias, self._held = alias, held
-        self._writing_names = Mutex()
         #: For each waiter of this process, by its token: the name for which it waits.
         self.waiting: dict[str, NameAndTemplate] = {}
         self.forget()
@@ -99,12 +96,8 @@ class Housekeeper:
     def write_names(self) -> None:
         """Write the names that are not yet in the registry now, on the calling thread. Raise
         Failure if that is impossible; then the housekeeping thread writes them later."""
-
-        def write() -> None:
-            if self.names.due < math.inf:
-                self.names.run(server_of(self._alias), clock(), False)
-
-        self._writing_names.run(write)
+        if self.names.due < math.inf:
+            self.names.run(server_of(self._alias), clock(), False)
 
     def load_overrides(self, policy: PolicyOverrides) -> Plan:
         """Read the operators' overrides of `policy`, unless they were read lately. This is a plan.
@@ -183,8 +176,7 @@ class Housekeeper:
         """Run a chore. If it fails, log the error and run the chore again later. Other chores still
         run on time. Raise ImproperlyConfigured if the alias no longer exists."""
         try:
-            run = partial(chore.run, server_of(self._alias), now, leaving)
-            self._writing_names.run(run) if chore is self.names else run()
+            chore.run(server_of(self._alias), now, leaving)
         except ImproperlyConfigured:
             raise
         except Failure as failure:

@@ -12,7 +12,7 @@ from asyncio import _get_running_loop as running_loop
 from asyncio import current_task
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -22,6 +22,7 @@ from .. import conf
 from ..logs import logger
 from ..protocol.keys import Keys, quote, shortened, unquote
 from ..protocol.steps import Failure
+from .mutex import Mutex
 from .server import Server, server_of
 from .statistics import Use
 from .wire import ROUND, clock, decoded
@@ -117,6 +118,7 @@ class Names:
     # Invariant: while `registered` is not empty, `due` is at or before the end of the minute.
     def __init__(self, uses: Callable[[], Iterable[Use]]) -> None:
         self._uses = uses
+        self._writing = Mutex()  # of the housekeeping thread, and of an operator's command
         self.registered: set[str] = set()
         self.families: set[tuple[str, str]] = set()
         self.due = self._minute_ends = math.inf
@@ -136,6 +138,9 @@ class Names:
     def run(self, server: Server, now: float, leaving: bool) -> None:
         """Write the names that were added since the last run. Once a minute, write the names of all
         leases of this process again."""
+        self._writing.run(partial(self._run, server, now, leaving))
+
+    def _run(self, server: Server, now: float, leaving: bool) -> None:
         if now >= self._minute_ends and not leaving:
             self._minute_ends = math.inf
             self.registered.clear()
@@ -209,7 +214,7 @@ class Names:
         for start in range(0, len(members), 1000):
             some = members[start : start + 1000]
             words = [word for member in some for word in (scores[member], member)]
-            new += int(server.command("ZADD", registry, *words, timeout=ROUND) or 0)
+            new += int(server.command("ZADD", registry, *words, timeout=ROUND))
         if now >= self._trim_at.get((server.alias, registry), 0.0):
             kept = KEPT_DAYS * 86_400_000
             server.command("ZREMRANGEBYSCORE", registry, "-inf", ms - kept, timeout=ROUND)

@@ -42,5 +42,5 @@ async def test_clear_of_a_key_ends_only_its_leases(io: Any, raw: redis.Redis) ->
 
 @both
 async def test_clear_of_a_free_name_is_not_recorded(io: Any, raw: redis.Redis) -> None:
-    assert 0 == await io.do(django_redis_sync, "clear", "free")
-    assert [] == acts()
+    assert 0 == await io.do(django_redis_sync, "clear", "free"), "a name without holders"
+    assert [] == acts(), "recorded although nothing was cleared"

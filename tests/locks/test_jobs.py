@@ -128,7 +128,7 @@ def test_job_that_waited_gets_a_handle_that_another_process_can_adopt(loop: bool
     holder = held(exports)
     with waiting(exports, loop=loop) as results:
         eventually(lambda: shown("exports")["waiting"] == 1)
-        assert [] == results
+        assert [] == results, "the wait ended without a permit"
         holder.release()
     (handle,) = results
     assert isinstance(handle, Handle)
@@ -149,7 +149,7 @@ def test_cancelled_wait_of_a_job_leaves_nothing_behind() -> None:
 
     with exports:
         asyncio.run(cancel())
-        assert 0 == shown("exports")["waiting"]
+        assert 0 == shown("exports")["waiting"], "a waiter stayed in Redis"
 
 
 def test_handle_that_nobody_adopts_frees_its_permit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_second_delivery_of_a_running_job_waits_until_the_job_has_run(raw: redis
         eventually(lambda: b"r %b 1" % first.token.encode() in job_records(raw))
         # Each of its attempts takes a permit for a moment.
         eventually(lambda: has_free_permit("exports", 2))
-        assert [] == results
+        assert [] == results, "the wait ended without a permit"
         first.release()
         eventually(lambda: b"e %b 1" % first.token.encode() in job_records(raw))
         alias, plan = jobs.noting(exports, "ended", JOB.id)
@@ -194,7 +194,7 @@ def test_cleared_job_ends_its_wait_and_is_never_run(where: str) -> None:
         (waiter,) = shown("exports")["waiters"]
         assert "shop.tasks.export[01234567]" == waiter["label"]
         locks("clear", "exports", "--holder", waiter["id"], "--no-input")
-        assert 0 == shown("exports")["waiting"]
+        assert 0 == shown("exports")["waiting"], "a waiter stayed in Redis"
     assert ["cleared"] == results
     assert "cleared" == jobs.wait_here(exports, JOB)
 
