@@ -32,14 +32,21 @@ def started(words: list[str], environment: dict[str, str], output: Path) -> Any:
         )
 
 
+def waiting(name: str) -> Any:
+    """Wait until there is a waiter of `name`. Return the status of `name`."""
+    from django_redis_sync.operators.status import status_of
+
+    while not (status := status_of(name)).waiters:
+        time.sleep(0.1)
+    return status
+
+
 def clear_waiters(name: str) -> None:
     """Wait until there is a waiter of `name`, and clear it as an operator does."""
     from django_redis_sync.operators.actions import clear
-    from django_redis_sync.operators.status import status_of
 
-    while not (waiters := status_of(name).waiters):
-        time.sleep(0.1)
-    clear(status_of(name), [waiter.token for waiter in waiters])
+    status = waiting(name)
+    clear(status, [waiter.token for waiter in status.waiters])
 
 
 def kill(process: Any) -> None:

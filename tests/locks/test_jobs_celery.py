@@ -98,7 +98,7 @@ def test_held_celery_tasks_run_in_order_while_the_worker_runs_other_tasks(site: 
 def test_worker_that_holds_a_backlog_runs_other_tasks(site: Site) -> None:
     site.start()
     with Semaphore("exports", 2).acquire(permits=2):
-        site.send("for n in range(100): limited.delay(n)\nfree.delay(7).get(timeout=60)")
+        site.send("for n in range(100): limited.delay(n)\nfree.delay(7).get(timeout=200)")
         assert [] == site.effects.jobs("begin")
         site.until(lambda: 100 == shown("exports")["waiting"] == waiting_somewhere("exports"))
         page = locks("status", "exports")
@@ -134,7 +134,7 @@ RESULTS = [
 
 def test_on_full_hold_works_with_retries_chains_chords_and_celery_options(site: Site) -> None:
     site.start()
-    codes = [code.replace("get()", "get(timeout=60)") for code, _ in RESULTS]
+    codes = [code.replace("get()", "get(timeout=200)") for code, _ in RESULTS]
     sends = f"from celery import *\nimport json\nprint(json.dumps([{', '.join(codes)}]))"
     assert [result for _, result in RESULTS] == json.loads(site.send(sends))
     assert 3 == site.effects.jobs("begin").count(30)
@@ -143,10 +143,11 @@ def test_on_full_hold_works_with_retries_chains_chords_and_celery_options(site: 
 
 ENDINGS = """
 from celery.exceptions import TaskRevokedError
+from tests.celery_site.site import clear_waiters, waiting
 result = limited.apply_async((1,), **{options})
 {act}
 try:
-    result.get(timeout=60)
+    result.get(timeout=200)
 except TaskRevokedError as error:
     print("revoked")
 """
@@ -156,8 +157,8 @@ except TaskRevokedError as error:
     ("options", "act"),
     [
         ({"expires": 2}, ""),
-        ({}, "import time; time.sleep(2); app.control.revoke(result.id)"),
-        ({}, "from tests.celery_site.site import clear_waiters; clear_waiters('exports')"),
+        ({}, "waiting('exports'); app.control.revoke(result.id)"),
+        ({}, "clear_waiters('exports')"),
     ],
     ids=["expires", "revoke", "clear"],
 )
@@ -169,7 +170,7 @@ def test_wait_of_a_held_task_can_be_ended(
         assert "revoked" == site.send(ENDINGS.format(options=options, act=act)).strip()
         site.until(lambda: unacknowledged(broker) == 0)
         site.until(lambda: 0 == shown("exports")["waiting"])
-    site.send("limited.delay(2).get(timeout=60)")
+    site.send("limited.delay(2).get(timeout=200)")
     assert [2] == site.effects.jobs("begin")
 
 
