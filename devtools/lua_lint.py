@@ -30,7 +30,7 @@ GLOBALS: dict[str, set[str]] = {
     "next": set(),
     "pairs": set(),
     "struct": {"pack", "unpack"},
-    "table": {"sort"},
+    "table": {"concat", "sort"},
     "tonumber": set(),
     "type": set(),
     "unpack": set(),
@@ -200,7 +200,9 @@ class _Reader:
             self.read(node.idx)
             return
         table, field = getattr(node.value, "id", "?"), node.idx.id
-        known = set(scripts.fields()) if table == "name" else GLOBALS.get(table, set())
+        known = (
+            set(scripts.fields(table)) if table in ("name", "log") else GLOBALS.get(table, set())
+        )
         if field not in known:
             self.mistakes.append(f"{table} has no {field}")
 

@@ -134,6 +134,12 @@ class Settings:
 
 # Semaphores, in code and for requests
 
+_Rate = Annotated[
+    str | None,
+    values.rate,
+    Option(None, "Max permits granted in any period: `500/m`, `10/30s` (s, m, h, d). None: any."),
+]
+
 
 class CommonOptions(TypedDict, total=False):
     timeout: Annotated[
@@ -159,6 +165,7 @@ class NamedOptions(CommonOptions, total=False):
         values.positive,
         Option(None, "Seconds after the grant at which a renewed lease ends. None: MAX_HOLD."),
     ]
+    rate: _Rate
 
 
 class SemaphoreOptions(NamedOptions, total=False):
@@ -254,7 +261,10 @@ class RequestOptions(CommonOptions, total=False):
     status: Annotated[
         int | None,
         values.status,
-        Option(None, "HTTP status of a rejection. None: 429 if a key or share is full, else 503."),
+        Option(
+            None,
+            "HTTP status of a rejection. None: 429 if a key, share, or rate is full, else 503.",
+        ),
     ]
     on_full: Annotated[
         Literal["response", "raise"],
@@ -307,6 +317,7 @@ class PolicyOptions(RequestOptions, total=False):
             None, "Max permits of each share: an int, or a callable request -> int. None: no limit."
         ),
     ]
+    rate: _Rate
     using: Annotated[str | None, values.alias, Option(None, "A cache alias. None: CACHE.")]
 
 

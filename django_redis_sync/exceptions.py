@@ -38,12 +38,20 @@ class NotAcquired(SyncError, LockError):
     """A caller got no permit, or there is no lease to release.
 
     `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
-    release. `lock_name`: the name of the lock or semaphore.
+    release. `lock_name`: the name of the lock or semaphore. `retry_after`: if `reason` is "rate",
+    the seconds until the rate or a cool-down allows the call; else None.
     """
 
-    def __init__(self, message: str = "", reason: str = "", name: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        reason: str = "",
+        name: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message, name)
-        self.args, self.reason = (message, reason, name), reason
+        self.args = (message, reason, name, retry_after)
+        self.reason, self.retry_after = reason, retry_after
 
 
 class LeaseLost(SyncError, LockNotOwnedError):

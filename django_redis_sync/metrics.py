@@ -28,8 +28,8 @@ view) then shows them. Each scrape reads Redis:
 
 `event` is granted, waited, skipped (no permit was free, and the caller did not want to wait),
 rejected, shadow_rejected, timed_out, released, reclaimed, lost, or the cause of a rejection, also
-in shadow mode: share_rejected, pause_rejected, or max_waiters_rejected. Keys and shares have no
-series of their own, because clients can make any number of them.
+in shadow mode: share_rejected, pause_rejected, max_waiters_rejected, or rate_rejected. Keys and
+shares have no series of their own, because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the names that match

@@ -8,6 +8,7 @@ error message names the option.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -180,6 +181,33 @@ def one_of(*words: str) -> Check:
         return str(value)
 
     return check
+
+
+#: The units of the period of a rate, in seconds, and the pattern of a rate.
+_UNITS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400})
+_RATE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,6})?([smhd])")
+#: Max seconds of the period of a rate.
+_LONGEST_PERIOD = 31 * 86400
+
+
+def rate(what: str, value: object) -> str:
+    """Return `value`. It must be a rate, such as "500/m" or "10/30s". Its period is at most 31
+    days."""
+    if not isinstance(value, str):
+        raise _wrong_type(what, "a str such as '500/m'", value)
+    found = _RATE.fullmatch(value)
+    if not found or rate_of(value)[1] > _LONGEST_PERIOD:
+        raise ValueError(
+            f"{what} must be permits/period, such as '500/m', '10/30s' or '1000/d' (at most 31 "
+            f"days), not {value!r}"
+        )
+    return str.__str__(value)
+
+
+def rate_of(rate: str) -> tuple[int, int]:
+    """Return the permits and the seconds of a rate."""
+    permits, _, period = rate.partition("/")
+    return int(permits), int(period[:-1] or 1) * _UNITS[period[-1]]
 
 
 # Callables

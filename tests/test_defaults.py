@@ -58,7 +58,8 @@ def test_option_accepts_valid_values_and_rejects_invalid_values(options, stored,
 
 #: For each option of a policy, a value that differs from the default.
 OTHER = {
-    "timeout": 7.0, "min_hold": 2.0, "blocking_timeout": 1.0, "max_hold": 60.0, "limit": 9,
+    "timeout": 7.0, "min_hold": 2.0, "rate": "5/m",
+    "blocking_timeout": 1.0, "max_hold": 60.0, "limit": 9,
     "max_waiters": 7, "trusted_proxies": 1, "ipv6_prefix": 56, "share_limit": 1, "status": 429,
     "methods": ["POST"], "when": len, "response": print, "key": "ip", "share": "user",
     "on_outage": "closed", "on_full": "raise", "close_connections": True, "fair": False,

@@ -16,7 +16,17 @@ from ..models import Name
 from ..operators import doctor
 from ..operators.facts import Holder, Status, Unread
 from ..operators.families import families
-from ..operators.formats import advice, as_json, duration, handed_over, local, moment, parts
+from ..operators.formats import (
+    advice,
+    as_json,
+    cool_down_text,
+    duration,
+    handed_over,
+    local,
+    moment,
+    parts,
+    rate_text,
+)
 from ..operators.groups import Group
 from ..operators.history import heaviest_shares, histories_of
 from ..operators.listing import FIGURES, Past, Selection, hour, keys_like, since
@@ -219,6 +229,8 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "disagreed_at": status.conflicting_limit and local(status.conflicting_limit[1]),
         "paused_since": status.paused_since and moment(status.paused_since),
         "paused_until": status.paused_until and moment(status.paused_until),
+        "rate": status.rate and rate_text(status.rate),
+        "cool_down": status.cool_down and cool_down_text(status.cool_down),
         "bar": charts.bar(status.in_use, status.limit, status.waiting, permanent),
         "listing": keys,
         "is_family": status.key is None and status.name in families(),

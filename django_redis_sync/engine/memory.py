@@ -7,6 +7,7 @@ loops of the process. Other features are missing:
 - The handle of a detached lease can be adopted twice.
 - Shares don't take turns, but `share_limit` applies. A waiter overtakes waiters of shares that have
   reached this limit.
+- A waiter that a rate stops also stops the waiters behind it. An undone grant counts for the rate.
 - Operators can't pause, resize, or clear. Statistics and lists of names are missing.
 """
 
@@ -23,11 +24,12 @@ from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..protocol.reasons import FULL, SHARE, TIMEOUT
+from ..protocol.reasons import FULL, RATE, SHARE, TIMEOUT
 from ..protocol.scripts import CONSTANTS, arguments_of
 from ..protocol.steps import Answer, Run, Step, Wait
 from .hub import NoHub
 from .mutex import Mutex
+from .rates import Rate, RateLog
 from .wire import clock
 
 POLL_INTERVAL = 0.01
@@ -80,6 +82,8 @@ class _Counter:
         self.holders: dict[str, _Holder] = {}
         self.waiting: dict[str, _Waiter] = {}
         self.seen, self.fence = "", 0
+        self.rate: Rate | None = None  # that of the last caller that gave one
+        self.granted, self.cools_until = RateLog(), -math.inf
 
     def tidy(self) -> None:
         """Remove leases that have ended, and waiters that no longer ask."""
@@ -99,7 +103,29 @@ class _Counter:
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 
-    def rejection(self, reason: str, limit: Any) -> list[Any]:
+    def opens(self, permits: int) -> float:
+        """Return the seconds until the rate and the cool-down allow `permits`."""
+        now = clock()
+        opens = 0.0 if self.rate is None else self.granted.opens(self.rate, max(1, permits), now)
+        return max(opens, self.cools_until - now, 0.0)
+
+    @property
+    def unused(self) -> bool:
+        """True if nothing would be lost without this object."""
+        now = clock()
+        fresh = self.rate is None or self.granted.tidy(self.rate, now)
+        return not (self.holders or self.waiting) and fresh and self.cools_until <= now
+
+    def rejection(self, reason: str, limit: Any, opens: float = 0.0) -> list[Any]:
+        if opens and reason != SHARE:
+            return [
+                "no",
+                RATE,
+                str(len(self.waiting)),
+                "",
+                str(limit),
+                str(math.ceil(opens * 1000)),
+            ]
         return ["no", reason, str(len(self.waiting)), "", str(limit)]
 
     def acquire(self, given: dict[str, Any]) -> list[Any]:
@@ -108,6 +134,9 @@ class _Counter:
         permits, kind = asked[2], self.seen[:1]
         if (held := self.holders.get(token)) is not None:
             return ["ok", held.fence, held.left]
+        if given["rate"]:
+            most, ms = map(int, given["rate"].split("/"))
+            self.rate = most, ms / 1000
         if permits > limit:
             return ["large", str(limit)]
         if (self.holders or self.waiting) and kind not in ("", given["kind"]):
@@ -115,11 +144,12 @@ class _Counter:
         first = next((one for one, its in self.waiting.items() if self.within(*its.asked)), token)
         reason = FULL if self.within(*asked) else SHARE
         room = self.used + permits <= limit if permits else not self.holders
-        free = room and reason == FULL and first == token
+        opens = self.opens(permits) if room else 0.0
+        free = room and reason == FULL and first == token and not opens
         if not (free or how == "shadow"):
             full = token not in self.waiting and len(self.waiting) >= int(given["max_waiters"])
             if how in ("try", "skip") or full:
-                return self.rejection(reason, limit)
+                return self.rejection(reason, limit, opens)
             self.waiting[token] = _Waiter(asked, clock())
             return ["wait", str(time.time_ns() // 10**6), str(int(POLL_INTERVAL * 1000)), "0"]
         self.waiting.pop(token, None)
@@ -128,6 +158,9 @@ class _Counter:
         record, ends = f"h {fence} {lease} {given['terms']}", now + float(lease) / 1000
         share = asked[0] if asked[0] or asked[1] else _NO_SHARE
         self.holders[token] = _Holder(fence, permits, share, record, now, ends)
+        if self.rate is not None:
+            self.granted.spend(self.rate, max(1, permits), now)
+        reason = RATE if opens and reason == FULL else reason
         return ["ok", fence, lease, str(len(self.holders)), *([] if free else [reason])]
 
     def release(self, given: dict[str, Any]) -> list[Any]:
@@ -147,7 +180,9 @@ class _Counter:
         if how in ("giveup", "withdraw"):
             reason = TIMEOUT if how == "giveup" else FULL
             reason = reason if waiter is None or self.within(*waiter.asked) else SHARE
-            return self.rejection(reason, self.seen.partition(" ")[2] or "1")
+            limit, permits = int([*self.seen.split(" "), "1"][1]), waiter.asked[2] if waiter else 1
+            room = self.used + permits <= limit if permits else not self.holders
+            return self.rejection(reason, limit, self.opens(permits) if room else 0.0)
         if held is None:
             return ["gone"]
         ends = held.since + float(given["hold"]) / 1000
@@ -164,6 +199,13 @@ class _Counter:
             self.holders[given["token"]] = held
         return ["ok", held.left]
 
+    def operate(self, given: dict[str, Any]) -> list[Any]:
+        if given["how"] != "cool":
+            raise _needs_redis("an operator action")
+        seconds = int(given["value"].partition(" ")[0]) / 1000
+        self.cools_until = max(self.cools_until, clock() + seconds)
+        return ["ok"]
+
     def inspect(self, given: dict[str, Any]) -> list[Any]:
         held = [*self.holders.items()][: int(given["max_rows"])]
         counts = [str(self.used), len(self.holders), len(self.waiting)]
@@ -171,7 +213,12 @@ class _Counter:
         for token, one in held:
             left = one.left
             rows += (token, left if left == "inf" else str(now + int(left)), one.record)
-        return [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, [], []]
+        reply = [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, [], []]
+        if self.rate is not None:
+            opens = math.ceil(self.opens(len(self.waiting) + 1) * 1000)
+            rate = f"{self.rate[0]}/{self.rate[1] * 1000:.0f} {now}"
+            reply += ["", "", "", rate, str(self.granted.used(self.rate, clock())), str(opens), ""]
+        return reply
 
 
 class MemoryServer:
@@ -197,12 +244,12 @@ class MemoryServer:
 
     def run(self, step: Run) -> Answer:
         sent, reply = clock(), list[Any]()  # the reply of scripts not named below is empty
-        if step.verb in ("acquire", "release", "renew", "inspect"):
+        if step.verb in ("acquire", "release", "renew", "inspect", "operate"):
             given = arguments_of(step.verb, step.argv)
             reply = self._counting.run(partial(self._count, step.keys[0], step.verb, given))
         elif step.verb == "job":  # no task queue delivers jobs to this process only
             reply = ["ok"]
-        elif step.verb in ("clear", "operate"):
+        elif step.verb == "clear":
             raise _needs_redis("an operator action")
         return Answer(reply, sent, clock())
 
@@ -213,7 +260,7 @@ class MemoryServer:
         if len(self._counters) > _MAX_NAMES:
             for name, one in [*self._counters.items()]:
                 one.tidy()
-                if not one.holders and not one.waiting:
+                if one.unused:
                     del self._counters[name]
         counter = self._counters[key]
         counter.tidy()

@@ -43,6 +43,7 @@ def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     - "resume": end the pause.
     - "resize": set the limit to `value`.
     - "reset": remove the limit that "resize" set.
+    - "cool": begin a cool-down. `value`: its ms, and the label of the caller.
     - "poke": grant free permits to waiters, as far as the overrides of the policy allow.
     """
     return Run("operate", keys.declared, ("", how, value, keys.overrides, keys.keep), ATTEMPT)

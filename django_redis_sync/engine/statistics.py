@@ -48,7 +48,7 @@ SITE = ""
 #: The kind of an event, as a letter.
 #: Acquires: g (granted at once), w (granted after a wait), n (rejected), t (timed out), k (skipped:
 #: not granted, and the caller did not want to wait), s (granted only because of shadow mode). The
-#: cause, counted besides n, t, or s: b (share_limit), u (a pause), m (max_waiters).
+#: cause, counted besides n, t, or s: b (share_limit), u (a pause), m (max_waiters), v (a rate).
 #: Leases: r (released), l (lost).
 #: Jobs: v (delivered), d (delivered twice, so this copy was dropped).
 #: Two kinds have a duration: for w, that of the wait; for r, that of the lease.

@@ -18,7 +18,7 @@ from .. import conf
 from ..exceptions import Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
-from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT, Rejection
+from ..protocol.reasons import FULL, OUTAGE, RATE, SHARE, TIMEOUT, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from ..signals import acquire_rejected
 from . import identity
@@ -50,7 +50,7 @@ class RejectedRequest(NamedTuple):
         """
         if not self.rejection.why.crowded:
             return 503
-        same = self.policy.key is not None or self.rejection.reason == SHARE
+        same = self.policy.key is not None or self.rejection.reason in (SHARE, RATE)
         return self.policy.status or (429 if same else 503)
 
 
@@ -213,7 +213,7 @@ class _Admission:
             redis.succeeded(generation)
             if isinstance(got, RequestLease):
                 got.path = self.request.path
-                local_limiter.admitted(semaphore.id, hold, semaphore.share)
+                local_limiter.admitted(semaphore.id, hold, semaphore.share, semaphore.own_rate)
                 hold.add(Permit(semaphore.id, got, redis))
                 take.got = None
                 return None if policy.enforce or not got.rejected else Rejection(got.rejected)
@@ -246,10 +246,10 @@ class _Admission:
         """Ask the local limiter to admit the request, and wait if the policy allows it. Return None
         if the request is admitted, else the Rejection."""
         policy, used, hold = semaphore.policy, semaphore.id, self.hold
-        shares = semaphore.share, semaphore.share_limit
+        terms = semaphore.share, semaphore.share_limit, semaphore.own_rate
         seconds, reason = self._seconds_left(policy), ""
         max_waiters = policy.max_waiters if seconds > 0 else 0
-        newcomer = LocalWait(used, hold, semaphore.limit or 0, *shares)
+        newcomer = LocalWait(used, hold, semaphore.limit or 0, *terms)
         admitted = local_limiter.try_enter(newcomer, max_waiters)
         if isinstance(admitted, LocalWait):
             wait = RequestWait(self.request, self.slots, seconds, None, policy.close_connections)
@@ -259,7 +259,8 @@ class _Admission:
         if admitted:
             return None
         found = local_limiter.rejection(newcomer)
-        return replace(found, reason=reason) if reason and found.reason != SHARE else found
+        keeps = not reason or found.reason in (SHARE, RATE)
+        return found if keeps else replace(found, reason=reason)
 
     def _seconds_left(self, policy: Policy) -> float:
         """Return the seconds for which the request may still wait for a permit of the policy. All

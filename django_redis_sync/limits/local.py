@@ -18,14 +18,19 @@ from typing import Any
 from weakref import ref
 
 from ..engine.mutex import Mutex
+from ..engine.rates import Rate, RateLog
 from ..engine.threads import Bell
-from ..protocol.reasons import FULL, SHARE, Rejection
+from ..engine.wire import clock
+from ..protocol.reasons import FULL, RATE, SHARE, Rejection
 from .policy import SemaphoreId
 
 #: The permits of requests: {reference: {semaphore: share}}. `reference`: a weak reference to the
 #: request's `Hold`. `semaphore`: a semaphore from which the request has a permit. `share`: the
 #: request's share, or None.
 _Inside = dict[ref[Any], dict[SemaphoreId, str | None]]
+
+#: Number of logs of rates above which old ones are removed.
+_MAX_LOGS = 10_000
 
 
 class LocalLimiter:
@@ -43,14 +48,20 @@ class LocalLimiter:
         self._by_redis: _Inside = {}
         self._local: _Inside = {}
         self._queues: dict[SemaphoreId, list[ref[LocalWait]]] = {}
+        # What was granted within the period of the rate, for semaphores that have one.
+        self._granted: dict[SemaphoreId, RateLog] = {}
 
     def has_local_admissions(self, semaphore: SemaphoreId) -> bool:
         """Return True if a request that this limiter admitted to the semaphore still runs."""
         return bool(self._local) and any(semaphore in held for held in self._local.copy().values())
 
-    def admitted(self, semaphore: SemaphoreId, hold: Any, share: str | None = None) -> None:
+    def admitted(
+        self, semaphore: SemaphoreId, hold: Any, share: str | None = None, rate: Rate | None = None
+    ) -> None:
         """Count a request that Redis admitted. If this limiter admitted the request before, the
         request still counts only once."""
+        if rate is not None:
+            self._queueing.run(partial(self._spend, semaphore, rate))
         self._by_redis.setdefault(ref(hold, self._by_redis.pop), {})[semaphore] = share
         if self._local:
             _remove(self._local, semaphore, hold)
@@ -64,7 +75,8 @@ class LocalLimiter:
 
         - True if the request was admitted at once.
         - `newcomer` if the request is in the queue now. Then call `newcomer.wait()`.
-        - False if the request must wait, but `max_waiters` requests already wait.
+        - False if the request must wait, but `max_waiters` requests already wait, or the rate
+          allows no permit yet.
         """
 
         def enter() -> LocalWait | bool:
@@ -76,7 +88,7 @@ class LocalLimiter:
             admitted = self._next(semaphore, [*waiters, newcomer]) is newcomer
             if admitted:
                 self._admit(newcomer, waiters)
-            elif len(waiters) < max_waiters:
+            elif len(waiters) < max_waiters and not self._opens(newcomer):
                 turns = (waiter.turn for waiter in waiters if waiter.share == newcomer.share)
                 newcomer.turn = next(turns, next(self._turns))
                 waiters = [*waiters, newcomer]
@@ -118,9 +130,14 @@ class LocalLimiter:
 
     def rejection(self, rejected: LocalWait) -> Rejection:
         """Return the Rejection of a request. The reason is SHARE if the request's share has reached
-        its share_limit, else FULL."""
+        its share_limit, RATE if the rate allows no permit yet, else FULL."""
         semaphore, share_limit = rejected.semaphore, rejected.share_limit
-        waiters = self._waiters(semaphore)
+        waiters, opens = (
+            self._waiters(semaphore),
+            self._queueing.run(partial(self._opens, rejected)),
+        )
+        if opens:
+            return Rejection(RATE, waiting=len(waiters), retry_after=opens)
         if share_limit is None or self._shares(semaphore).count(rejected.share) < share_limit:
             return Rejection(FULL, waiting=len(waiters))
         of_share = sum(waiter.share == rejected.share for waiter in waiters)
@@ -151,12 +168,27 @@ class LocalLimiter:
         inside = self._shares(semaphore)
         for waiter in sorted(waiters, key=lambda waiter: waiter.turn):
             if waiter.share_limit is None or inside.count(waiter.share) < waiter.share_limit:
-                return waiter if len(inside) < waiter.limit else None
+                free = len(inside) < waiter.limit and not self._opens(waiter)
+                return waiter if free else None
         return None
+
+    def _opens(self, waiter: LocalWait) -> float:
+        """Return the seconds until the rate of a waiter allows a permit; 0 if it does now."""
+        log = self._granted.get(waiter.semaphore)
+        return 0.0 if waiter.rate is None or log is None else log.opens(waiter.rate, 1, clock())
+
+    def _spend(self, semaphore: SemaphoreId, rate: Rate) -> None:
+        now = clock()
+        if len(self._granted) >= _MAX_LOGS and semaphore not in self._granted:
+            logs = self._granted.items()
+            self._granted = {of: log for of, log in logs if not log.tidy(rate, now)}
+        self._granted.setdefault(semaphore, RateLog()).spend(rate, 1, now)
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:
         """Admit a waiter. Move the other waiters of its share behind those of all other shares."""
         self.enter(admitted.semaphore, admitted.hold, admitted.share)
+        if admitted.rate is not None:
+            self._spend(admitted.semaphore, admitted.rate)
         turn = next(self._turns)
         for waiter in waiters:
             if waiter.share == admitted.share:
@@ -183,6 +215,7 @@ class LocalWait:
     limit: int
     share: str | None = None
     share_limit: int | None = None
+    rate: Rate | None = None
     turn: float = math.inf
     _bell: Bell = field(default_factory=Bell)
     _wake_task: Callable[[], None] | None = None

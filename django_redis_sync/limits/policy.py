@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..defaults import ENTRY
 from ..protocol.keys import check_text
-from ..values import unknown
+from ..values import MOST_PERMITS, unknown
 
 
 class _NotGiven:
@@ -102,6 +102,8 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
     chain = ChainMap(*(dict(layer) for layer in (*layers, config.named(name))), requests)
     given = {option: checked(option, value) for option, value in chain.items()}
     check_text("a name", name)
+    if given.get("limit") is None and given.get("rate"):
+        given["limit"] = MOST_PERMITS
     if given.get("limit") is None:
         raise ImproperlyConfigured(
             f"The limit of {name!r} is missing: give one where it is used, or set "

@@ -40,6 +40,8 @@ def retry_after(rejected: RejectedRequest | None = None) -> int:
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
+        if found.retry_after is not None:  # known exactly
+            return max(1, math.ceil(found.retry_after))
         hold = max(found.mean_hold or 0, policy.min_hold or 0)
         wait = (found.waiting + 1) * hold / (found.limit or limit) if hold else wait
     wait = min(max(wait, MIN_SECONDS), MAX_SECONDS)

@@ -28,6 +28,7 @@ from ..locks.semaphore import Semaphore
 from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
+from ..values import rate_of
 from . import identity
 from .connections import close_connections
 from .policy import Policy, SemaphoreId
@@ -95,6 +96,8 @@ class RequestSemaphore(Semaphore):
         options |= {"key": key, "share": share, "share_limit": share_limit, "using": using}
         super().__init__(policy.name, limit, renew=True, **options)
         self.policy, self.id = policy, SemaphoreId(using, policy.name, key)
+        #: The rate, as permits and seconds.
+        self.own_rate = None if policy.rate is None else rate_of(policy.rate)
         self._max_waiters = policy.max_waiters
         self._counted = key is None or counted_keys.has(self.id)
         self._shadow, self._resolved = not policy.enforce, {}

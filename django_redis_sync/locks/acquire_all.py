@@ -207,10 +207,14 @@ class _Group:
         or was interrupted."""
         with ExitStack() as stack:
             for _, semaphore, lease in self.taken:
+                if undo:
+                    semaphore._not_used(lease)
                 stack.callback(semaphore._leave, lease, *error, undo=undo)
 
     async def aleave(self, *error: Any, undo: bool = False) -> None:
         """Async version of `leave()`."""
         async with AsyncExitStack() as stack:
             for _, semaphore, lease in self.taken:
+                if undo:
+                    semaphore._not_used(lease)
                 stack.push_async_callback(semaphore._aleave, lease, *error, undo=undo)

@@ -26,7 +26,7 @@ _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "thread_local", "raise_on_release_error"),
-    *("release_on_commit", "share_limit", "sleep"),
+    *("release_on_commit", "share_limit", "sleep", "rate"),
 )
 #: The arguments in _GIVEN that are checked, but are not attributes of the object.
 _NO_ATTRIBUTES = ("thread_local", "sleep")
@@ -104,6 +104,27 @@ def text_of_share(value: Any) -> str | None:
             "model, use its pk"
         )
     return check_text("a share", text_of(value))
+
+
+def checked_rate(rate: str | None, permits: int, kind: str, using: Any) -> str:
+    """Return a rate as the text "PERMITS/MS" of the scripts; "" for None. Raise ValueError if the
+    rate never allows `permits` at once, and ImproperlyConfigured if a semaphore of this `kind` or
+    with this `using` can't have a rate."""
+    if rate is None:
+        return ""
+    if kind != "p":
+        raise ImproperlyConfigured(
+            "a read/write lock can't have a rate: reads and writes would use it up together. Take "
+            "a Semaphore with the rate inside of the lock."
+        )
+    if isinstance(using, Quorum):
+        raise ImproperlyConfigured(
+            "A lock on several servers can't have a rate: each server would count for itself."
+        )
+    most, period = values.rate_of(rate)
+    if permits > most:
+        raise ValueError(f"{permits} permits can never fit a rate of {rate}")
+    return f"{most}/{period * 1000}"
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:

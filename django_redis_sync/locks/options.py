@@ -27,9 +27,9 @@ from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import FULL, PAUSED, SHARE, Rejection
-from ..protocol.scripts import ANY
+from ..protocol.scripts import ANY, MOST_PERMITS
 from . import transactions
-from .arguments import checked
+from .arguments import checked, checked_rate
 from .callers import Caller, check_may_wait
 from .lease import Lease
 from .lease_state import LeaseSettings
@@ -83,6 +83,7 @@ class Acquirer:
     on_lost: Callable[[Any], Any] | None
     share: str | None  # the text of the share
     share_limit: int | None
+    rate: str | None
     #: The str.format template that made the name, for statistics; "" if there is none.
     _template = ""
     # A cache of the requests for one permit that use the object's own blocking_timeout. The cache
@@ -121,7 +122,9 @@ class Acquirer:
     def _check_permits(self, permits: int) -> None:
         """Raise ValueError if `permits` are above a limit. Raise ImproperlyConfigured if no limit
         is set, or if the settings are wrong."""
-        self._limit(self._options(conf.current()), permits)
+        named = self._options(conf.current())
+        self._limit(named, permits)
+        self._rate(named, permits)
 
     def _settings_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
@@ -194,6 +197,7 @@ class Acquirer:
             on_wait=on_wait(settings, self._endless if may_be_endless else None) if wait else None,
             share_limit=self._share_limit(named),
             once=self._once,
+            rate=self._rate(named, permits),
         )
         return settings, ask, seconds
 
@@ -212,6 +216,8 @@ class Acquirer:
         """Return two numbers: the limit for this caller, and the permits to request. Raise
         ValueError if the permits exceed a limit. Raise ImproperlyConfigured if no limit is set."""
         limit = self.limit if self.limit is not None else named.get("limit")
+        if limit is None and (self.rate or named.get("rate")):
+            limit = MOST_PERMITS  # any number of permits may be in use
         if limit is None or callable(limit):  # a callable limit is only for requests
             raise ImproperlyConfigured(
                 f"{self!r} has no limit. Write {type(self).__name__}({self.name!r}, limit), or set "
@@ -223,6 +229,11 @@ class Acquirer:
         if permits > (share_limit := self._share_limit(named) or permits):
             raise ValueError(f"{permits} permits can never fit a share_limit of {share_limit}")
         return limit, permits
+
+    def _rate(self, named: dict[str, Any], permits: int) -> str:
+        """Return the rate for this caller (see `checked_rate`)."""
+        rate = self.rate if self.rate is not None else named.get("rate")
+        return checked_rate(rate, permits, self._kind, self.using)
 
     def _check_share(self) -> None:
         """Raise ValueError or ImproperlyConfigured if this semaphore can't have shares."""

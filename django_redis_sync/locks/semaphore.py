@@ -17,18 +17,18 @@ from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
 from .arguments import attributes_of, check_call, checked, checked_quorum, wrong_call
 from .callers import Caller, Holdings, by_caller
+from .cooling import Cooling
 from .lease import Lease
 from .lease_state import looking
 from .loss import raise_or_log
 from .nesting import own_hold
-from .options import Acquirer
 
 if TYPE_CHECKING:
     from ..defaults import Share
     from ..operators.facts import Status
 
 
-class Semaphore(Acquirer):
+class Semaphore(Cooling):
     """A name with `limit` permits, which all processes share.
 
     Use it in `with` or `async with`, or with `acquire()` and `release()`. If a block gets no
@@ -71,6 +71,8 @@ class Semaphore(Acquirer):
       int, UUID, date, or Enum, and is identified by its text. Shares of a name take turns. The
       waiters of a share are served in order of arrival. All callers without a share form one share.
     - `share_limit`: max permits in use by the caller's share. None: as many as `limit`.
+    - `rate`: max permits granted in any period, such as "500/m" (in any 60 s), "10/30s" or "100/d".
+      With a rate, `limit` may be left out. Then any number of permits may be in use.
     - `sleep`: accepted for compatibility with redis-py, and ignored.
 
     Settings are read at each acquire. Raise TypeError or ValueError if an argument is wrong, and
@@ -101,6 +103,7 @@ class Semaphore(Acquirer):
         key: str | None = None,
         share: Share = None,
         share_limit: int | None = None,
+        rate: str | None = None,
         **wrong: NoReturn,
     ) -> None:
         if more or wrong:
@@ -110,7 +113,7 @@ class Semaphore(Acquirer):
         given = (
             *(kind, alias, name, key, label, limit, timeout, blocking, blocking_timeout, renew),
             *(fair, max_hold, min_hold, thread_local, raise_on_release_error, release_on_commit),
-            *(share_limit, sleep),
+            *(share_limit, sleep, rate),
         )
         try:
             attributes = attributes_of(*given)
@@ -124,7 +127,7 @@ class Semaphore(Acquirer):
         if share is not None or share_limit is not None:
             self.__dict__["share"] = checked("share", share)
             self._check_share()
-        if limit is None and settings.configured:
+        if (limit is None or rate is not None) and settings.configured:
             self._check_permits(1)
 
     def __repr__(self) -> str:
@@ -333,7 +336,7 @@ class Semaphore(Acquirer):
         if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
             own = own_hold(self._keys(), self.alias(), caller)
             message += f" ({own[1]})" if own else ""
-        return NotAcquired(message, rejection.reason, self.name)
+        return NotAcquired(message, rejection.reason, self.name, rejection.retry_after)
 
     def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
         """Release, in the background, the lease of an acquire that was interrupted.

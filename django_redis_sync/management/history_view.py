@@ -78,6 +78,7 @@ def events(
         _("%d of these because of share_limit"): c.share_rejected,
         _("%d of these because of a pause"): c.pause_rejected,
         _("%d of these because max_waiters were waiting"): c.max_waiters_rejected,
+        _("%d of these because of the rate"): c.rate_rejected,
         _("timed out %d"): c.timed_out,
         _("reclaimed %d"): c.reclaimed,
         _("lost %d"): c.lost,

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from ..operators.facts import Holder, Status, Unread, Waiter
 from ..operators.families import families
-from ..operators.formats import moment, without_secrets
+from ..operators.formats import cool_down_text, moment, rate_text, without_secrets
 from ..operators.groups import Group
 from ..operators.history import add, histories_of
 from ..operators.listing import INDEX_AGE, Past, Selection, rejected, skipped
@@ -254,6 +254,10 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
                 "An operator set the limit to %(limit)s. The callers’ own limit is %(callers)s."
             )
         notices.append(text % {"limit": one.override, "callers": one.callers_limit})
+    if one.cool_down is not None:
+        notices.append(cool_down_text(one.cool_down))
+    if one.rate is not None:
+        notices.append(rate_text(one.rate))
     if one.conflicting_limit is not None and one.callers_limit is not None:
         before, when = one.conflicting_limit
         limits = {"one": one.callers_limit, "other": before, "ago": since_of(when, one)}

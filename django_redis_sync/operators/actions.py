@@ -152,8 +152,9 @@ class Change:
         return self._make("pause", "p", f"{since} {until}", limit=None, until=until)
 
     def resume(self) -> list[str]:
-        """Undo `pause()`, and admit waiters as far as the limit allows."""
-        return self._undo("resume", "p")
+        """Undo `pause()`, end a cool-down of the name, and admit waiters as far as the limit
+        allows."""
+        return self._undo("resume", "p") or self._end_cool_down()
 
     def resize(self, limit: int) -> list[str]:
         """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
@@ -231,6 +232,12 @@ class Change:
         if by_policy:
             command(self._alias, "HSET", self._registry, exemption, 1)
         return self._done(action, names)
+
+    def _end_cool_down(self) -> list[str]:
+        if status_of(self._name, self._key, using=self._using).cool_down is None:
+            return []
+        self._operate("resume", [self._own])
+        return self._done("resume", [self._own])
 
     def _operate(self, action: str, names: Sequence[Keys], value: str = "") -> None:
         """Run the script `operate` with `action` for each name. If a connection was lost, send the

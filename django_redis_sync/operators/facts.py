@@ -115,6 +115,30 @@ class FactsOfName:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """The rate of a name: at most `permits` grants in any `seconds`.
+
+    `used`: the permits granted within the last `seconds`. `opens_in`: seconds until a newcomer
+    could get a permit, as far as the rate is concerned. `by_operator`: True if an operator set it.
+    """
+
+    permits: int
+    seconds: float
+    used: int
+    opens_in: float
+    by_operator: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CoolDown:
+    """A cool-down of a name. `label`: that of the caller of `cool_down()`."""
+
+    since: datetime
+    until: datetime
+    label: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Status(FactsOfName):
     """The state of a name.
 
@@ -134,6 +158,7 @@ class Status(FactsOfName):
     - `members`: the servers if this is a lock on a quorum.
     - `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: the number of shares with
       permits or waiters. `shares_waiting`: the number of shares with waiters.
+    - `rate`: the rate of the name, or None. `cool_down`: the cool-down that lasts, or None.
     """
 
     kind: str
@@ -156,6 +181,8 @@ class Status(FactsOfName):
     share_count: int = 0
     shares_waiting: int = 0
     workers: tuple[Worker, ...] = ()
+    rate: Rate | None = None
+    cool_down: CoolDown | None = None
 
     @property
     def paused(self) -> bool:
@@ -216,11 +243,12 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         alive = float(deadline) > now
         waiters.append(Waiter(*place, since, permits, own_limit, alive, label, token, share))
     workers = [Worker(*pair) for pair in zip(jobs[::2], map(whole, jobs[1::2]), strict=True)]
-    kind, _, last_limit = seen.partition(" ")
-    is_plain, callers = kind != "w", whole(last_limit) or None
+    kind, last_limit = [*seen.split(" "), ""][:2]
+    is_plain, callers = kind != "w", whole(last_limit) % MOST_PERMITS or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
     when, _, before = clash.partition(" ")
-    former = whole(before.partition(" ")[2])
+    former = whole((*before.split(" "), "")[1]) % MOST_PERMITS
+    former = former if former != callers else 0  # the callers disagree about the rate only
     name, key = split(keys.quoted)
     return Status(
         name=name,
@@ -241,13 +269,14 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         fence=whole(fence),
         at=datetime_of(now),
         workers=tuple(sorted(workers, key=lambda worker: (-worker.jobs, worker.name))),
-        **_shares(reply[12:], share_limits),
+        **_shares(reply[12:15], share_limits),
+        **_rate(reply[15:], now),
     )
 
 
 def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of Status about shares. Return {} for a name without shares."""
-    if not reply:
+    if not reply or reply[0] == "":
         return {}
     count, waiting, rows = reply
     shares = []
@@ -255,6 +284,24 @@ def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
         name = unquote_share(quoted)
         shares.append(Share(name, whole(used), whole(queued), limits.get(name) or None))
     return {"shares": tuple(shares), "share_count": int(count), "shares_waiting": int(waiting)}
+
+
+def _rate(reply: Sequence[Any], now: int) -> dict[str, Any]:
+    """Return the fields of Status about the rate and the cool-down. `reply`: the last four values
+    of the script `inspect`; () for a name without them."""
+    if not reply:
+        return {}
+    found, (rate, used, opens, cool) = dict[str, Any](), reply
+    if rate:
+        (permits, _, ms), by = rate.partition(" ")[0].partition("/"), rate.partition(" ")[2]
+        found["rate"] = Rate(
+            int(permits), int(ms) / 1000, whole(used), int(opens) / 1000, by == "op"
+        )
+    since, until, label = f"{cool}  ".split(" ", 2)
+    if cool and int(since) <= now < int(until):
+        begins, ends = datetime_of(int(since)), datetime_of(int(until))
+        found["cool_down"] = CoolDown(begins, ends, read_label(label))
+    return found
 
 
 def _record(

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from ..engine.names import LABEL_FIELDS
 from ..protocol.scripts import CONSTANTS
-from .facts import Holder, Status, Unread, Waiter
+from .facts import CoolDown, Holder, Rate, Status, Unread, Waiter
 from .groups import Group
 from .history import Counters, History
 from .listing import Past, Selection
@@ -102,6 +102,24 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
     return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
+
+
+def rate_text(rate: Rate) -> str:
+    """Return a sentence about the rate of a name."""
+    facts = {"used": rate.used, "most": rate.permits, "period": duration(rate.seconds)}
+    text = _("Rate: %(used)d of %(most)d used in the last %(period)s.")
+    if rate.opens_in:
+        text = _("Rate: next in %(next)s, %(used)d of %(most)d used in the last %(period)s.")
+        facts["next"] = duration(rate.opens_in)
+    return text % facts + (" " + _("An operator set this rate.") if rate.by_operator else "")
+
+
+def cool_down_text(cool: CoolDown) -> str:
+    """Return a sentence about a cool-down."""
+    keys = ("host", "pid", "label", "user", "request")
+    who = ":".join(str(cool.label[key]) for key in keys if key in cool.label)
+    text = _("Cool-down until %(until)s, begun by %(who)s: no permits are granted.")
+    return text % {"until": moment(cool.until), "who": who}
 
 
 def handed_over() -> str:

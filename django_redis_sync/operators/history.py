@@ -33,8 +33,9 @@ class Counters:
     `granted`: grants without a wait. `waited`: grants after a wait. `reclaimed`: leases that
     expired. `skipped`: acquires without a permit whose callers did not want to wait, such as those
     with blocking=False. `share_rejected`: rejections because of `share_limit`, also in shadow mode.
-    `pause_rejected` and `max_waiters_rejected`: rejections because of an operator's pause, or
-    because the queue was full. `peak`: the highest number of permits in use at a time.
+    `pause_rejected`, `max_waiters_rejected`, and `rate_rejected`: rejections because of an
+    operator's pause, because the queue was full, and because of a rate or a cool-down. `peak`: the
+    highest number of permits in use at a time.
     """
 
     granted: int = _count("g")
@@ -51,6 +52,7 @@ class Counters:
     share_rejected: int = _count("b")
     pause_rejected: int = _count("u")
     max_waiters_rejected: int = _count("m")
+    rate_rejected: int = _count("v")
     peak: int = _count("p")
 
     @property
@@ -61,7 +63,7 @@ class Counters:
     @property
     def bound_rejected(self) -> int:
         """The number of rejections that a larger limit would not have avoided."""
-        return self.share_rejected + self.pause_rejected
+        return self.share_rejected + self.pause_rejected + self.rate_rejected
 
 
 _LETTERS = {one.metadata["letter"]: one.name for one in fields(Counters) if one.metadata}
@@ -194,8 +196,8 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
     - The limit is None if less than 1% of the acquires waited or were rejected, or if no lease was
       released. It is also None if the name never had two holders, as is usual for a lock.
 
-    Rejections because of `share_limit` or a pause don't count, because a larger limit would not
-    avoid them.
+    Rejections because of `share_limit`, a pause, or a rate don't count, because a larger limit
+    would not avoid them.
     """
     total = add(rows)
     # Rejections because of another bound don't mean that the limit is too low.

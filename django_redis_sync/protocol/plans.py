@@ -58,6 +58,7 @@ class AcquireRequest(NamedTuple):
       its wait ends. The first call may return False to forbid the wait.
     - `share`: "" for the common share. `share_limit`: max permits of the share, or 0 for no limit.
       With "" and 0, the request does not use shares.
+    - `rate`: "PERMITS/MS", or "" for no rate.
     """
 
     keys: Keys
@@ -82,6 +83,7 @@ class AcquireRequest(NamedTuple):
     share: str = ""
     share_limit: int = 0
     once: str = "try"
+    rate: str = ""
 
 
 class Grant(NamedTuple):
@@ -199,8 +201,10 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     shares = bool(ask.share or ask.share_limit)  # a name with shares is never compact
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
-    words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
-    last = keys.overrides, ask.max_waiters, int(ask.fair or shares), int(not shares)
+    wants = f"{ask.kind} {ask.limit} {ask.rate}" if ask.rate else f"{ask.kind} {ask.limit}"
+    words = (milliseconds(ask.lease), how, wants, terms, keys.keep)
+    compact = not (shares or ask.rate)  # a name with a rate is never compact, too
+    last = keys.overrides, ask.max_waiters, int(ask.fair or shares), int(compact)
     return words + _without_defaults(last, _JOINING)
 
 
@@ -234,7 +238,9 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
         left, message = ask.give_up_at - answer.received, None
         if left > 0:
             try:
-                answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
+                exact = reply[4:] == ["rate"]
+                delay = max(0.0 if exact else SHORTEST_WAIT, min(delay, left))
+                answer = yield Wait(ask.keys, token, delay, exact)
                 message = answer.reply
             except Failure as failure:
                 # If the wait fails, only a message is lost. The next reply has the lease, if any.
@@ -266,9 +272,13 @@ def settled(
     if word == "more":
         return Rejection(FULL)
     if word == "no":
-        reason, waiting, mean, limit = (*rest, "", "")[:4]
+        reason, waiting, mean, limit, opens = (*rest, "", "", "")[:5]
         mean_hold = int(mean) / 1000 if mean else None
-        return Rejection(reason, "", int(waiting), mean_hold, int(limit) if limit else None)
+        bound, after = (
+            int(limit) if limit else None,
+            int(opens) / 1000 if opens.isdecimal() else None,
+        )
+        return Rejection(reason, "", int(waiting), mean_hold, bound, after)
     if word in ("large", "kind"):
         return Rejection(word, rest[0])
     if word == "dead":

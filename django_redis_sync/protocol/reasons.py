@@ -19,8 +19,8 @@ class Reason(NamedTuple):
     - `crowded`: True if other holders or waiters are the cause.
     - `skippable`: True if `locks run --skip` exits with 0 for this reason.
     - `counted`: the counter in the statistics: n (rejected), t (timed out), or "" for none.
-    - `bound`: a second counter, if the reason is another bound than the limit: b (share_limit), or
-      u (an operator's pause).
+    - `bound`: a second counter, if the reason is another bound than the limit: b (share_limit),
+      u (an operator's pause), or v (a rate or a cool-down).
     """
 
     word: str
@@ -33,6 +33,7 @@ class Reason(NamedTuple):
 
 FULL = "full"
 SHARE = "share"
+RATE = "rate"
 TIMEOUT = "timeout"
 PAUSED = "paused"
 MAX_WAITING_THREADS = "max_waiting_threads"
@@ -45,6 +46,7 @@ REASONS = {
     for reason in (
         Reason(FULL, gettext_noop("all permits are in use"), True, True, counted="n"),
         Reason(SHARE, gettext_noop("all permits of the share are in use"), True, True, "n", "b"),
+        Reason(RATE, gettext_noop("the rate allows no permit yet"), True, True, "n", "v"),
         Reason(TIMEOUT, gettext_noop("no permit became free in time"), True, True, counted="t"),
         Reason(
             MAX_WAITING_THREADS,
@@ -83,7 +85,8 @@ class Rejection:
     `reason`: a word of REASONS. `detail`: the limit if `reason` is "large"; the kind in use if it
     is "kind". `waiting`: number of waiters. `mean_hold`: mean seconds that permits were held
     lately, or None if unknown. `limit`: the limit in force, or None if unknown. If `reason` is
-    "share", `waiting` and `limit` are those of the share.
+    "share", `waiting` and `limit` are those of the share. `retry_after`: if `reason` is "rate", the
+    seconds until the rate or a cool-down allows the call; else None.
     """
 
     reason: str
@@ -91,6 +94,7 @@ class Rejection:
     waiting: int = 0
     mean_hold: float | None = None
     limit: int | None = None
+    retry_after: float | None = None
 
     @property
     def why(self) -> Reason:

@@ -50,6 +50,9 @@ CONSTANTS: Mapping[str, int] = MappingProxyType(
         "FORMAT": 1,  # version of the compact state; change it if the packed fields change
         "FINE": 120,  # number of minutes for which the history of each minute is stored
         "QUARTER": 15,  # minutes in each period of the older history
+        "SLOTS": 100,  # entries of the log of a rate from which on grants share an entry
+        "LOG_HEAD": 16,  # bytes in front of the entries of this log
+        "LOG_ENTRY": 12,  # bytes of an entry
         "ANY": 10**9,  # the value of `max_waiters` for no limit: more than any number of waiters
         "PAIR": 2**40,  # a counter of events with durations is (number of events) * PAIR + total ms
     }
@@ -65,7 +68,7 @@ PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
-        "EVENTS": "'gwrntkcslbump'",  # the letters of all counters; p is the max permits in use
+        "EVENTS": "'gwrntkcslbumvp'",  # the letters of all counters; p is the max permits in use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
@@ -115,7 +118,8 @@ def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
     if "terms" in given:
         words = str(given["terms"]).split(" ", 3)
         given.update(zip(("permits", "limit", "channel", "label"), words, strict=True))
-        given["kind"] = str(given["wants"])[0]
+        given["kind"], _, given["rate"] = f"{given['wants']} ".split(" ", 2)
+        given["rate"] = given["rate"].rstrip()
         given["share"], given["share_limit"], given["label"] = share_of_terms(given["label"])
     return given
 
@@ -150,13 +154,15 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
 
     - the name of a constant, with its value in `values`
     - the name of a Redis key, in capitals, with `KEYS[n]`
-    - `name.FIELD`, a field of a name, with `name[n]`
+    - `name.FIELD`, a field of a name, and `log.FIELD`, with `name[n]` and `log[n]`
 
     If the constants and keys were local variables instead, each function would have to capture
     them, which takes time. Raise KeyError for an unknown field.
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
+    logged = {name: place for place, name in enumerate(fields("log"), 1)}
+    text = re.sub(r"\blog\.(\w+)", lambda field: f"log[{logged[field[1]]}]", text)
     keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(keys_of(verb), 1)}
     texts = {**keys, **values, "FIELDS": ", ".join(places)}
     text = re.sub(rf"\b({'|'.join(texts)})\b", lambda word: str(texts[word[0]]), text)
@@ -171,8 +177,11 @@ def keys_of(verb: str) -> tuple[str, ...]:
     return declared + derived if "leases" in declared else declared
 
 
-def fields() -> tuple[str, ...]:
-    """Return the names of the fields in the table that the Lua function `open` returns."""
+def fields(table: str = "name") -> tuple[str, ...]:
+    """Return the names of the fields in a table: "name", which the Lua function `open` returns, or
+    "log", which `rate_log` returns."""
+    if table == "log":
+        return header(read("functions/rate_log"), "LOG")
     return header(read("functions/open"), "FIELDS")
 
 

@@ -28,11 +28,13 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The step that waits up to `seconds` for the token's wake-up message."""
+    """The step that waits up to `seconds` for the token's wake-up message. `exact`: True if the
+    wait must not last longer, because the rate of the name then opens."""
 
     keys: Keys
     token: str
     seconds: float
+    exact: bool = False
 
 
 class Sleep(NamedTuple):

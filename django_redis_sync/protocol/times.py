@@ -30,6 +30,7 @@ TIMES: Mapping[str, int] = MappingProxyType(
         "PATIENCE": 2000,  # a waiter is dead if its heartbeat is overdue by this time: wait.lua
         "ASLEEP": 5000,  # max time until a waiter without a heartbeat is dead: wait.lua
         "ALIVE": 2500,  # time until a silent event loop is dead: wait.lua, engine/hub.py
+        "NUDGE": 10,  # max delay of the first waiter after the rate opens: nudge.lua
         # Handoffs
         "FIRST": 5000,  # max lease until the new holder answers: grant.lua
         "CLAIM": 2500,  # max time for a new holder to answer, or it loses the lease: notify.lua

@@ -41,6 +41,22 @@ TEXTS = [5, 0.5, True, [], b"x", THING]
 WRONG: dict[str, list[Any]] = {
     **dict.fromkeys(("timeout", "blocking_timeout", "max_hold", "min_hold", "sleep"), NUMBERS),
     "additional_time": [*NUMBERS, None],
+    "seconds": [*NUMBERS, None],
+    "rate": [
+        *TEXTS,
+        "",
+        "5",
+        "5/",
+        "/m",
+        "5/w",
+        "0/m",
+        "5/0s",
+        "5 / m",
+        "5/m ",
+        "-5/m",
+        "5/32d",
+        "1.5/s",
+    ],
     **dict.fromkeys(("blocking", "renew", "fair", "thread_local"), FLAGS),
     **dict.fromkeys(("raise_on_release_error", "replace_ttl"), FLAGS),
     **dict.fromkeys(("limit", "permits", "share_limit"), PERMITS),
@@ -184,7 +200,7 @@ async def test_options_with_right_types_are_accepted(io, clean_redis) -> None:
         "timeout": 10, "blocking": True, "blocking_timeout": 0.5, "renew": True, "fair": True,
         "max_hold": 60.0, "min_hold": 0.001, "using": "default", "label": "a", "on_lost": print,
         "thread_local": True, "raise_on_release_error": False, "release_on_commit": False,
-        "sleep": 0.1, "key": None, "share": "a", "share_limit": 2,
+        "sleep": 0.1, "key": None, "share": "a", "share_limit": 2, "rate": "50/s",
     }  # fmt: skip
     assert right.keys() == SEMAPHORE.keys()
     for blocking in (True, False, None):

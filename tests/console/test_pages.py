@@ -552,3 +552,13 @@ def test_links_in_a_custom_admin_site_stay_in_that_site(held: Held) -> None:
         assert f"{here}elsewhere/change/" == response["Location"]
         login = Client().post(f"{here}elsewhere/act/pause/")["Location"]
         assert login.startswith("/ops/login/")
+
+
+def test_page_shows_the_rate_and_the_cool_down_of_a_name(viewer: Client) -> None:
+    mails = Semaphore("mails", rate="1/h")
+    with mails:
+        mails.cool_down(60)
+    page = viewer.get(f"{LIST}{quote('mails')}/change/", follow=True)
+    shown = " ".join(html.unescape(page.content.decode()).split())
+    assert "1 of 1 used in the last 1 h 0 min" in shown and "Rate: next in" in shown
+    assert "Cool-down until" in shown

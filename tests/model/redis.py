@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -55,22 +56,28 @@ def _text(arg: Any) -> str:
     raise ScriptError("Lua redis lib command arguments must be strings or integers")
 
 
+def _kinds(layout: str) -> list[str]:
+    """Return the kinds of the values in a layout, such as "<dI4"."""
+    return [kind[0] for kind in re.findall(r"I4|c0|\w", layout)]
+
+
 def _pack(layout: str, *values: Any) -> str:
-    """Pack bytes, doubles, and texts like the server's struct.pack. Append a zero byte to
-    each text, except with the format c0."""
+    """Pack bytes, whole numbers, doubles, and texts like the server's struct.pack. Append a zero
+    byte to each text, except with the format c0."""
     packed = b""
-    for kind, value in zip(layout.removeprefix("<").replace("c0", "c"), values, strict=True):
+    for kind, value in zip(_kinds(layout), values, strict=True):
         if kind in "sc":
             packed += value.encode("latin-1") + b"\0" * (kind == "s")
         else:
-            packed += struct.pack(f"<{kind}", int(value) if kind == "B" else float(value))
+            packed += struct.pack(f"<{kind}", float(value) if kind == "d" else int(value))
     return packed.decode("latin-1")
 
 
-def _unpack(layout: str, text: str) -> tuple[Any, ...]:
-    """Return the values, and then the position after them, like the server's struct.unpack."""
-    packed, at, values = text.encode("latin-1"), 0, []
-    for kind in layout.removeprefix("<"):
+def _unpack(layout: str, text: str, start: float = 1) -> tuple[Any, ...]:
+    """Return the values from position `start` on, and then the position after them, like the
+    server's struct.unpack."""
+    packed, at, values = text.encode("latin-1"), int(start) - 1, []
+    for kind in _kinds(layout):
         if kind == "s":
             end = packed.index(b"\0", at)
             values.append(packed[at:end].decode("latin-1"))

@@ -628,7 +628,7 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     asking = {"verb": "acquire", "token": "T", "keep": 77, "overrides": "88 6", "compact": 1}
     asking |= {"kind": "w", "max_waiters": 55, "fair": 0, "channel": "chan", "label": "lab"}
     asking |= {"wants": "w 9", "terms": "5 9 chan lab", "permits": "5", "limit": "9"}
-    asking |= {"share": "", "share_limit": 0}
+    asking |= {"share": "", "share_limit": 0, "rate": ""}
     renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77, "job": ""}
     leaving = {"verb": "release", "token": "T", "fence": 123, "hold": 0, "keep": 77, "id": ""}
     leaving |= {"overrides": "88 6", "tombstone": 0}

@@ -29,7 +29,8 @@ RULES = {
     "turn": "shares take turns, and the queue has only the first waiter of each share that fits",
     "order": "live waiters are granted in the order of their arrival",
     "place": "a live waiter keeps its place in the queue",
-    "paused": "nothing is granted while the name is paused",
+    "rate": "not more permits than those of the rate are granted in any of its periods",
+    "paused": "nothing is granted while the name is paused, or during a cool-down",
     "refused": "each rejection has a valid reason",
     "handover": "the first waiter gets a free permit",
     "silent": "a handoff notifies the new holder",
@@ -97,6 +98,8 @@ class _Name:
         self.fence = self.us = 0
         self.override: int | None = None
         self.paused = self.seen = False
+        self.cools_until = 0  # end of the cool-down in ms
+        self.rate: tuple[int, int] | None = None  # the permits, and the period in µs
         #: The reason why the state is unknown, for example "restarted", or "" if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
@@ -115,6 +118,7 @@ class _Name:
         self.arrived: dict[str, int] = {}  # token -> order of arrival, if the name has shares
         self.held: dict[str, int] = {}  # token -> permits of its unexpired lease
         self.used = 0
+        self.paced = deque[tuple[int, int]]()  # grants within the period: time in µs, permits
         # The expiry of each key in ms, or None if the expiry is unknown or the key doesn't exist.
         self.expires: dict[str, float | None] = dict.fromkeys(_KEYS)
 
@@ -124,6 +128,15 @@ class _Name:
         if end > now:
             self.held[token] = weight
             self.used += weight
+
+    def opens(self, permits: int) -> bool:
+        """Return True if the rate allows `permits` more permits."""
+        if self.rate is None:
+            return True
+        most, period = self.rate
+        while self.paced and self.paced[0][0] + period <= self.us:
+            self.paced.popleft()
+        return sum(granted for _, granted in self.paced) + max(1, permits) <= most
 
     def loose(self, token: str) -> None:
         self.used -= self.held.pop(token, 0)
@@ -210,9 +223,16 @@ class Replay:
     def limit_of(self, mine: _Token) -> float:
         return self.at.override or mine.limit
 
+    def stopped(self) -> bool:
+        """Return True if the name is paused, or cools down."""
+        return self.at.paused or self.now < self.at.cools_until
+
     def fits(self, mine: _Token) -> bool:
-        if self.at.paused:
+        if self.stopped() or not self.at.opens(mine.permits):
             return False
+        return self.within_limit(mine)
+
+    def within_limit(self, mine: _Token) -> bool:
         if mine.permits == 0:
             return not self.at.held
         return self.at.used + mine.permits <= self.limit_of(mine) and self.fits_share(mine)
@@ -250,7 +270,7 @@ class Replay:
             history.epochs += 1  # a flush deletes tombstones, so ended tokens can be granted again
             for at in self.names.values():
                 at.wipe()
-                at.override, at.paused = None, False
+                at.override, at.paused, at.cools_until, at.rate = None, False, 0, None
             return
         history.entries += 1
         if entry.verb == "!holds":
@@ -350,6 +370,9 @@ class Replay:
         self.fences: list[str] = []
         asked_fence = int(said.get("fence", 0))
         if verb == "acquire":
+            if said["rate"]:
+                most, ms = map(int, said["rate"].split("/"))
+                at.rate = most, ms * 1000
             if not mine.known:
                 mine.lease, mine.limit = float(said["lease"]), int(said["limit"])
                 mine.known, mine.channel = True, said["channel"]
@@ -361,6 +384,10 @@ class Replay:
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
                 at.paused = self.how == "pause"
+                at.cools_until = 0 if self.how == "resume" else at.cools_until
+            elif self.how == "cool":
+                ms = int(said["value"].partition(" ")[0])
+                at.cools_until = max(at.cools_until, self.now + ms)
             else:
                 at.override = int(said["value"]) if self.how == "resize" else None
         self.was_held = self.me in at.held
@@ -368,6 +395,8 @@ class Replay:
         self.owned = self.was_held and not mine.ended
         self.by_owner = self.owned and asked_fence == mine.fence
         self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
+        if self.how == "undo" and self.was_held and mine.fence == at.fence and at.paced:
+            at.paced.pop()  # the undone grant was the last one, so the rate gets it back
         self.too_late = self.how == "adopt" and known < mine.nth != self.nth
         if self.how == "downgrade" and self.by_owner:
             # The exclusive lease becomes a lease of one permit.
@@ -564,11 +593,13 @@ class Replay:
             mine.ended = ""
         if shadow:
             self.history.counts["granted in shadow"] += not self.fits(mine)
-        elif at.paused:
+        elif self.stopped():
             self.bad("paused", f"{token[:8]} was granted")
+        elif not at.opens(mine.permits):
+            self.bad("rate", f"{mine.permits} were granted after {sum(n for _, n in at.paced)}")
         elif not self.fits_share(mine):
             self.bad("share", f"{token[:8]} of {mine.share} was granted above {mine.bound}")
-        elif not self.fits(mine):
+        elif not self.within_limit(mine):
             text = f"{at.used} of {self.limit_of(mine)} were in use, {mine.permits} were granted"
             self.bad("limit", text)
         ticket, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
@@ -586,6 +617,8 @@ class Replay:
             if waits and came < number and self.same_share(other, token) and self.alive(other):
                 self.bad("order", f"{token[:8]} was granted before {other[:8]}, of its share")
         mine.fence = 0
+        if at.rate is not None:
+            at.paced.append((self.entry.us, max(1, mine.permits)))
         self.granted[token] = end
 
     # Checks after the writes
@@ -657,6 +690,7 @@ class Replay:
         idle = (nobody and self.fits(mine)) or (mine.permits <= mine.bound and not within)
         wrong = {
             "no paused": (not at.paused, "the name is not paused"),
+            "no rate": (not self.stopped() and at.opens(mine.permits), "the rate allows it"),
             "no share": (within, f"{mine.share} has less than {mine.bound}"),
             "no full": (idle, f"{at.used} of {self.limit_of(mine)} are in use"),
             "large": (mine.permits <= self.limit_of(mine), f"{self.limit_of(mine)} are enough"),
@@ -731,7 +765,11 @@ class Replay:
             or (verb == "clear" and word == "ok")
             or verb == "operate"
         )
-        if not may_free or not at.queue or len(self.entry.writes) >= self.constants["BOUND"]:
+        # After a cool-down, a newcomer grants nothing to waiters: the first waiter comes itself.
+        cooled = verb == "acquire" and not self.was_queued and 0 < at.cools_until <= self.now
+        if cooled or not may_free or not at.queue:
+            return
+        if len(self.entry.writes) >= self.constants["BOUND"]:
             return
         head = next(self.waiting(), None)
         if head is not None and self.fits(self.token(head)):

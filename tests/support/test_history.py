@@ -32,7 +32,8 @@ DEFECTS = {
     "share": ("local fitting, last = share_fits(held, permits, bound)", "local fitting, last = 1"),
     "turn": ("first = queue_next_of_share(name, share, held, ticket)", "first = ''"),
     "order": ("  if free and waiting > 0 then", "  if false then"),
-    "place": ("elseif state ~= 'w' or permits > limit then", "elseif true then"),
+    "place": ("or permits > limit or permits > name.most then", "or true then"),
+    "rate": ("return name.opens == 0\n", "return true\n"),
     "paused": ("  if name.paused then return false end\n", ""),
     "refused": (
         "local free = fits(name, permits, limit)",
@@ -103,7 +104,7 @@ def test_checker_accepts_lost_data_only_after_a_recorded_restart_or_flush(
     noted: str, expected: set[str]
 ) -> None:
     server = ModelServer()
-    random = Workload(server, 1)
+    random = Workload(server, 3)
     random.run(600)
     before, tokens = server.entries[:], {client.token for client in random.clients}
     server.names.clear()

@@ -50,12 +50,15 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
     Check that each name in `only` is an argument of the script or a part of `terms`."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
-        parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
+        parts = {*("permits", "limit", "channel", "label", "kind", "share", "share_limit", "rate")}
         if said.get("share") or said.get("share_limit"):
             share = share_terms(said.get("share") or "", said.get("share_limit") or 0)
             said = {**said, "label": f"{share} {said['label']}", "compact": 0}
         terms = "{permits} {limit} {channel} {label}".format_map(said)
-        said = {"terms": terms, "wants": "{kind} {limit}".format_map(said), **said}
+        wants = "{kind} {limit}".format_map(said)
+        if said.get("rate"):
+            said, wants = {**said, "compact": 0}, f"{wants} {said['rate']}"
+        said = {"terms": terms, "wants": wants, **said}
     unknown = set(only) - set(names) - parts
     assert not unknown, f"{verb} takes no {unknown}"
     return [said[name] for name in names]
@@ -214,8 +217,9 @@ class Kind(NamedTuple):
     """A name, the number of its clients, and the options of their requests.
 
     `permits`: the numbers of permits that a request may ask for; 0 means exclusive. `shares`: the
-    shares of the clients. `overrides`: those of the name's policy, which the checker of
-    journals doesn't know. `calm`: True if most requests allow compact state."""
+    shares of the clients. `rate`: "PERMITS/MS", or "" for none. `overrides`: those of the
+    name's policy, which the checker of journals doesn't know. `calm`: True if most requests allow
+    compact state."""
 
     keys: Keys
     clients: int
@@ -223,6 +227,7 @@ class Kind(NamedTuple):
     permits: tuple[int, ...] = (1,)
     kind: str = "p"
     shares: tuple[str, ...] = ()
+    rate: str = ""
     overrides: tuple[str, ...] = ("-",)
     calm: bool = False
 
@@ -236,6 +241,7 @@ def kinds(keep: int = 0) -> list[Kind]:
         # Only two clients, so that the name is often in compact state, also with an expired lease.
         Kind(keys_of("t", "quiet", None, keep), 2, 2, (1, 1, 2)),
         Kind(keys_of("t", "shares", None, keep), 8, 3, (1, 1, 2), shares=("a", "b", "c d", "")),
+        Kind(keys_of("t", "paced", None, keep), 6, 4, (1, 1, 2), rate="5/3000"),
     ]
 
 
@@ -301,6 +307,8 @@ class Client:
             "fair": int(rng.random() < 0.85),
             "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
+        if kind.rate:
+            self.ask |= {"rate": kind.rate}
         if not self.seldom(1):
             self.ask |= {"lease": rng.randint(900, 9000), "limit": kind.limit, "kind": kind.kind}
             self.ask["how"] = "try"
@@ -490,7 +498,8 @@ class Workload:
 
     def operator(self) -> list[Call]:
         rng, kind = self.rng, self.rng.choice(self.kinds)
-        how = rng.choice(["clear"] * 4 + ["pause"] * 2 + ["resume", "resize", "reset", "inspect"])
+        how = rng.choice(["clear"] * 4 + ["pause"] * 2 + ["resume", "resize", "reset"])
+        how = rng.choice([how] * 8 + ["inspect", "cool"])
         if how == "clear":
             client = rng.choice(self.clients)
             return [call("clear", client.kind.keys, client.token)]
@@ -499,6 +508,7 @@ class Workload:
         if how == "pause":
             self.late.append((self.round + 10, call("operate", kind.keys, how="resume")))
         value = max(1, kind.limit + rng.choice((-2, -1, 1))) if how == "resize" else ""
+        value = f"{rng.randint(1, 3000)} label" if how == "cool" else value
         return [call("operate", kind.keys, how=how, value=value)]
 
     def settle(self) -> None:

@@ -7,7 +7,7 @@
 --   lease: lease duration in ms, or inf
 --   how: "try" (don't wait), "skip" (the same, but a rejection counts as skipped), "wait", "again" (a waiter's
 --     heartbeat), or "shadow" (grant in any case)
---   wants: the kind ("p": plain, "w": read/write), and the limit
+--   wants: the kind ("p": plain, "w": read/write), and the limit. If the caller gives a rate, "PERMITS/MS" follows.
 --   terms: permits (0: the whole name), limit, channel of the caller's event loop ("-" in sync code), label. If the
 --     caller gives a share, "/LIMIT/SHARE" precedes the label.
 --   keep: minutes of history in the statistics
@@ -20,9 +20,9 @@
 --   "ok FENCE LEASE [USED] [REASON]": the token has a lease of LEASE ms. USED: permits in use, if there are other
 --     holders. REASON: only in shadow mode; why the limit would have rejected the caller.
 --   "wait NOW DELAY RANK": the caller waits. NOW: server time in ms. DELAY: ms until the next heartbeat. RANK: number
---     of waiters ahead.
---   "no REASON WAITING MEAN_HOLD LIMIT": the caller is rejected (see reject). If REASON is "share", WAITING and LIMIT
---     are those of the share.
+--     of waiters ahead. If the word "rate" follows, a rate or a pause opens after DELAY, so the waiter has to be punctual.
+--   "no REASON WAITING MEAN_HOLD LIMIT [OPENS]": the caller is rejected (see reject). If REASON is "share", WAITING and
+--     LIMIT are those of the share.
 --   "more": this call could not remove all expired leases and dead waiters. The caller repeats the call immediately.
 --   "large LIMIT": the caller wants more permits than LIMIT, the limit in force.
 --   "kind OTHER": the name is in use as the other kind, OTHER.
@@ -49,8 +49,8 @@ if record then
 elseif how == 'again' then
   return 'gone'
 end
-if compact == '0' and not name.shared then
-  begin_shares(name, terms)
+if compact == '0' or name.rate then
+  begin_modes(name, wants, terms)
 end
 local permits, limit, channel = string.match(terms, TERMS)
 permits, limit = tonumber(permits), name.override or tonumber(limit)
@@ -65,14 +65,14 @@ if me then
     rank = rank and rank + redis.call('ZCARD', QUEUE) -- parked waiters come after the whole queue
   end
   if not reply and not rank then reply = 'gone' end -- hand_off removed the waiter, because a new limit is too low
-elseif permits > limit or name.seen ~= wants then
-  reply = mismatch(name, wants, permits, limit, waiting)
+elseif permits > limit or permits > name.most or name.seen ~= wants then
+  reply = mismatch(name, wants, permits, math.min(limit, name.most), waiting)
 end
 if not (reply or rank) then
   reply, rank = place_newcomer(name, base, permits, limit, waiting)
 end
 if rank then
-  reply = wait(name, token, rank, channel)
+  reply = wait(name, token, rank, channel, permits)
 end
 if name.puts[1] or name.dropped or me then
   finish(name)

@@ -16,7 +16,9 @@
 --   waiters: a flat list with the token, ticket, deadline, and record of each waiter. Waiters in the queue come first,
 --     then parked waiters by share.
 --   held: a flat list with the ID of each worker that holds jobs, and their number
---   If the name has shares, the three values of heaviest_shares follow.
+--   If the name has shares, the three values of heaviest_shares follow. If it has a rate or a cool-down, these values (or
+--   three empty texts) and four more follow: the rate as in the field '#rate' (see begin_rate), the permits granted within
+--   its period, the ms until a newcomer could get a permit, and the field '#cool' (see cool_ends).
 local token, max_rows = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
@@ -43,10 +45,22 @@ if name.shared then
 end
 local waiters = rows(queue, WAITERS)
 local held, workers = held_jobs(name.now)
+local meta = redis.call('HMGET', INFO, '#clash', '#paused', '#cool') -- name.paused may be the cool-down
 local reply = {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
-  name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),
+  meta[2] and pause_ends(meta[2]) > name.now and meta[2] or '', name.seen or '', meta[1] or '', whole(name, used),
   redis.call('ZCOUNT', LEASES, live, '+inf'), waiting_of(name) + held, holders, waiters, workers}
 if name.shared then
   reply[13], reply[14], reply[15] = heaviest_shares(name, TOP_SHARES, ended)
+end
+local cools = meta[3] and cool_ends(name, meta[3])
+if name.rate or cools then
+  for place = #reply + 1, 15 do
+    reply[place] = ''
+  end
+  reply[16], reply[17], reply[18], reply[19] = name.rate or '', '', '', cools and meta[3] or ''
+end
+if name.rate then
+  local log = rate_log(name)
+  reply[17], reply[18] = whole(name, log.total), whole(name, rate_opens(name, waiting_of(name) + 1))
 end
 return reply

@@ -13,11 +13,12 @@
 --     "downgrade": turn the lease of a writer into the lease of a reader
 --     "lost": only count a lost lease in the statistics. The reply is "ok".
 --   tombstone: 1 to write a tombstone, because an acquire of this token was not answered
---   hold: the permits stay taken until this number of ms after the grant; 0 to free them now
+--   hold: the permits stay taken until this number of ms after the grant; 0 to free them now; -1 to free them now and to
+--     give them back to the rate, because their caller has not used them
 --   id: the ID of the job that the holder has run, if any
 -- Returns one of these texts. Words in capitals are values.
 --   "ok [FENCE LEASE]": done. If "giveup" or "withdraw" found a lease, FENCE and LEASE describe it. LEASE: ms left, or inf.
---   "no REASON WAITING MEAN_HOLD LIMIT": "giveup" or "withdraw" removed the waiter. For the values, see reject.
+--   "no REASON WAITING MEAN_HOLD LIMIT [OPENS]": "giveup" or "withdraw" removed the waiter. For the values, see reject.
 --   "lost": the token has no unexpired lease with this fence.
 --   "gone": the token had no unexpired lease. If it had a waiter, "undo" has removed the waiter.
 local token, fence, keep, how, _, _, overrides, id = unpack(ARGV)

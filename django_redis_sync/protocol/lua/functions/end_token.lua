@@ -10,6 +10,9 @@ local function end_token(name, state, own, terms, ends, live)
   if live then
     count(name, 'r', PAIR + math.max(0, math.floor(name.now - own / 1000)))
   end
+  if live and name.rate and (how == 'undo' or hold == '-1') then
+    refund(name, own, math.max(1, tonumber(string.match(terms, '^%d+'))))
+  end
   if tombstone == '1' then
     write_tombstone(name, token)
   end

@@ -1,8 +1,11 @@
 -- Store the fields that this script has changed. If a lease or a deadline would outlast the keys, extend their expiry.
 local function finish(name)
-  local puts, latest, expiry = name.puts, name.latest, name.expiry
+  local puts, latest, expiry, log = name.puts, name.latest, name.expiry, name.log
   if name.extra ~= name.stored then
     put(name, '#extra', whole(name, name.extra))
+  end
+  if log and log.changed then
+    put(name, '#log', log.text)
   end
   if name.recount then -- the latest time at which a lease, deadline, or override ends may be earlier now
     expiry, latest = 0, latest_of_all(name)

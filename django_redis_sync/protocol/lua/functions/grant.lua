@@ -11,6 +11,9 @@ local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
   if ticket then redis.call('ZREM', QUEUE, t) end -- the first write, because Redis allows it even if the memory is full
   add_lease(name, t, name.now + ms, permits, (handed and 'g ' or 'h ') .. fence .. ' ' .. lease .. ' ' .. terms)
   put(name, '#fence', fence)
+  if name.rate then
+    spend(name, math.max(1, permits))
+  end
   if ticket then
     count(name, 'w', PAIR + math.max(0, math.floor((name.us - ticket) / 1000)))
   else

@@ -24,7 +24,7 @@ local function hand_off(name, me)
       end
       name.more = dead >= 2 * CHUNK -- leave the rest to the next script, because scripts block the server
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then -- no longer a waiter, or it needs more permits than a new limit
+    elseif state ~= 'w' or permits > limit or permits > name.most then -- no longer a waiter, or it needs more permits than a new limit
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
       redis.call('ZREM', QUEUE, t)
@@ -33,6 +33,9 @@ local function hand_off(name, me)
       store_share(name, share, share_use(name, share), '')
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
+      if t ~= me and name.opens > 0 then
+        nudge(name, t, channel)
+      end
       break -- later waiters must not pass the first, even if they need fewer permits
     else
       local fence, ms = grant(name, t, permits, lease, terms, came ~= '0' and came or ticket, t ~= me, false)

@@ -6,7 +6,7 @@ local function make_room(name, me)
   if waiting > 0 or name.card > 0 then
     sweep(name, me)
   end
-  if me or waiting > 0 and name.dropped then
+  if me or waiting > 0 and (name.dropped or name.rate) then -- the rate may have opened since the last script
     reply = hand_off(name, me)
     waiting = me or waiting_of(name)
   end

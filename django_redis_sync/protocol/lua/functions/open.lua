@@ -3,7 +3,7 @@
 -- If a script changes fields, it calls `finish` at its end. The composer replaces `name.field` by `name[number]`,
 -- because Lua reads a numbered item three times as fast.
 -- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak
--- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker shared
+-- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker shared rate most log opens cooled
 -- After each script, this is true ('#…' is a field of the hash INFO):
 -- - Every key of the name expires at '#expiry' (inf: never), at least GRACE after every deadline and lease end.
 -- - '#extra' is the sum of (weight - 1) over all leases. So number of leases + '#extra' = permits in use.
@@ -19,7 +19,7 @@ local function open(token, keep, us, overrides)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
   local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- minute: a text, which `count` sets
 
-  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#shares', '#lone')
+  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#shares', '#lone', '#rate', '#cool')
   local card = redis.pcall('ZCARD', LEASES)
   if meta[10] or not tonumber(card) then -- an earlier script stopped while it expanded the state
     -- If another program wrote LEASES, this raises an error.
@@ -41,9 +41,15 @@ local function open(token, keep, us, overrides)
   local head, head_ends = false, false -- head: channel of the first waiter; head_ends: when it counts as dead
   local asker = false -- channel of the caller's event loop. The call shows that this loop is alive
   local shared = meta[9] -- for a name with shares: fence of the first lease since the name last had no leases
+  local rate, log, opens = meta[11], false, 0 -- rate: see begin_rate; log: see rate_log; opens: see fits
+  local most = rate and tonumber(string.match(rate, '^%d+')) or EXCLUSIVE -- permits of the rate; else more than any limit
+  local cooled = false -- true if the end of a cool-down is in the future
   local name = {FIELDS}
   if overrides and overrides ~= '-' then
     apply_override(name, overrides)
+  end
+  if meta[12] then
+    cool(name, meta[12])
   end
   return name, meta[1]
 end

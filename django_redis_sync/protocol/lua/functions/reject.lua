@@ -1,17 +1,26 @@
--- Count a rejection, and return the reply "no REASON WAITING MEAN_HOLD LIMIT":
--- - REASON: "paused" if the name is paused, otherwise the argument `reason` ("full", "share", or "timeout")
+-- Count a rejection, and return the reply "no REASON WAITING MEAN_HOLD LIMIT [OPENS]":
+-- - REASON: "rate" if only the rate forbids the permits, or if a cool-down pauses the name; "paused" if an operator paused
+--   the name; otherwise the argument `reason` ("full", "share", or "timeout")
 -- - WAITING: the argument `waiting`, the number of waiters
 -- - MEAN_HOLD: mean time in ms for which permits were held lately, or empty if unknown
 -- - LIMIT: the argument `limit`, the limit in force
+-- - OPENS: ms until the rate or the cool-down allows the call, only if REASON is "rate"
 -- `how`: as in `acquire`. A caller that skips is counted as such, and not as rejected.
 local function reject(name, reason, waiting, limit, how)
-  local idle = reason == 'full' and name.card + waiting == 0
+  local opens, idle = '', reason == 'full' and name.card + waiting == 0 and not name.rate
   if idle then name.puts = {} end -- store nothing about an unused name
-  reason = name.paused and 'paused' or reason
+  if name.paused and string.sub(name.paused, 1, 4) == 'cool' then
+    opens = ' ' .. whole(name, pause_ends(name.paused) - name.now)
+  elseif name.rate and name.opens > 0 and reason ~= 'share' then
+    local ms = rate_opens(name, how == 'again' and 1 or waiting + 1)
+    opens = ' ' .. whole(name, math.max(ms, name.opens)) -- waiters behind a caller that waited in vain don't matter
+  end
+  reason = opens ~= '' and 'rate' or name.paused and 'paused' or reason
   if name.paused or not idle then
     count(name, how == 'skip' and 'k' or reason == 'timeout' and 't' or 'n', 1)
   end
-  local bound = how ~= 'skip' and (reason == 'share' and 'b' or reason == 'paused' and 'u' or reason == 'full' and how == 'wait' and 'm')
+  local bound = how ~= 'skip' and (reason == 'share' and 'b' or reason == 'paused' and 'u' or reason == 'rate' and 'v'
+    or reason == 'full' and how == 'wait' and 'm')
   if bound then
     count(name, bound, 1) -- the reason was another than the limit
   end
@@ -24,5 +33,5 @@ local function reject(name, reason, waiting, limit, how)
     n, held = n + math.floor(sum / PAIR), held + sum % PAIR
   end
   local mean = n > 0 and string.format(name.format, math.floor(held / n)) or ''
-  return 'no ' .. reason .. ' ' .. waiting .. ' ' .. mean .. ' ' .. string.format(name.format, limit)
+  return 'no ' .. reason .. ' ' .. waiting .. ' ' .. mean .. ' ' .. string.format(name.format, limit) .. opens
 end

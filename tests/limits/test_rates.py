@@ -1,0 +1,88 @@
+"""Rates of requests: 429 with an exact Retry-After, per key, and per process in an outage."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
+from django_redis_sync.testing import without_redis
+
+pytestmark = pytest.mark.promise(35)
+
+
+def answers(view, count: int) -> list[int]:
+    request = RequestFactory().get("/")
+    return [view(request).status_code for _ in range(count)]
+
+
+def test_requests_above_the_rate_get_429_and_the_exact_time(raw) -> None:
+    @semaphore_required("search", rate="3/m")
+    def search(request):
+        return HttpResponse("found")
+
+    assert answers(search, 4) == [200, 200, 200, 429]
+    rejected = search(RequestFactory().get("/"))
+    assert 50 <= int(rejected["Retry-After"]) <= 60
+
+
+def test_each_key_has_a_rate_of_its_own(raw) -> None:
+    @semaphore_required("search", limit=5, rate="1/m", key=lambda request: request.GET["q"])
+    def search(request):
+        return HttpResponse("found")
+
+    asked = [RequestFactory().get("/", {"q": q}) for q in "aabb"]
+    assert [search(request).status_code for request in asked] == [200, 429, 200, 429]
+
+
+def test_rate_of_the_settings_applies_to_code_and_requests(raw, settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"mails": {"rate": "2/m"}}}
+
+    @semaphore_required("mails")
+    def send(request):
+        return HttpResponse("sent")
+
+    with Semaphore("mails"):
+        assert answers(send, 2) == [200, 429]
+
+
+def test_shadow_mode_admits_and_counts(raw) -> None:
+    @semaphore_required("search", rate="1/m", enforce=False)
+    def search(request):
+        return HttpResponse("found")
+
+    assert answers(search, 3) == [200, 200, 200]
+    assert Semaphore("search", rate="1/m").status().rate.used == 3
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_without_redis_each_process_keeps_the_rate(waits) -> None:
+    @semaphore_required("search", rate="2/m", blocking_timeout=waits / 10)
+    def search(request):
+        return HttpResponse("found")
+
+    with without_redis():
+        assert answers(search, 3) == [200, 200, 429]
+        mails = Semaphore("mails", 3)
+        mails.cool_down(30)
+        assert mails.acquire(blocking=False) is None
+
+
+def test_combinations_that_make_no_sense_are_refused_with_the_reason() -> None:
+    with pytest.raises(ImproperlyConfigured, match="several servers can't have a rate"):
+        Lock("x", using=["default", "other", "third"], rate="5/m")
+    with pytest.raises(ImproperlyConfigured, match="read/write lock can't have a rate"):
+        ReadWriteLock("x", rate="5/m").read.acquire()
+    with pytest.raises(ValueError, match="6 permits can never fit a rate of 5/m"):
+        Semaphore("x", 10, rate="5/m").acquire(permits=6)
+
+
+def test_each_process_keeps_the_rate_while_redis_is_down(new_server, project) -> None:
+    server = new_server()
+    project.use_redis(server.url)
+    project.limit(rate="3/m", limit=None)
+    assert 200 == project.status()
+    server.stop()
+    assert [project.status() for _ in range(4)] == [200, 200, 429, 429], "one was granted before"

@@ -1,0 +1,162 @@
+"""Rates and cool-downs: at most N grants in any period, in order, and none lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redis_sync import NotAcquired, RLock, Semaphore, acquire_all
+from django_redis_sync.operators.actions import Change
+from django_redis_sync.testing import filled
+from tests.behaviour.both import both
+from tests.support.commands import locks
+
+pytestmark = pytest.mark.promise(35)
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait until `done` returns True."""
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def came_or_waits(before: Any, now: Any) -> bool:
+    return now.fence > before.fence or now.waiting > before.waiting
+
+
+def grants(semaphore: Semaphore, count: int) -> int:
+    """Return how many of `count` quick acquires get a permit at once."""
+    got = 0
+    for _ in range(count):
+        if semaphore.acquire(blocking=False) is not None:
+            semaphore.release()
+            got += 1
+    return got
+
+
+def test_rate_grants_no_more_than_its_permits_in_a_period(raw) -> None:
+    assert grants(Semaphore("mails", 10, rate="5/m"), 12) == 5
+    assert grants(Semaphore("bulk", rate="150/m"), 200) == 150, "also without a limit"
+
+
+def test_rejected_caller_learns_when_to_retry(raw) -> None:
+    mails = Semaphore("mails", rate="1/30s")
+    mails.acquire()
+    mails.release()
+    with pytest.raises(NotAcquired) as caught, Semaphore("mails", rate="1/30s", blocking=False):
+        pass
+    assert caught.value.reason == "rate"
+    assert 25 < caught.value.retry_after <= 30
+
+
+def test_waiters_come_in_order_when_the_rate_opens(raw) -> None:
+    mails, came = Semaphore("mails", rate="4/s"), []
+
+    def send(n: int) -> None:
+        with mails as lease:
+            came.append((lease.fence, n))
+
+    for _ in range(4):
+        send(-1)
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(9)]
+    for thread in threads:
+        before = mails.status()
+        thread.start()
+        until(lambda of=before: came_or_waits(of, mails.status()))
+    for thread in threads:
+        thread.join(30)
+    assert [n for _, n in sorted(came)] == [-1] * 4 + list(range(9))
+    times = [fence for fence, _ in sorted(came)]
+    assert all(later - first >= 1_000_000 for first, later in zip(times, times[4:], strict=False))
+
+
+def test_a_cool_down_ends_by_itself(raw) -> None:
+    mails = Semaphore("mails", 3)
+    mails.cool_down(0.3)
+    began = time.monotonic()
+    with pytest.raises(NotAcquired) as caught, Semaphore("mails", 3, blocking=False):
+        pass
+    assert caught.value.reason == "rate" and 0 < caught.value.retry_after <= 0.3
+    with mails:
+        assert time.monotonic() - began > 0.25
+    mails.cool_down(30)
+    cool = mails.status().cool_down
+    assert cool is not None and (cool.until - cool.since).total_seconds() == 30
+    assert cool.label["pid"] == os.getpid(), "operators see who began it"
+
+
+@both
+async def test_status_says_what_is_used_and_when_the_next_permit_comes(io, raw) -> None:
+    mails = Semaphore("mails", rate="2/10s")
+    for _ in range(2):
+        await io.do(mails, "acquire")
+        await io.do(mails, "release")
+    status = await io.do(mails, "status")
+    rate = status.rate
+    assert (rate.permits, rate.seconds, rate.used, rate.by_operator) == (2, 10.0, 2, False)
+    assert 0 < rate.opens_in <= 10 and status.limit is None
+    assert await io.do(mails, "acquire", blocking=False) is None
+    await io.do(mails, "cool_down", 5)
+    assert (await io.do(mails, "status")).cool_down is not None
+
+
+def test_a_second_acquire_of_an_rlock_spends_nothing(raw) -> None:
+    lock = RLock("mails", rate="2/m")
+    with lock, lock, lock:
+        pass
+    assert lock.status().rate.used == 1
+
+
+def test_shares_use_the_rate_of_the_name_together(raw) -> None:
+    asked = [Semaphore("mails", rate="3/m", share=share, blocking=False) for share in "abab"]
+    assert [one.acquire() is not None for one in asked] == [True, True, True, False]
+
+
+def test_min_hold_spends_one_permit(raw) -> None:
+    mails = Semaphore("mails", 5, rate="3/m", min_hold=0.2)
+    assert grants(mails, 4) == 3
+
+
+@both
+async def test_acquire_all_gives_back_what_it_could_not_use(io, raw) -> None:
+    mails = Semaphore("a mail", rate="2/m")
+    with filled("b full", 1):
+        for _ in range(3):
+            both_names = acquire_all([mails, Semaphore("b full", 1)], blocking_timeout=0)
+            assert await io.do(both_names, "acquire") is None
+    assert (await io.do(mails, "status")).rate.used == 0
+    for left in (True, True, False):
+        assert (await io.do(mails, "acquire", blocking=False) is not None) == left
+
+
+def test_an_operator_can_end_a_cool_down(raw) -> None:
+    mails = Semaphore("mails", 3)
+    mails.cool_down(300)
+    assert Change("mails", None).resume() == ["mails"]
+    assert mails.acquire(blocking=False) is not None
+    assert Change("mails", None).resume() == [], "there is nothing to end"
+
+
+def test_a_cool_down_does_not_end_a_pause(raw) -> None:
+    mails = Semaphore("mails", 3)
+    Change("mails", None).pause()
+    mails.cool_down(0.01)
+    time.sleep(0.02)
+    assert mails.status().paused and mails.acquire(blocking=False) is None
+
+
+def test_status_command_shows_the_rate_and_the_cool_down(raw) -> None:
+    mails = Semaphore("mails", rate="1/h")
+    with mails:
+        pass
+    mails.cool_down(30)
+    shown = " ".join(locks("status", "mails").split())
+    assert "Rate: next in" in shown and "1 of 1 used in the last 1 h 0 min" in shown
+    assert "Cool-down until" in shown
