@@ -480,7 +480,7 @@ def address(new_server):
     """Return a function that returns the address of the server for a URL. A rediss:// URL gets a
     server without TLS. A redis:// URL gets a Redis server that has a password, and three users
     without some permissions: "app", "script", and "keys"."""
-    server = new_server(config={"requirepass": "right"})
+    before, server = {*threading.enumerate()}, new_server(config={"requirepass": "right"})
     some = ["~*", "&*", "+ping"]
     users = {"app": some, "script": [*some, "+evalsha", "+eval", "+time"]}
     with redis.Redis.from_url(server.url) as client:
@@ -492,7 +492,8 @@ def address(new_server):
         yield lambda url: f"127.0.0.1:{ports[url.partition(':')[0]]}"
         # Python leaks the socket of a client whose connection a closing server resets.
         breaker.forget_breakers()
-        eventually(lambda: not any("probe" in thread.name for thread in threading.enumerate()))
+        started = {*threading.enumerate()} - before
+        eventually(lambda: not any(one.is_alive() for one in started if "probe" in one.name))
         plain.shutdown()
 
 
