@@ -210,6 +210,12 @@ def rate_of(rate: str) -> tuple[int, int]:
     return int(permits), int(period[:-1] or 1) * _UNITS[period[-1]]
 
 
+def rate_in_ms(rate: str) -> str:
+    """Return a rate as the text "PERMITS/MS" of the scripts."""
+    permits, seconds = rate_of(rate)
+    return f"{permits}/{seconds * 1000}"
+
+
 # Callables
 
 

@@ -7,12 +7,15 @@ import operator
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, ngettext
 
+from .. import values
 from ..operators import actions
 from ..operators.audit import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
+from ..operators.formats import not_a_rate
 from ..protocol.scripts import MOST_PERMITS
 
 #: The outcome of an action: the level and the text of the message for the operator.
@@ -23,15 +26,16 @@ ENDED = gettext_lazy("The lease had already ended. Nothing was done.")
 
 class ActionForm(forms.Form):
     """The form of an operator action. It has a field for each argument of the action, and a field
-    for the reason. By default, `run` calls a method of `actions.Change`. The name of the method is
-    the name of the form's class in lower case. `title`, `effect`: texts of the confirmation page.
-    `done`: the message after the action. `harmless`: False for a button in the warning color."""
+    for the reason. By default, `run` calls the method `method` of `actions.Change`. `title`,
+    `effect`: texts of the confirmation page. `done`: the message after the action. `harmless`:
+    False for a button in the warning color."""
 
     title: Promise
     effect: Promise
     done: Promise
+    method = ""
     harmless = False
-    field_order = ("seconds", "limit", "reason")
+    field_order = ("seconds", "limit", "rate", "reason")
 
     reason = forms.CharField(
         label=gettext_lazy("Reason, for the log"),
@@ -45,7 +49,7 @@ class ActionForm(forms.Form):
         be valid."""
         given = dict(self.cleaned_data)
         change = actions.Change(status.name, status.key, by=by, reason=given.pop("reason"))
-        getattr(change, type(self).__name__.lower())(**given)
+        getattr(change, self.method)(**given)
         return messages.SUCCESS, str(self.done) % {"name": status.display, **self.cleaned_data}
 
 
@@ -54,7 +58,7 @@ class Pause(ActionForm):
     effect = gettext_lazy(
         "During the pause, no new permits are granted. Present holders keep their permits."
     )
-    done = gettext_lazy("Paused %(name)s.")
+    done, method = gettext_lazy("Paused %(name)s."), "pause"
     seconds = forms.TypedChoiceField(
         label=gettext_lazy("For how long"),
         required=False,
@@ -72,7 +76,7 @@ class Pause(ActionForm):
 class Resume(ActionForm):
     title = gettext_lazy("Resume %(name)s")
     effect = gettext_lazy("Permits that are not in use are granted to waiters at once.")
-    done = gettext_lazy("Resumed %(name)s.")
+    done, method = gettext_lazy("Resumed %(name)s."), "resume"
     harmless = True
 
 
@@ -84,14 +88,34 @@ class Resize(ActionForm):
         "falls as holders finish. Don’t raise the limit of a lock: several holders would then work "
         "at the same time."
     )
-    done = gettext_lazy("The limit of %(name)s is now %(limit)d.")
+    done, method = gettext_lazy("The limit of %(name)s is now %(limit)d."), "resize"
     limit = forms.IntegerField(label=gettext_lazy("New limit"), min_value=1, max_value=MOST_PERMITS)
 
 
+class Rate(ActionForm):
+    title = gettext_lazy("Set the rate of %(name)s")
+    effect = gettext_lazy(
+        "The new rate overrides the callers’ own rate in every process until it is reset. Each key "
+        "of a policy has the rate for itself. No holder is evicted."
+    )
+    done, method = gettext_lazy("The rate of %(name)s is now %(rate)s."), "resize"
+    rate = forms.CharField(
+        label=gettext_lazy("New rate, such as 300/m or 10/30s"),
+        widget=forms.TextInput({"size": 12, "autocomplete": "off"}),
+    )
+
+    def clean_rate(self) -> str:
+        text: str = self.cleaned_data["rate"]
+        try:
+            return values.rate("rate", text)
+        except ValueError:
+            raise ValidationError(not_a_rate(text)) from None
+
+
 class Reset(ActionForm):
-    title = gettext_lazy("Reset the limit of %(name)s")
-    effect = gettext_lazy("The callers’ own limit applies again.")
-    done = gettext_lazy("The callers’ own limit of %(name)s applies again.")
+    title = gettext_lazy("Reset the limit and the rate of %(name)s")
+    effect = gettext_lazy("The callers’ own limit and rate apply again.")
+    done, method = gettext_lazy("The callers’ own limit and rate of %(name)s apply again."), "reset"
     harmless = True
 
 
@@ -140,5 +164,6 @@ class Release(Clear):
 
 
 ACTIONS: dict[str, type[ActionForm]] = {
-    action.__name__.lower(): action for action in (Release, Clear, Pause, Resume, Resize, Reset)
+    action.__name__.lower(): action
+    for action in (Release, Clear, Pause, Resume, Resize, Rate, Reset)
 }

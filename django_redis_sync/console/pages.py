@@ -164,7 +164,7 @@ def _row(group: Group, past: Past) -> Context:
         and {"id": Name.of(longest.name, longest.key).id, "name": longest.display},
         "bar": charts.bar(group.in_use, limit, group.waiting, permanent),
         "permanent": permanent,
-        "resized": any(status.override is not None for status in group.all),
+        "resized": any(status.resized for status in group.all),
         "oldest": oldest and with_age(oldest, first.at),
         # The counts of the last hour. None if the counts of some of the policy's keys are unknown.
         "hour": hour(group, past),

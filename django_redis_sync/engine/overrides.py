@@ -1,4 +1,5 @@
-"""Operators' overrides of policies: pauses and changed limits. Redis keys call them "marks".
+"""Operators' overrides of policies: pauses, changed limits, and changed rates. Redis keys call them
+"marks".
 
 An override is stored once per policy, not once per key, because clients can make any number of
 keys. Each acquire of a key sends the overrides of its policy to the server. So the overrides apply
@@ -41,8 +42,8 @@ def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     - "pause": pause the name. `value`: start and end of the pause (see `pause_of`), or "" for a
       pause from now on, without an end.
     - "resume": end the pause.
-    - "resize": set the limit to `value`.
-    - "reset": remove the limit that "resize" set.
+    - "resize": set the limit to `value`. If `value` is "PERMITS/MS", set the rate.
+    - "reset": remove the limit and the rate that "resize" set.
     - "cool": begin a cool-down. `value`: its ms, and the label of the caller.
     - "poke": grant free permits to waiters, as far as the overrides of the policy allow.
     """
@@ -69,15 +70,13 @@ def take(registry: str, answer: Answer) -> bool:
 def _learn(policy: PolicyOverrides) -> bool:
     """Apply the last read overrides to `policy`. Return True if this changed the policy."""
     found, sent = _read.get(policy.registry, ({}, -math.inf))
-    paused, limit = (found.get(f"{field}:{policy.quoted}", "0") for field in "pl")
-    overrides, exemptions = _text(paused, limit), dict[str, str]()
+    own = {field: found.get(f"{field}:{policy.quoted}", "0") for field in "plr"}
+    overrides, exemptions = _text(*own.values()), dict[str, str]()
     for field in found:
         out, _, quoted = field.partition(":")
-        if out in ("xp", "xl") and quoted.startswith(f"{policy.quoted}@"):
-            free = {of for of in "pl" if f"x{of}:{quoted}" in found}
-            exemptions[quoted] = _text(
-                "0" if "p" in free else paused, "0" if "l" in free else limit
-            )
+        if out in ("xp", "xl", "xr") and quoted.startswith(f"{policy.quoted}@"):
+            left = ("0" if f"x{of}:{quoted}" in found else own[of] for of in own)
+            exemptions[quoted] = _text(*left)
     policy.due = sent + STALE
     if (overrides, exemptions) == (policy.overrides, policy.exemptions):
         return False
@@ -85,8 +84,10 @@ def _learn(policy: PolicyOverrides) -> bool:
     return True
 
 
-def _text(paused: str, limit: str) -> str:
-    return "-" if paused == limit == "0" else f"{paused} {limit}"
+def _text(paused: str, limit: str, rate: str) -> str:
+    if paused == limit == rate == "0":
+        return "-"
+    return f"{paused} {limit}" if rate == "0" else f"{paused} {limit}/{rate}"
 
 
 def refresh(server: Server, registry: str) -> None:

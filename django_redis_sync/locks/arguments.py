@@ -121,10 +121,9 @@ def checked_rate(rate: str | None, permits: int, kind: str, using: Any) -> str:
         raise ImproperlyConfigured(
             "A lock on several servers can't have a rate: each server would count for itself."
         )
-    most, period = values.rate_of(rate)
-    if permits > most:
+    if permits > values.rate_of(rate)[0]:
         raise ValueError(f"{permits} permits can never fit a rate of {rate}")
-    return f"{most}/{period * 1000}"
+    return values.rate_in_ms(rate)
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:

@@ -11,9 +11,11 @@ from typing import Any
 from django.core.management.base import CommandParser, DjangoHelpFormatter
 from django.utils.translation import gettext as _
 
+from .. import values
 from ..limits import identity
 from ..operators.facts import Status
 from ..operators.families import Pair, families, pair_of
+from ..operators.formats import not_a_rate
 from ..operators.history import Counters, histories
 from ..operators.listing import FIGURES
 from ..operators.names import Recent, is_known, is_listed, newest_keys, with_keys
@@ -42,6 +44,13 @@ def _limit(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(_("not a whole number of at least 1: %r") % text)
     return int(text)
+
+
+def _rate(text: str) -> str:
+    try:
+        return values.rate("--rate", text)
+    except ValueError:
+        raise ArgumentTypeError(not_a_rate(text)) from None
 
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -120,10 +129,15 @@ def add_actions(parser: CommandParser) -> None:
     text = "end the pause after this time: 90s, 10m, 12h or 2d"
     pause.add_argument("--for", dest="seconds", help=text, **span)
     resume = add("resume", "Undo pause; waiters are admitted at once.", every)
-    text = "Replace the callers' limit until --reset. Don't raise the limit of a lock."
+    text = (
+        "Replace the callers' limit or rate until --reset. Don't raise the limit of a lock. Each "
+        "key of a policy has the limit and the rate for itself."
+    )
     resize = add("resize", text, every)
     resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
-    resize.add_argument("--reset", help="use the callers' limit again", **flag)
+    text = "max permits granted in any period, such as 300/m, 10/30s or 1000/d"
+    resize.add_argument("--rate", type=_rate, metavar="RATE", help=text)
+    resize.add_argument("--reset", help="use the callers' limit and rate again", **flag)
     for each in (pause, resize):
         each.add_argument("--create", help="do it even if the name is unknown", **flag)
 

@@ -277,7 +277,7 @@ def _notes(group: Group) -> list[str]:
     notes = {
         _("waiting: %s") % (longest.display if longest else ""): longest is not None,
         _("paused"): any(s.paused for s in some),
-        _("resized"): any(s.override is not None for s in some),
+        _("resized"): any(s.resized for s in some),
         _("callers disagree"): any(s.conflicting_limit is not None for s in some),
         _("permanent"): any(h.permanent for s in some for h in s.holders),
     }

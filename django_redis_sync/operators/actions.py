@@ -15,7 +15,7 @@ from functools import cached_property
 
 from redis.exceptions import ConnectionError
 
-from .. import conf
+from .. import conf, values
 from ..engine.drivers import command
 from ..engine.overrides import operating, refresh
 from ..engine.pools import retry_many_if_disconnected
@@ -147,34 +147,45 @@ class Change:
         now = int(server_time(self._alias) * 1000)
         since = pause_of(self._overrides.get(f"p:{self._own.quoted}", ""))[0] or now
         if seconds is None:
-            return self._make("pause", "p", str(since), limit=None, until=None)
+            return self._make("pause", "p", str(since))
         until = now + round(seconds * 1000)
-        return self._make("pause", "p", f"{since} {until}", limit=None, until=until)
+        return self._make("pause", "p", f"{since} {until}", until=until)
 
     def resume(self) -> list[str]:
         """Undo `pause()`, end a cool-down of the name, and admit waiters as far as the limit
         allows."""
         return self._undo("resume", "p") or self._end_cool_down()
 
-    def resize(self, limit: int) -> list[str]:
-        """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
+    def resize(self, limit: int | None = None, rate: str | None = None) -> list[str]:
+        """Set a limit, a rate (such as "300/m"), or both. They replace those of the callers until
+        `reset()`. Leases continue. Each key of a policy has the rate for itself, as with the limit.
 
-        Raise TypeError or ValueError for an invalid limit, and WrongKind for a read/write lock or a
-        quorum.
+        Raise TypeError or ValueError for an invalid limit or rate, or if both are missing. Raise
+        WrongKind for a read/write lock or a quorum.
         """
-        conf.whole("limit", limit, MOST_PERMITS)
+        if limit is None and rate is None:
+            raise TypeError("resize() needs a limit, a rate, or both")
+        if limit is not None:
+            conf.whole("limit", limit, MOST_PERMITS)
+        if rate is not None:
+            values.rate("rate", rate)
         if isinstance(self._alias, Quorum):
             raise WrongKind(f"{self._own.display!r} is a lock on a quorum: its limit is 1")
         if status_of(self._name, self._key, using=self._using).kind != "plain":
             raise WrongKind(f"{self._own.display!r} is a read/write lock: it has no limit")
-        return self._make("resize", "l", str(limit), limit=limit, until=None)
+        changed = list[str]()
+        if limit is not None:
+            changed += self._make("resize", "l", str(limit), limit=limit)
+        if rate is not None:
+            changed += self._make("resize", "r", values.rate_in_ms(rate), rate=rate)
+        return list(dict.fromkeys(changed))
 
     def reset(self) -> list[str]:
-        """Undo `resize()`, so that the callers' limit applies again."""
-        return self._undo("reset", "l")
+        """Undo `resize()`, so that the callers' limit and rate apply again."""
+        return self._undo("reset", "lr")
 
-    # Private methods. Argument `field`: "p" for a pause, or "l" for a limit. The entry of the
-    # override in the registry of names begins with `field`.
+    # Private methods. Argument `field`: "p" for a pause, "l" for a limit, or "r" for a rate. The
+    # entry of the override in the registry of names begins with `field`. `fields`: one or several.
 
     @cached_property
     def _alias(self) -> str:
@@ -193,16 +204,16 @@ class Change:
     def _registry(self) -> str:
         return overrides_key(conf.current().prefix(self._alias))
 
-    def _names(self, field: str) -> list[Keys]:
+    def _names(self, fields: str) -> list[Keys]:
         """Return the name. For a policy, also return each of its keys with an override or an
-        exemption of its own in `field` ("p": the pause, "l": the limit)."""
+        exemption of its own in one of `fields`."""
         own = self._own
         entries = (entry.partition(":") for entry in self._overrides if self._key is None)
-        fields, start = (field, f"x{field}"), f"{own.quoted}@"
-        found = {q for one, _, q in entries if one in fields and q.startswith(start)}
+        known, start = {*fields, *(f"x{field}" for field in fields)}, f"{own.quoted}@"
+        found = {q for one, _, q in entries if one in known and q.startswith(start)}
         return [own, *(keys_for(*split(q), self._alias) for q in sorted(found))]
 
-    def _make(self, action: str, field: str, value: str, **details: int | None) -> list[str]:
+    def _make(self, action: str, field: str, value: str, **details: int | str | None) -> list[str]:
         """Set the override of the name, and end the exemptions of its keys. Return the changed
         names."""
         own, entry = self._own, f"{field}:{self._own.quoted}"
@@ -215,22 +226,24 @@ class Change:
         command(self._alias, "HSET", self._registry, entry, value)
         self._operate(action, [own], value)
         command(self._alias, "HDEL", self._registry, *exempt)
+        details = {"limit": None, "rate": None, "until": None, **details}
         return self._done(action, [own], **details)
 
-    def _undo(self, action: str, field: str) -> list[str]:
+    def _undo(self, action: str, fields: str) -> list[str]:
         """Remove the overrides of the name and of its keys. For a single key, also exempt the key
-        from the override of its policy. Return the changed names."""
-        names, own = self._names(field), self._own.quoted
+        from the overrides of its policy. Return the changed names."""
+        names, own = self._names(fields), self._own.quoted
         policy = own.partition("@")[0] if self._key is not None else ""
-        by_policy, exemption = f"{field}:{policy}" in self._overrides, f"x{field}:{own}"
-        entries = [f"{field}:{one.quoted}" for one in names]
+        exemptions = [f"x{of}:{own}" for of in fields if f"{of}:{policy}" in self._overrides]
+        entries = [f"{of}:{one.quoted}" for of in fields for one in names]
         is_overridden = any(entry in self._overrides for entry in entries)
-        if not is_overridden and (not by_policy or exemption in self._overrides):
+        if not is_overridden and all(one in self._overrides for one in exemptions):
             return []
         self._operate(action, names)
         command(self._alias, "HDEL", self._registry, *entries, *(f"x{one}" for one in entries))
-        if by_policy:
-            command(self._alias, "HSET", self._registry, exemption, 1)
+        if exemptions:
+            made = [word for one in exemptions for word in (one, 1)]
+            command(self._alias, "HSET", self._registry, *made)
         return self._done(action, names)
 
     def _end_cool_down(self) -> list[str]:
@@ -250,7 +263,7 @@ class Change:
                 if isinstance(answer, Failure):
                     raise failed(answer, step)
 
-    def _done(self, action: str, names: Sequence[Keys], **details: int | None) -> list[str]:
+    def _done(self, action: str, names: Sequence[Keys], **details: int | str | None) -> list[str]:
         # Apply the change in this process. Other processes read it within a second.
         server = server_of(self._alias)
         refresh(server, self._registry)

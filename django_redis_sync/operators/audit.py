@@ -36,9 +36,10 @@ MAX_IDS = 20
 @dataclass(frozen=True, slots=True)
 class Action(FactsOfName):
     """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
-    `reason`: a text by the operator. `limit`: the new limit of a resize. `until`: the end of a
-    pause, or None. `ids`: the ids of the cleared holders and waiters, at most MAX_IDS. `amount`:
-    the number of cleared holders and waiters, or 0 if `ids` has all of them."""
+    `reason`: a text by the operator. `limit`, `rate`: what a resize has set; the other is None.
+    `until`: the end of a pause, or None. `ids`: the ids of the cleared holders and waiters,
+    at most MAX_IDS. `amount`: the number of cleared holders and waiters, or 0 if `ids` has all of
+    them."""
 
     at: datetime
     what: str
@@ -48,6 +49,7 @@ class Action(FactsOfName):
     until: datetime | None = None
     ids: tuple[str, ...] = ()
     amount: int = 0
+    rate: str | None = None
 
     @property
     def text(self) -> str:
@@ -60,8 +62,10 @@ class Action(FactsOfName):
         words = {
             "pause": _("paused") if until is None else _("paused until %s") % moment(until),
             "resume": _("resumed"),
-            "reset": _("limit reset"),
-            "resize": _("limit set to %s") % self.limit,
+            "reset": _("limit and rate reset"),
+            "resize": _("rate set to %s") % self.rate
+            if self.rate
+            else _("limit set to %s") % self.limit,
         }
         return words.get(self.what, self.what)
 

@@ -191,7 +191,12 @@ class Status(FactsOfName):
     @property
     def used(self) -> bool:
         """True if the name was granted before, or has a holder, a waiter, or an override."""
-        return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
+        return bool(self.fence or self.holding or self.waiting or self.paused or self.resized)
+
+    @property
+    def resized(self) -> bool:
+        """True if an operator set the limit or the rate."""
+        return self.override is not None or (self.rate is not None and self.rate.by_operator)
 
     @property
     def held(self) -> int:
@@ -270,7 +275,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         at=datetime_of(now),
         workers=tuple(sorted(workers, key=lambda worker: (-worker.jobs, worker.name))),
         **_shares(reply[12:15], share_limits),
-        **_rate(reply[15:], now),
+        **_rate(reply[15:] or _unused(keys.rate_override), now),
     )
 
 
@@ -293,15 +298,20 @@ def _rate(reply: Sequence[Any], now: int) -> dict[str, Any]:
         return {}
     found, (rate, used, opens, cool) = dict[str, Any](), reply
     if rate:
-        (permits, _, ms), by = rate.partition(" ")[0].partition("/"), rate.partition(" ")[2]
+        (permits, _, ms), since = rate.partition(" ")[0].partition("/"), rate.partition(" ")[2]
         found["rate"] = Rate(
-            int(permits), int(ms) / 1000, whole(used), int(opens) / 1000, by == "op"
+            int(permits), int(ms) / 1000, whole(used), int(opens) / 1000, not since.isdecimal()
         )
     since, until, label = f"{cool}  ".split(" ", 2)
     if cool and int(since) <= now < int(until):
         begins, ends = datetime_of(int(since)), datetime_of(int(until))
         found["cool_down"] = CoolDown(begins, ends, read_label(label))
     return found
+
+
+def _unused(rate: str) -> Sequence[Any]:
+    """Return the values for `_rate` if a name has not used the rate of its policy yet."""
+    return (f"{rate} policy", "0", "0", "") if rate else ()
 
 
 def _record(

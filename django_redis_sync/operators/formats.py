@@ -114,6 +114,11 @@ def rate_text(rate: Rate) -> str:
     return text % facts + (" " + _("An operator set this rate.") if rate.by_operator else "")
 
 
+def not_a_rate(text: str) -> str:
+    """Return the error message for a wrong rate."""
+    return _("not a rate such as 300/m, 10/30s or 1000/d: %r") % text
+
+
 def cool_down_text(cool: CoolDown) -> str:
     """Return a sentence about a cool-down."""
     keys = ("host", "pid", "label", "user", "request")

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -65,7 +66,14 @@ def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
         with contextlib.suppress(Failure):  # if the read fails, use the overrides known so far
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
-    return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
+    return (yield from run_once("inspect", keys, _arguments(keys, MAX_ROWS), ATTEMPT, clock()))
+
+
+def _arguments(keys: Keys, rows: int) -> tuple[Any, ...]:
+    """Return the arguments of the script `inspect`. Of the policy's overrides, the script needs the
+    rate, to count what was used. `status_from` adds the others."""
+    rate = keys.rate_override
+    return ("", rows, f"0 0/{rate}") if rate else ("", rows)
 
 
 def statuses(
@@ -173,7 +181,7 @@ def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | U
         refresh(server, registry)
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        steps = [Run("inspect", keys.declared, ("", rows), ATTEMPT) for keys in batch]
+        steps = [Run("inspect", keys.declared, _arguments(keys, rows), ATTEMPT) for keys in batch]
         answers = retry_many_if_disconnected(server.many, steps)
         for keys, step, answer in zip(batch, steps, answers, strict=True):
             name, key = split(keys.quoted)

@@ -46,9 +46,9 @@ class Token(str):
 class PolicyOverrides:
     """The operators' overrides of a policy, as this process last read them.
 
-    - `overrides`: the text "PAUSED LIMIT", or "-" for none. PAUSED is a pause (see `pause_of`), or
-      0. LIMIT is a limit, or 0. Each request for a key sends this text to the server, because the
-      policy and the key may be on different nodes.
+    - `overrides`: the text "PAUSED LIMIT" or "PAUSED LIMIT/RATE", or "-" for none. PAUSED is a
+      pause (see `pause_of`), or 0. LIMIT is a limit, or 0. RATE is "PERMITS/MS". Each request for
+      a key sends this text to the server, because the policy and the key may be on different nodes.
     - `exemptions`: maps the quoted name of an exempt key to the text that replaces `overrides`.
     - `due`: when to read the overrides again, in seconds of the monotonic clock.
     - `used`: when the policy was last used, by the same clock.
@@ -105,6 +105,11 @@ class Keys(NamedTuple):
         own = policy.exemptions
         return own.get(self.quoted, policy.overrides) if own else policy.overrides
 
+    @property
+    def rate_override(self) -> str:
+        """The rate that the policy has for this name, as "PERMITS/MS"; "" for none."""
+        return self.overrides.partition("/")[2]
+
     def overrides_in_force(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
         """Return three numbers: the start and the end of the pause in force (0 and 0 for none), and
         the limit that an operator set (0 for none). Times, also `now`, are in server ms. `paused`
@@ -115,7 +120,7 @@ class Keys(NamedTuple):
         since, until = pause_of(paused or policy_paused)
         if until <= now:
             since, until = 0, 0
-        return since, until, limit or int(policy_limit)
+        return since, until, limit or int(policy_limit.partition("/")[0])
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
@@ -226,9 +231,9 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 def overrides_key(prefix: str) -> str:
     """Return the Redis key of the hash with the operators' overrides. Its fields are "p:NAME" (a
-    pause, see `pause_of`) and "l:NAME" (a limit). For a key of a policy, NAME is POLICY@KEY. Then
-    "xp:NAME" exempts the key from the policy's pause, and "xl:NAME" from its limit. All are
-    quoted."""
+    pause, see `pause_of`), "l:NAME" (a limit), and "r:NAME" (a rate). For a key of a policy, NAME
+    is POLICY@KEY. Then "xp:NAME" exempts the key from the policy's pause, "xl:NAME" from its limit,
+    and "xr:NAME" from its rate. All are quoted."""
     return f"{quote(prefix)}:marks"
 
 

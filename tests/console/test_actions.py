@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.promise(26),
 ]
 
-ACTIONS = ("release", "clear", "pause", "resume", "resize", "reset")
+ACTIONS = ("release", "clear", "pause", "resume", "resize", "rate", "reset")
 ENDED = "The lease had already ended. Nothing was done."
 urlpatterns = [
     path("admin/", admin.site.urls),
@@ -67,14 +67,17 @@ def unchanged(lease: Lease) -> bool:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_get_request_carries_out_no_action(manager: Client, lease: Lease, action: str) -> None:
-    page = get(manager, f"exports/act/{action}/?fence={lease.fence}&limit=5")
+    page = get(manager, f"exports/act/{action}/?fence={lease.fence}&limit=5&rate=5/m")
     assert "confirm" in page.ids and (action in ("resume", "reset")) == ("sync-main" in page.html)
     assert unchanged(lease)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_action_without_csrf_token_or_permission_is_forbidden(lease: Lease, action: str) -> None:
-    address, fields = f"{LIST}exports/act/{action}/", {"fence": lease.fence, "limit": 5}
+    address, fields = (
+        f"{LIST}exports/act/{action}/",
+        {"fence": lease.fence, "limit": 5, "rate": "5/m"},
+    )
     without_token = client_of("manage_locks", enforce_csrf_checks=True)
     for client in (without_token, client_of("view_locks")):
         assert 403 == client.post(address, fields).status_code
@@ -172,6 +175,7 @@ def test_release_all_includes_holders_that_the_page_does_not_list(manager: Clien
             ("resize", {"limit": limit})
             for limit in ("0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x")
         ),
+        *(("rate", {"rate": rate}) for rate in ("", "5", "0/m", "5/y", "5/32d")),
         ("pause", {"reason": "x" * 201}),
     ],
 )
@@ -204,6 +208,8 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
         ("resume", {}, 2, True),
         ("resize", {"limit": 1}, 1, False),
         ("reset", {}, 2, True),
+        ("rate", {"rate": "9/h"}, 2, True),
+        ("reset", {}, 2, True),
         ("resize", {"limit": 3, "reason": reason}, 3, True),
         ("clear", {"fence": lease.fence}, 3, True),
     ):
@@ -213,13 +219,15 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
         if action == "pause":
             assert 600 == round((status.paused_until - status.paused_since).total_seconds())
     entries = LogEntry.objects.order_by("pk")
-    messages[4] += " the disk is full <b>"
+    messages[6] += " the disk is full <b>"
     assert messages == [entry.change_message for entry in entries]
     assert [
         "Paused exports.",
         "Resumed exports.",
         "The limit of exports is now 1.",
-        "The callers’ own limit of exports applies again.",
+        "The callers’ own limit and rate of exports apply again.",
+        "The rate of exports is now 9/h.",
+        "The callers’ own limit and rate of exports apply again.",
         "The limit of exports is now 3. the disk is full <b>",
         f"Released 1 holder of exports: {lease.token[:8]}.",
     ] == messages
@@ -267,7 +275,13 @@ def test_password_in_a_redis_error_is_masked_on_admin_pages_and_in_the_admin_log
 def test_action_can_be_repeated_after_redis_was_down(
     manager: Client, lease: Lease, action: str
 ) -> None:
-    fields = {"fence": lease.fence, "limit": 5, "reason": "a", "csrfmiddlewaretoken": "old"}
+    fields = {
+        "fence": lease.fence,
+        "limit": 5,
+        "rate": "5/m",
+        "reason": "a",
+        "csrfmiddlewaretoken": "old",
+    }
     with unreachable_redis():
         response = manager.post(f"{LIST}exports/act/{action}/", fields)
     page = response.content.decode()

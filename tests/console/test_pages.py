@@ -329,7 +329,7 @@ def test_name_page_shows_overrides_and_the_members_of_a_quorum(shown: Shown) -> 
     assert re.search(r"paused it at \S+ \d\d:59:00\. No new permit is granted until \S+ \d", text)
     text = shown(override=9, callers_limit=None, paused_since=ago(60)).text
     assert "No new permit is granted until it is resumed." in text and "callers’ own" not in text
-    assert "Resume… Set the limit… Reset the limit…" in text
+    assert "Resume… Set the limit… Set the rate… Reset the limit and the rate…" in text
     member = {"holders": (), "error": None, "paused": False}
     given = {"q0": {"holders": ("aaa", "bbb")}, "q1": {"error": "down"}, "q2": {"paused": True}}
     members = tuple(SimpleNamespace(alias=name, **{**member, **one}) for name, one in given.items())

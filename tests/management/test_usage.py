@@ -43,6 +43,7 @@ def test_help_of_each_action_of_the_locks_command_equals_the_snapshot(
     [
         "status --sort age", "status --format yaml", "status --top 0", "status --watch soon",
         "status --watch -1", "log --format yaml", "log --top some", "resize e 0 --create",
+        "resize e --rate 5 --create", "resize e --rate 0/m --create",
         "resize e many --create", "run e --limit 0", "run e --wait -1", "run e --wait nan",
         "run e --min-hold 1e9", "pause e --for 0 --create", "pause e --for ten --create",
         "pause e --for 1.5h --create", "history e --since -1h", "clear", "pause", "stat", "",

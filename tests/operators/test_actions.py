@@ -136,6 +136,57 @@ def test_resize_command_overrides_the_limit_of_the_callers_but_ends_no_lease(thr
 
 
 @pytest.mark.parametrize("key", [None, "7"])
+def test_resize_command_sets_a_rate_until_it_is_reset(key: str | None) -> None:
+    semaphore = Semaphore("r", 5, key=key)
+    assert "Resized r" in act("resize", "r", "--rate", "2/h", key=key)
+    assert "r" in locks("resize", "r", "--rate", "2/h", *(["--key", key] if key else []))
+    rate = semaphore.status().rate
+    assert (2, 3600.0, 0, True) == (rate.permits, rate.seconds, rate.used, rate.by_operator)
+    assert [True, True, False] == [has_free_permit("r", 5, key=key) for _ in range(3)]
+    shown = " ".join(locks("status", "r", *(["--key", key] if key else [])).split())
+    assert "2 of 2 used" in shown and "An operator set this rate." in shown
+    locks("resize", "r", "--reset", *(["--key", key] if key else []))
+    assert has_free_permit("r", 5, key=key) and semaphore.status().rate is None
+    assert [("resize", "2/h"), ("reset", None)] == [
+        (one["what"], one["rate"]) for one in recorded()
+    ]
+    assert "rate set to 2/h" in locks("log")
+
+
+def test_rate_of_a_policy_applies_to_each_key_for_itself_unless_the_key_is_exempt() -> None:
+    def granted(key: str) -> int:
+        return sum(has_free_permit("api", 9, key=key, rate="4/h") for _ in range(6))
+
+    act("resize", "api", "3", "--rate", "2/h")
+    assert [2, 2] == [granted("a"), granted("b")]
+    assert (3, 2, 2) == ((s := status_of("api", "a")).limit, s.rate.used, s.rate.permits)
+    act("resize", "api", "--rate", "3/h", key="b")
+    assert [0, 1] == [granted("a"), granted("b")], "the rate of the key takes precedence"
+    locks("resize", "api", "--reset", "--key", "a")
+    assert [2, 0] == [granted("a"), granted("b")], "the rate of the callers"
+    status = status_of("api", "a")
+    assert (9, None, False) == (status.limit, status.override, status.rate.by_operator)
+    assert status_of("api", "unused").rate.by_operator
+    act("resize", "api", "8")  # ends the exemption from the limit, and not that from the rate
+    assert (8, 4) == ((s := status_of("api", "a")).limit, s.rate.permits)
+    act("resize", "api", "--rate", "1/h")
+    assert [1, 3] == [status_of("api", key).rate.permits for key in "ab"]
+    locks("resize", "api", "--reset")
+    assert [4, 4] == [status_of("api", key).rate.permits for key in "ab"]
+    assert [(3, None), (None, "2/h")] == [(o["limit"], o["rate"]) for o in recorded()[:2]]
+
+
+def test_resize_command_with_a_higher_rate_admits_waiters_at_once(threads: Any) -> None:
+    for name, key in (("r", None), ("policy", "k")):
+        rate = {"rate": "1/h", "key": key}
+        assert has_free_permit(name, 5, **rate)
+        waiting = threads.submit(Semaphore(name, 5, **rate).acquire)
+        eventually(lambda of=(name, key): status_of(*of).waiting)
+        act("resize", name, "--rate", "2/h")
+        waiting.result(30).release()
+
+
+@pytest.mark.parametrize("key", [None, "7"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_resume_ends_only_a_pause_and_resize_reset_ends_only_a_changed_limit(
     raw: redis.Redis, key: str | None, first: int
@@ -167,6 +218,7 @@ def test_paused_name_stays_in_the_status_list_although_nothing_uses_it(raw: redi
         (f"resize r {2**40} --create", "limit must be"),
         ("pause r --for 9999d --create", "seconds must be"),
         ("resize rw 3", "'rw' is a read/write lock"),
+        ("resize rw --rate 3/m", "'rw' is a read/write lock"),
     ],
 )
 def test_invalid_operator_action_has_no_effect_and_is_not_logged(
@@ -222,7 +274,13 @@ def test_action_log_shows_the_time_the_operator_and_the_reason_of_each_action(
     assert before <= times[0] < times[-1] < raw.time()[0] + 1
     head, *rows = locks("log").splitlines()
     assert ["WHEN", "NAME", "WHAT", "WHO", "WHY"] == head.split()
-    texts = ["limit reset", "limit set to 3", "resumed", "paused", f"cleared 1: {lease.token[:8]}"]
+    texts = [
+        "limit and rate reset",
+        "limit set to 3",
+        "resumed",
+        "paused",
+        f"cleared 1: {lease.token[:8]}",
+    ]
     for row, text, at in zip(rows, texts, reversed(times), strict=True):
         when = timezone.localtime(datetime.fromtimestamp(at, timezone.get_current_timezone()))
         assert re.fullmatch(rf"{when:%Y-%m-%d %H:%M:%S}  a +{text} +{who} +move of the 報表", row)
@@ -400,7 +458,12 @@ def test_pause_and_resize_print_what_they_did() -> None:
     assert "Paused coming until resume.\n" == act("pause", "coming")
     assert "Resumed coming.\n" == locks("resume", "coming")
     assert "Resized coming. The limit is 3.\n" == act("resize", "coming", "3")
-    reset = "Reset coming: the callers' limit applies again.\n"
+    assert "Resized coming. The rate is 9/m.\n" == act("resize", "coming", "--rate", "9/m")
+    both = act("resize", "coming", "4", "--rate", "8/m")
+    assert "Resized coming. The limit is 4. The rate is 8/m.\n" == both
+    same = "coming has this rate already: nothing was changed.\n"
+    assert same == act("resize", "coming", "--rate", "8/60s")
+    reset = "Reset coming: the callers' limit and rate apply again.\n"
     assert reset == locks("resize", "coming", "--reset")
     with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
         eventually(lambda: listed("api@1", "api@2"))

@@ -208,3 +208,44 @@ def test_an_operators_rate_applies_until_it_is_reset() -> None:
     assert paced.ask(permits=2)[:2] == ["large", "1"]
     paced.server.run(call("operate", KEYS, how="reset"))
     assert paced.take() and paced.take()
+
+
+@pytest.mark.parametrize("of", ["name", "policy"])
+def test_the_callers_rate_applies_to_waiters_as_soon_as_the_operators_rate_is_reset(of) -> None:
+    """Without a rate, the reset would grant permits to all waiters at once."""
+    paced, overrides = Paced("3/60000"), "-" if of == "name" else "0 0/1/60000"
+    if of == "name":
+        paced.server.run(call("operate", KEYS, how="resize", value="1/60000"))
+    waits = [paced.ask("wait", overrides=overrides) for _ in range(5)]
+    assert [one[0] for one in waits] == ["ok"] + ["wait"] * 4
+    paced.server.run(call("operate", KEYS, how="reset" if of == "name" else "poke"))
+    again = [paced.ask("again", one[-1]) for one in waits]
+    assert [one[0] for one in again] == ["ok"] * 3 + ["wait"] * 2
+
+
+def test_a_rate_of_the_policy_replaces_that_of_the_callers_but_not_that_of_the_key() -> None:
+    paced, overrides = Paced("5/60000"), "0 0/2/60000"
+
+    def used() -> tuple[str, str]:
+        reply = paced.server.run(call("inspect", KEYS, overrides=overrides))
+        return reply[15], reply[16]
+
+    assert used() == ("2/60000 policy", "0"), "a key that was never used"
+    assert [paced.ask(overrides=overrides)[0] for _ in range(3)] == ["ok", "ok", "no"]
+    assert used() == ("2/60000 policy", "2")
+    assert paced.ask(overrides="0 7/2/60000", permits=3)[:2] == ["large", "2"]
+    paced.server.run(call("operate", KEYS, how="resize", value="3/60000"))
+    assert [paced.ask(overrides=overrides)[0] for _ in range(2)] == ["ok", "no"]
+    assert used() == ("3/60000 op", "3")
+    paced.server.run(call("operate", KEYS, how="reset"))
+    assert [paced.ask()[0] for _ in range(3)] == ["ok", "ok", "no"], "the rate of the callers"
+
+
+def test_the_log_of_a_rate_that_only_the_policy_has_outlives_the_leases() -> None:
+    paced, overrides = Paced(""), "0 0/1/600000"
+    _, fence, *_, token = paced.ask(overrides=overrides)
+    paced.end(token, fence)
+    paced.server.run(call("operate", KEYS, how="pause", value=""))
+    paced.server.run(call("operate", KEYS, how="resume", overrides=overrides))
+    assert paced.at(599_999_000).ask(overrides=overrides)[:2] == ["no", "rate"]
+    assert paced.at(601_000_000).ask(overrides=overrides)[0] == "ok"

@@ -270,20 +270,22 @@ class Command(BaseCommand):
         self._override("resume", given, _("Resumed %s."), before)
 
     def _resize(self, given: Namespace) -> None:
-        if (given.limit is None) != given.reset:
-            raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
+        if (given.limit is None and given.rate is None) != given.reset:
+            raise CommandError(_("Give a LIMIT, --rate, or --reset."), returncode=2)
         if given.reset:
-            done = _("Reset %s: the callers' limit applies again.")
+            done = _("Reset %s: the callers' limit and rate apply again.")
             before = _("%s is not resized: nothing was changed.")
             self._override("reset", given, done, before)
             return
-        done = _("Resized %s.") + " " + _("The limit is %d.") % given.limit
-        before = _("%s has this limit already: nothing was changed.")
-        self._override("resize", given, done, before, given.limit)
+        done, before = _("Resized %s."), _("%s has this rate already: nothing was changed.")
+        if given.limit is not None:
+            done += " " + _("The limit is %d.") % given.limit
+            before = _("%s has this limit already: nothing was changed.")
+        if given.rate is not None:
+            done += " " + _("The rate is %s.") % given.rate
+        self._override("resize", given, done, before, given.limit, given.rate)
 
-    def _override(
-        self, action: str, given: Namespace, done: str, before: str, *value: float | None
-    ) -> None:
+    def _override(self, action: str, given: Namespace, done: str, before: str, *value: Any) -> None:
         """Call the method `action` of `actions.Change` with `value`. Print the text `done` if the
         method changed something, else the text `before`. Both texts have a %s for the name."""
         using, pairs = given.using, self._find(given)

@@ -236,9 +236,7 @@ def _names(alias: str, seconds: float = 0.0) -> Iterator[Finding]:
         _("Permits of %s stay in use until released, even if a holder's process has crashed."),
         _("To see the holders: locks status NAME. To end a lease: locks clear NAME --holder ID."),
     )  # fmt: skip
-    changed = [
-        s for s in found if (s.name, s.key) in overridden and (s.paused or s.override is not None)
-    ]
+    changed = [s for s in found if (s.name, s.key) in overridden and (s.paused or s.resized)]
     yield _about(
         "overrides", changed, (min(len(overridden), MAX_NAMES), len(overridden)),
         _("Nothing is paused or resized"),

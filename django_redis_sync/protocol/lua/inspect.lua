@@ -1,9 +1,10 @@
 -- inspect: return the state of a name, without changing it.
 -- KEYS leases never
 --   leases: the leases of the name. never: a key that never exists (see retry_write).
--- ARGV token max_rows
+-- ARGV token max_rows overrides
 --   token: always empty
 --   max_rows: max number of holders in the reply, and max number of waiters
+--   overrides: as in acquire, but only with the rate of the policy; may be left out
 -- Returns now fence limit paused seen clash used holding waiting holders waiters held
 --   now: server time in ms
 --   fence: fencing token of the last grant
@@ -19,7 +20,7 @@
 --   If the name has shares, the three values of heaviest_shares follow. If it has a rate or a cool-down, these values (or
 --   three empty texts) and four more follow: the rate as in the field '#rate' (see begin_rate), the permits granted within
 --   its period, the ms until a newcomer could get a permit, and the field '#cool' (see cool_ends).
-local token, max_rows = unpack(ARGV)
+local token, max_rows, overrides = unpack(ARGV)
 local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
   local name, record = compact_fields(us, '0', false), string.sub(packed, at)
@@ -29,7 +30,7 @@ if packed and packed ~= '' then
   local row = live and tonumber(max_rows) > 0 and {holder, whole(name, ends), record} or {}
   return {whole(name, name.now), whole(name, fence), '', '', seen, '', whole(name, used), live and 1 or 0, held, row, {}, workers}
 end
-local name = open(token, '0', us, '-')
+local name = open(token, '0', us, overrides)
 local used, live = name.card + name.extra, '(' .. name.at
 local ended = {} -- maps a share to the permits of its expired leases
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do

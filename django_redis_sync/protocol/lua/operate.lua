@@ -9,7 +9,7 @@
 --     "cool": begin a cool-down (see cool_ends), unless one ends later. `value`: its ms, and the label of the caller
 --     "resume": remove the pause, and end the cool-down
 --     "resize": set the limit `value`, which replaces the limits of the callers. If `value` is "PERMITS/MS", set the rate.
---     "reset": remove this limit, and this rate
+--     "reset": remove this limit, and this rate. The rate of the last caller applies again.
 --     "poke": change no override, but grant free permits, because an override of the policy has changed
 --   overrides, keep: as in acquire
 -- Returns "ok"
@@ -35,7 +35,7 @@ if how == 'resume' then
   redis.call('HDEL', INFO, '#paused', '#cool')
 elseif how == 'reset' then
   redis.call('HDEL', INFO, '#limit')
-  if string.find(name.rate or '', ' op', 1, true) then redis.call('HDEL', INFO, '#rate') end
+  reset_rate(name)
 elseif how ~= 'poke' then
   retry_write('HSET', INFO, field, value)
 end

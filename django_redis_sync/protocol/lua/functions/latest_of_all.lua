@@ -13,8 +13,8 @@ local function latest_of_all(name)
   if own[3] then
     latest = math.max(latest, tonumber(string.match(own[3], ' (%d+) ')))
   end
-  if own[4] then
-    latest = math.max(latest, name.now + tonumber(string.match(own[4], '/(%d+)')))
+  if name.rate then -- that of the policy, too
+    latest = math.max(latest, name.now + tonumber(string.match(name.rate, '/(%d+)')))
   end
   return latest
 end
