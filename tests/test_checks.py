@@ -211,6 +211,23 @@ MISTAKES = [
     Case("W024|'here'", [USED], semaphores(limit=3, share_limit=2)),
     Case("W025|is 4, above the limit of 3", [limited(share="user", share_limit=4)]),
     Case("W025|'here'", sync=semaphores(limit=3, share_limit=4)),
+    Case(
+        "W018|'x'|'view0' 1/m, 'view1' 2/m|last request",
+        [view, view],
+        {"ENDPOINTS": {f"view{n}": {"name": "x", "rate": f"{n + 1}/m"} for n in (0, 1)}},
+    ),
+    Case(
+        "W018|'view0' 3, 'view1' none",
+        [view, view],
+        {
+            "ENDPOINTS": {
+                "view0": {"name": "x", "limit": 3, "rate": "1/m"},
+                "view1": {"name": "x", "rate": "1/60s"},
+            }
+        },
+    ),
+    Case("W035|'here'|limit of 3|most 3600 s|2/h", [limited(key="user", rate="2/h")] * 2),
+    Case("W035|'view0'", [view], endpoints(limit=2, key="user", rate="2/m", max_hold=60)),
     Case("W011|'x'|pages", **with_cache(x=cache(), pages=cache([cache()["LOCATION"]]))),
     Case("W015|here|trusted_proxies", [limited(key="ip")], NO_PROXY),
     Case("W015|here", [limited(share="ip")], NO_PROXY),
@@ -270,6 +287,13 @@ CORRECT = [
     ),
     Case("", sync=semaphores(limit=3, share_limit=2)),
     Case("", [limited(share="user", share_limit=int)]),
+    Case("", [limited(key="user", rate="2/m")]),  # three requests may last longer than a minute
+    Case("", [limited(key="user", rate="4/d")]),
+    Case("", [limited(rate="2/d")]),  # other code may hold the name for longer
+    Case("", [limited(key="user", rate="2/d")], {"SEMAPHORES": {"here": {"max_hold": 99999}}}),
+    Case("", [limited(key="user", rate="2/h"), limited(key="user", rate="2/h", max_hold=9e4)]),
+    Case("", [limited(key="user", rate="2/h", min_hold=7200)]),
+    Case("", [semaphore_required("here", rate="2/d", key="user")(view)]),
     Case("", [limited("a", view=limited("b")), limited("b", view=limited("a")), both("a", "b")]),
     Case("", [limited(blocking_timeout=2, view=arespond_ok)]),
     Case("", [limited(key="ip")], {"REQUESTS": {"trusted_proxies": 1}}),

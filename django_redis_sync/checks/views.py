@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -21,7 +22,7 @@ from ..limits.policy import Policy, endpoints
 from ..limits.routes import admissions_of, declarations_of, owner_of
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
-from ..values import unknown
+from ..values import MOST_PERMITS, rate_of, unknown
 from . import frameworks
 from .frameworks import Problem
 from .settings import check_semaphore, hint_for, message, mistake, policy_of
@@ -53,6 +54,7 @@ def check() -> Iterator[CheckMessage]:
     yield from _messages(found.views, _problems)
     yield from _check_limits()
     yield from _check_shares(found.views)
+    yield from _check_rates(found.views)
     yield from _check_order(found.views)
 
 
@@ -196,16 +198,30 @@ def _of_mixin(owner: type) -> Iterator[Problem]:
 
 
 def _check_limits() -> Iterator[CheckMessage]:
-    """Yield a warning for each name that has different limits in ENDPOINTS. Only the largest of
-    them takes effect."""
+    """Yield a warning for each name that has different limits, or different rates, in ENDPOINTS.
+    Only the largest of the limits takes effect, and only the rate of the last request."""
     limits: dict[str, dict[int, str]] = defaultdict(dict)
+    rates: dict[str, dict[tuple[int, int], str]] = defaultdict(dict)
     for pattern in endpoints().entries:
         policy = policy_of(pattern)
         if policy is not None and isinstance(policy.limit, int):
             limits[policy.name].setdefault(policy.limit, pattern)
+        if policy is not None and policy.rate is not None:
+            rates[policy.name].setdefault(rate_of(policy.rate), f"{pattern!r} {policy.rate}")
+    for name, said in rates.items():
+        if len(said) > 1:
+            yield message(
+                "W018",
+                f"REDIS_SYNC['ENDPOINTS'] gives {name!r} different rates: "
+                f"{', '.join(said.values())}. The rate of the last request takes effect.",
+                f"Give the rate once, in REDIS_SYNC['SEMAPHORES'][{name!r}].",
+            )
     for name, given in limits.items():
         if len(given) > 1:
-            each = ", ".join(f"{pattern!r} {limit}" for limit, pattern in sorted(given.items()))
+            each = ", ".join(
+                f"{pattern!r} {'none' if limit == MOST_PERMITS else limit}"
+                for limit, pattern in sorted(given.items())
+            )
             yield message(
                 "W018",
                 f"REDIS_SYNC['ENDPOINTS'] gives {name!r} different limits: {each}. The largest "
@@ -235,6 +251,33 @@ def _check_shares(routes: list[Reached]) -> Iterator[CheckMessage]:
                 "W025",
                 f"{name!r}: share_limit is {share_limit}, above the limit of {limit}.",
                 "Lower share_limit, or remove it. Shares take turns without it, too.",
+            )
+
+
+def _check_rates(routes: list[Reached]) -> Iterator[CheckMessage]:
+    """Yield a warning for each keyed policy whose limit never rejects a request, because its rate
+    is used up before. This is certain if no request holds its permit for longer than the period of
+    the rate: then all permits in use were granted within one period, and so count for the rate.
+    Names in SEMAPHORES are left out, because other code may hold them for longer."""
+    found: dict[str, set[tuple[Any, ...]]] = defaultdict(set)
+    for policy in (policy for route in routes for policy in route.policies):
+        longest = max(
+            math.inf if policy.max_hold is None else policy.max_hold, policy.min_hold or 0
+        )
+        found[policy.name].add((policy.key is None, policy.limit, policy.rate, longest))
+    for name, all_of in sorted(found.items()):
+        if len(all_of) > 1 or name in conf.current().semaphores:
+            continue
+        ((unkeyed, limit, rate, longest),) = all_of
+        if unkeyed or rate is None or not isinstance(limit, int) or limit == MOST_PERMITS:
+            continue
+        permits, period = rate_of(rate)
+        if limit >= permits and longest <= period:
+            yield message(
+                "W035",
+                f"{name!r}: the limit of {limit} has no effect. A request holds its permit for at "
+                f"most {longest:g} s, so the rate of {rate} never lets more than {permits} run.",
+                "Lower the limit, or leave it out.",
             )
 
 
