@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
@@ -24,7 +23,7 @@ from ..exceptions import LeaseLost, SyncError, Unavailable
 from ..logs import logger
 from ..protocol.reasons import CLEARED, FULL, TIMEOUT, Rejection
 from .callers import check_may_wait
-from .followers import Leader, leader_of
+from .followers import Leader, leader_of, on_thread
 from .lease import Lease
 from .lease_state import Lost
 from .locks import Readers, Writers
@@ -335,15 +334,7 @@ class Flight:
 
     @staticmethod
     def _of_cache(ask: Callable[[], Any]) -> Step:
-        return Step(ask, lambda: _on_thread(ask))
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()
-
-
-#: Made once, because making it takes longer than a call of it.
-_on_thread = sync_to_async(_call)
+        return Step(ask, lambda: on_thread(ask))
 
 
 class _Outage(Exception):

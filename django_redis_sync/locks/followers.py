@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
 
 from ..engine.threads import Bell
+from ..engine.wire import clock
 
 #: Max seconds that a follower waits. Then it leads the other followers, and asks Redis, because the
 #: leader may be a task whose event loop never continues.
@@ -113,3 +118,92 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
 def _resolve(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+class Trips:
+    """Sync functions that tasks of an event loop call at the same time. They run on a thread one
+    after the other, because a trip to a thread takes longer than a look into a cache.
+
+    A trip has the context of its first call, so it runs on the thread of that call's request. After
+    a function that takes longer than SLOW, the others continue as two trips, on other threads if
+    they are of other requests. So a cache that doesn't answer does not delay all of them in turn.
+    """
+
+    __slots__ = ("_calls", "_trips")
+
+    #: Seconds.
+    SLOW = 0.1
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []  # those that wait for the next trip
+        self._trips: set[asyncio.Task[None]] = set()
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Return `function()`, or raise its exception."""
+        loop = asyncio.get_running_loop()
+        call = _Call(function, contextvars.copy_context(), loop.create_future())
+        if not self._calls:
+            loop.call_soon(self._begin, loop)
+        self._calls.append(call)
+        value, error = await call.future
+        if error is not None:
+            raise error
+        return value
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        calls, self._calls = self._calls, []
+        self._start(loop, calls)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, calls: list[_Call]) -> None:
+        trip = calls[0].context.run(loop.create_task, self._made(loop, calls))
+        self._trips.add(trip)
+        trip.add_done_callback(partial(self._ended, calls))
+
+    async def _made(self, loop: asyncio.AbstractEventLoop, calls: list[_Call]) -> None:
+        results = await _on_thread([call.function for call in calls])
+        for call, result in zip(calls, results, strict=False):
+            if not call.future.done():
+                call.future.set_result(result)
+        late = calls[len(results) :]
+        for part in (late[::2], late[1::2]):
+            if part:
+                self._start(loop, part)
+
+    def _ended(self, calls: list[_Call], trip: asyncio.Task[None]) -> None:
+        """Let no call of a failed trip wait for ever."""
+        self._trips.discard(trip)
+        error = asyncio.CancelledError() if trip.cancelled() else trip.exception()
+        for call in calls if error is not None else ():
+            if not call.future.done():
+                call.future.set_result((None, error))
+
+
+class _Call(NamedTuple):
+    function: Callable[[], Any]
+    context: contextvars.Context
+    future: asyncio.Future[tuple[Any, BaseException | None]]
+
+
+def _results(functions: list[Callable[[], Any]]) -> list[tuple[Any, Exception | None]]:
+    """Call the functions, up to the first that takes longer than SLOW. Return the result and the
+    exception of each."""
+    results: list[tuple[Any, Exception | None]] = []
+    for function in functions:
+        began = clock()
+        try:
+            results.append((function(), None))
+        except Exception as error:
+            results.append((None, error))
+        if clock() - began > Trips.SLOW:
+            break
+    return results
+
+
+#: Made once, because making it takes longer than a call of it.
+_on_thread = sync_to_async(_results)
+_trips = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Trips]()
+
+
+async def on_thread(function: Callable[[], Any]) -> Any:
+    """Call a sync function on a thread, together with those of other tasks (see Trips)."""
+    return await _trips.setdefault(asyncio.get_running_loop(), Trips()).call(function)

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
@@ -751,6 +752,50 @@ def test_threads_and_event_loops_of_a_process_share_results() -> None:
     for thread in threads:
         thread.join()
     assert [1, 1] == results
+
+
+class Slow(LocMemCache):
+    """A cache whose first look does not end before `go` is set."""
+
+    looks, begun, go = itertools.count(), threading.Event(), threading.Event()
+
+    def get_many(self, *args: Any, **options: Any) -> Any:
+        if next(self.looks) == 0:
+            self.begun.set()
+            assert self.go.wait(30)
+        return super().get_many(*args, **options)
+
+
+@pytest.mark.parametrize("cancelled", [0, 1], ids=["of the look", "of a later look"])
+def test_slow_look_and_a_cancelled_request_change_nothing_for_other_requests(
+    settings, cancelled
+) -> None:
+    Slow.looks, Slow.begun, Slow.go = itertools.count(), threading.Event(), threading.Event()
+    own = {"BACKEND": f"{Slow.__module__}.Slow", "LOCATION": f"slow-{next(_numbers)}"}
+    settings.CACHES = {**settings.CACHES, "own": own}
+
+    @single_flight("slow:{key}", ttl=60, cache="own")
+    async def shared(key: int) -> int:
+        return key
+
+    async def request(key: int) -> int:
+        async with ThreadSensitiveContext():  # as Django's ASGI handler has one for each request
+            return await shared(key)
+
+    async def main() -> list[Any]:
+        requests = [asyncio.create_task(request(key)) for key in range(8)]
+        while not Slow.begun.is_set():
+            await asyncio.sleep(0.001)
+        leaves = threading.Thread(target=lambda: (has_left.wait(30), Slow.go.set()))
+        leaves.start()
+        has_left.set()
+        requests[cancelled].cancel()
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    has_left = threading.Event()
+    results = asyncio.run(main())
+    assert isinstance(results.pop(cancelled), asyncio.CancelledError)
+    assert [key for key in range(8) if key != cancelled] == results
 
 
 def test_unknown_cache_is_an_error_of_check_and_at_the_call(settings) -> None:
