@@ -22,7 +22,7 @@ from django.test import Client, override_settings
 from django.urls import path, resolve
 from django.utils import translation
 
-from django_redis_sync import LeaseLost, Lock, Semaphore, semaphore_required
+from django_redis_sync import LeaseLost, Lock, Semaphore, semaphore_required, synchronized
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import views
 from django_redis_sync.models import Name
@@ -186,6 +186,33 @@ def test_list_of_names_can_be_searched_and_sorted(viewer: Client, held: Held) ->
     assert {"?q=-BET&o=-use", "?q=-BET&o=waiting", "?q=-BET&o=trouble"} <= {*page.links}
     assert f'data-url="{LIST}live/?q=-BET&o=use"' in html.unescape(page.html)
     assert f"No name contains “{EVIL}”" in get(viewer, f"?q={EVIL}").text
+
+
+def test_each_search_of_a_page_that_refreshes_itself_finds_its_own_names(
+    viewer: Client, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a page uses what this process has read within half a minute, for the same search."""
+    monkeypatch.setattr("django_redis_sync.operators.reads._replies", {})
+
+    @synchronized("paid:{pk}")
+    def pay(pk: int) -> None:
+        pass
+
+    for n in (31, 32):
+        held(f"live-{n}", 2, key=f"k{n}")
+        pay(n)
+    found = {n: {f"row-live-{n}", f"row-paid_3A{n}"} for n in (31, 32)}
+    for n in found:
+        get_list(viewer, *found[n], query=f"?q={n}")
+
+    def shown(address: str) -> set[str]:
+        return {id for id in get(viewer, address).ids if id.startswith("row-")}
+
+    for order in ("trouble", "name", "use"):
+        for n, rows in found.items():
+            assert rows == shown(f"live/?q={n}&o={order}"), (order, n)
+    for n in found:
+        assert {f"row-live-{n}_40k{n}"} == shown(f"live-{n}/live/?o=use")
 
 
 def test_search_finds_the_keys_of_a_user_or_address_in_all_policies(

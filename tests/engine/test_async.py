@@ -139,6 +139,24 @@ async def test_async_call_uses_the_project_socket_timeout_if_shorter_than_5_s(
     await asyncio.wait([task])
 
 
+class Patient(Lock):
+    """A lock that waits longer for an answer of Redis than a test waits for anything."""
+
+    _attempt = 2 * MAX_WAIT
+
+
+@on_loop
+async def test_time_limit_of_a_batch_is_the_shortest_of_its_commands(relays: Any) -> None:
+    (relay,) = relays(SOCKET_TIMEOUT=2 * MAX_WAIT)
+    alias = await connected(relay)
+    relay.answer("acquire", SILENCE, times=2)
+    locks = Patient("a", using=alias), Impatient("b", using=alias)
+    tasks = [asyncio.create_task(one.aacquire()) for one in locks]
+    await until(Async(), lambda: all(task.done() for task in tasks))
+    patient, impatient = await asyncio.gather(*tasks, return_exceptions=True)
+    assert patient.held and isinstance(impatient, Unavailable), "0.5 s is all that `b` waits"
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -51,10 +51,11 @@ def figures(group: str = "api", **options: Any) -> Statistics:
     return found
 
 
-def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0) -> None:
+def write_rejections(raw: redis.Redis, counts: Counter[str], rest: int = 0, peak: int = 0) -> None:
     """Write rejections to Redis, as the housekeeping thread of a process does. `counts`: the number
-    of rejections of each key. `rest`: each key that `counts` omits has at most this number."""
-    said = {"process": "p", "entry": "", "life": 30_000, "rest": rest, "keep": 60, "peak": 0}
+    of rejections of each key. `rest`: each key that `counts` omits has at most this number. `peak`:
+    the most permits in use at the same time."""
+    said = {"process": "p", "entry": "", "life": 30_000, "rest": rest, "keep": 60, "peak": peak}
     said |= {"counts": "{}", "durations": "{}"}
     rejected = json.dumps({key: str(n) for key, n in counts.items()})
     Call("statistics", GROUP, {**said, "rejected": rejected}).run_on(raw)
@@ -136,6 +137,9 @@ def test_peak_includes_the_permits_of_other_processes(raw: redis.Redis, settings
     Semaphore("api", 3, key="k").acquire().release()
     eventually(lambda: figures().history.total.released == 1)
     assert all(held) and 3 == figures().history.total.peak
+    for written, highest in ((2, 3), (5, 5), (4, 5)):
+        write_rejections(raw, Counter(), peak=written)
+        assert highest == figures().history.total.peak, f"another process wrote {written}"
 
 
 # Gauges
@@ -189,7 +193,10 @@ def test_statistics_that_could_not_be_written_are_written_later(relay: Relay, re
         eventually(lambda: figures(using=relay.alias).in_use == 1, 15)
     eventually(lambda: figures(using=relay.alias).history.total.released == 1)
     total = figures(using=relay.alias).history.total
-    assert 1 == total.granted == total.released
+    assert 1 == total.granted == total.released == total.peak
+    gauges = [one["entry"] for one in relay.arguments("statistics") if one["entry"]]
+    for *sums, named in map(json.loads, gauges):
+        assert ([1, 0], [[1, 0]]) == (sums, [*named.values()]), "a retry doubles the gauge"
 
 
 def test_statistics_are_not_written_when_stats_is_false(relay: Relay, settings: Any) -> None:

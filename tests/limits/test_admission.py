@@ -1,6 +1,7 @@
 """Admission of requests: the order of limits, waiting, counted outcomes, and interruptions."""
 
 import gc
+import itertools
 import logging
 import threading
 import time
@@ -140,6 +141,30 @@ def test_total_wait_for_all_limits_of_a_view_is_at_most_the_longest_timeout(proj
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(waits, (functions, async_functions, apart)))
+
+
+@pytest.mark.promise(21)
+@BOTH
+def test_waits_for_earlier_limits_count_toward_the_longest_timeout(
+    project, rejections, monkeypatch
+):
+    """By the clock of this test, each wait takes 12 s. The second limit has the longest timeout."""
+    now = itertools.count(step=12)
+    monkeypatch.setattr(semaphore, "clock", lambda: time.monotonic() + next(now))
+    view = respond_ok
+    for name, seconds in (("c", 10), ("b", 20), ("a", 10)):
+        view = semaphore_required(name, limit=1, blocking_timeout=seconds)(view)
+    project.serve(home=view)
+    leases = {name: Semaphore(name, 1).acquire() for name in "abc"}
+    visit = project.visit()
+    for name in "ab":
+        eventually(lambda name=name: waiting(name) == 1)
+        leases[name].release()
+    assert 503 == visit.status
+    assert ["full"] == reasons(rejections), "after 24 s, the request waited again"
+    assert [0, 0, 1] == [in_use(name) for name in "abc"]
+    leases["c"].release()
+    assert 200 == project.status()
 
 
 # Waiting

@@ -12,7 +12,7 @@ from django.views import View
 from django_redis_sync import Lock, semaphore_required
 from django_redis_sync.exceptions import TransactionRace
 from tests.behaviour.both import eventually
-from tests.request_site.project import CLIENTS, MIDDLEWARE, SYNC, arespond_ok, respond_ok
+from tests.request_site.project import CLIENTS, MIDDLEWARE, SYNC, arespond_ok, call, respond_ok
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(23)]
 in_transactions = pytest.mark.django_db(transaction=True)
@@ -92,9 +92,11 @@ def fail(request):
 
 
 def batch(request):
-    """Call a limited view with other request objects, as a view for batches does."""
+    """Call a limited view with other request objects, as a view for batches does. In between, send
+    requests through all middleware."""
     for _ in range(2):
         response = ONE_STOCK(use_database)(RequestFactory().get("/"))
+        assert 200 == call("/other/").status_code
     return response
 
 
@@ -116,7 +118,7 @@ def test_permit_of_a_hidden_limit_is_released_after_the_transaction_of_the_reque
 ):
     project.settings.DEBUG = True  # a release before the COMMIT would raise a warning
     project.with_middleware()
-    project.serve(home=view)
+    project.serve(home=view, other=respond_ok)
     for _ in range(2):
         assert status == project.status(method=method)
         assert [True] == held_at_end

@@ -309,13 +309,16 @@ def test_local_permit_is_released_if_redis_fails_again_after_an_outage(
     project, link, changes, fast_probes, begin_outage
 ):
     """The outage ends while a locally admitted request runs. Until that request ends, each other
-    request first gets a local permit, and then asks Redis."""
-    project.limit(limit=2)
+    request first gets a local permit, and then asks Redis. It counts only once."""
+    project.limit(limit=3)
     begin_outage()
     during = project.visit().entered()
     eventually(lambda: project.status() == 200 and changes() == [True, False])
-    link.cause("refuse", times=3)
-    assert [200, 200] == [project.status() for _ in range(2)]
+    both = [project.visit().entered() for _ in range(2)]
+    assert (503, 2) == (project.status(), in_use())
+    assert [200, 200] == [visit.end() for visit in both]
+    link.cause("refuse", times=4)
+    assert [200, 200, 200] == [project.status() for _ in range(3)]
     assert 200 == during.end()
 
 

@@ -46,6 +46,26 @@ def test_template_response_holds_its_permit_until_it_is_rendered(project):
     assert (b"1 in use", 0) == (project.get().content, in_use())
 
 
+@BOTH
+def test_permits_of_all_limits_are_released_if_the_rendering_fails(project):
+    """The limits do not wrap each other directly, so each of them holds its own permit."""
+    during = []
+
+    def fails(*_):
+        during.extend(map(in_use, ("outer", "inner")))
+        raise RuntimeError("no such template")
+
+    inner = semaphore_required("inner", limit=1)(
+        lambda request: TemplateResponse(request, SimpleNamespace(render=fails))
+    )
+    project.limit(name="outer", body=lambda request: inner(request))
+    with pytest.raises(RuntimeError, match="no such template") as reference:
+        project.get()
+    assert [1, 1] == during
+    eventually(lambda: [0, 0] == [in_use("outer"), in_use("inner")])
+    assert reference  # the error keeps the response alive
+
+
 def test_permit_of_a_stream_is_released_when_the_request_is_closed():
     request = RequestFactory().post("/x/", {"file": io.BytesIO(b"text")})
     response = semaphore_required("one", limit=1)(stream)(request)
@@ -154,6 +174,25 @@ def test_stream_raises_at_the_next_part_after_the_end_of_its_lease(caplog):
     with pytest.raises(ConnectionResetError, match="max_hold"):
         next(parts)
     eventually(lambda: in_use() == 0)
+
+
+def test_stream_ends_before_the_max_hold_since_the_grant_of_any_of_its_limits(caplog):
+    """The view takes some time before it returns the stream, and the second limit ends first."""
+
+    @semaphore_required("a", limit=1, max_hold=60)
+    @semaphore_required("one", limit=1, max_hold=3)
+    def slow(request):
+        time.sleep(0.6)
+        return StreamingHttpResponse(itertools.repeat(b"part"))
+
+    response = slow(RequestFactory().get("/x/"))
+    events = ("was ended", "lost its permit")
+    seen = eventually(
+        lambda: [word for line in caplog.messages for word in events if word in line], 20
+    )
+    assert "was ended" == seen[0], "the stream continued after its lease"
+    response.close()
+    assert [0, 0] == [in_use("a"), in_use("one")]
 
 
 @pytest.mark.parametrize("body", [file, stream])

@@ -461,6 +461,11 @@ def test_process_writes_statistics_for_a_bounded_number_of_keys(project, raw, mo
         assert 200 == project.status(key=key)
     assert 3 == len([*raw.scan_iter(match="*:stats")])
     assert 6 == len([*raw.scan_iter(match="*:leases")])
+    later = semaphore.clock() + semaphore.CountedKeys.HOUR
+    monkeypatch.setattr(semaphore, "clock", lambda: later)
+    for key in "ghij":
+        assert 200 == project.status(key=key)
+    assert 6 == len([*raw.scan_iter(match="*:stats")]), "each hour, other keys are counted"
 
 
 # Errors of locks inside a view

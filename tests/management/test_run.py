@@ -194,9 +194,12 @@ def test_signal_ends_a_command_that_is_starting(run: Run, ms: int) -> None:
     assert not taken("job")
 
 
+#: A command with three children. `worker` ends at SIGTERM, and the command waits for that. `child`
+#: ignores SIGTERM. `apart` leaves the process group.
 FAMILY = """
-trap 'sleep 0.5; exit' TERM
-sleep 61 & echo $! > child
+sh -c 'trap "echo > told; exit" TERM; echo $$ > worker; while :; do sleep 0.05; done' & worker=$!
+trap 'wait $worker; exit' TERM
+(trap '' TERM; exec sleep 61) & echo $! > child
 setsid sh -c 'echo $$ > apart; exec sleep 62' > /dev/null 2>&1 &
 echo $$ > own
 wait
@@ -211,7 +214,7 @@ def test_process_group_of_the_command_ends_when_the_permit_ends(
 ) -> None:
     """A child that left the process group with `setsid` survives. `how`: how the permit ends."""
     process = run("job", "--", "sh", "-c", FAMILY)
-    own, child, apart = pids(tmp_path, "own", "child", "apart")
+    own, child, apart, worker = pids(tmp_path, "own", "child", "apart", "worker")
     if how == "killed":
         process.kill()
         start = time.monotonic()
@@ -219,11 +222,14 @@ def test_process_group_of_the_command_ends_when_the_permit_ends(
             assert time.monotonic() - start < LEASE + 5
             eventually(lambda: not is_alive(child))
     else:
+        os.kill(worker, signal.SIGSTOP)
         locks("clear", "job", "--no-input")
         code, _, err = ended(process)
         assert (76, 1) == (code, err.count("The permit is lost: ending the command.\n"))
         eventually(lambda: not is_alive(child))
-    eventually(lambda: not is_alive(own))
+        assert (tmp_path / "told").exists(), "the stopped worker was killed without SIGTERM"
+    for process_id in (own, worker):
+        eventually(lambda process_id=process_id: not is_alive(process_id))
     assert is_alive(apart)
     os.kill(apart, signal.SIGKILL)
 

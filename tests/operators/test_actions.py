@@ -313,6 +313,7 @@ def test_action_log_keeps_the_latest_1000_actions_for_at_least_360_days(raw: red
     found = recorded("--top", "2000")
     assert (1000, "n6", "last") == (len(found), found[0]["name"], found[-1]["name"])
     assert "y" * 200 == found[-1]["reason"]
+    assert ["n6"] == [one["name"] for one in recorded("n6")], "a name's only action, 999 ago"
     foreign = {b"\xff": 1e13, b"{}": 1e13, b"[1]": 2e18, b'{"what": 1, "zzz": 2}': 1e13}
     raw.zadd(RECORD, foreign)
     assert "last" == recorded()[-1]["name"], "foreign entries are skipped"

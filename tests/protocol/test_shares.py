@@ -82,6 +82,28 @@ def test_requests_without_a_share_are_queued_in_one_common_share() -> None:
     assert "t4 / t5 t2" == x.places
 
 
+@pytest.mark.promise(3, 32)
+@pytest.mark.parametrize("how", ["giveup", "withdraw", "undo", "granted"])
+def test_next_waiter_of_a_share_gets_the_place_of_a_waiter_that_left_without_a_permit(
+    how: str,
+) -> None:
+    x = Shared(1)
+    for share in "caabb":
+        x.request(share, 1)
+    assert "t2 t4 / t3 t5" == x.places
+    if how == "granted":  # then it is the turn of the other share
+        x.end("t1")
+        x.ask("t2", "again")
+        assert "t4 / t3 t5" == x.places, "t2 holds the only permit of its share"
+        x.end("t2")
+        assert "t3 / t5" == x.places
+    else:
+        x.end("t2", how)
+        assert "t3 t4 / t5" == x.places
+        x.end("t4", how)
+        assert "t3 t5 /" == x.places
+
+
 def test_wait_of_a_parked_waiter_is_counted_from_its_arrival() -> None:
     x = Shared(1)
     x.request("a", 1)
