@@ -16,6 +16,9 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held
     redis_sync_limit{name}                          the limit; for a keyed policy, of each key
+    redis_sync_rate_permits{name}                   permits per period, of a name that has a rate
+    redis_sync_rate_used{name}                      permits granted within the last period
+    redis_sync_rate_opens_seconds{name}             seconds until a newcomer could get a permit
     redis_sync_in_use{name}                         permits in use
     redis_sync_waiting{name}                        waiters
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
@@ -36,6 +39,7 @@ own. These are the names in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and the 
 `names`, a list of globs. If `names` is not given, the names with the longest waits, those with the
 oldest holders, and the names used last are added. The label `name` is a policy, a family such as
 "webhook:{id}" or "invoice:*", or a name. The keys of a policy and the names of a family are summed.
+For a rate, the highest value of their busiest keys or names is shown.
 
 A family has no series of events that never happened. A name of a family has series of its own only
 if it matches `names`, or if it has a holder or a waiter for LONG seconds: its permits in use, its
@@ -97,6 +101,9 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "all_paused": ("Names that are paused.",),
     "all_oldest_hold_seconds": ("Seconds since the grant of the oldest holder, of all names.",),
     "limit": ("The limit; for a keyed policy, of each key.", "name"),
+    "rate_permits": ("Permits per period of the rate; for a keyed policy, of each key.", "name"),
+    "rate_used": ("Permits granted within the last period of the rate.", "name"),
+    "rate_opens_seconds": ("Seconds until the rate lets a newcomer get a permit.", "name"),
     "in_use": ("Permits in use.", "name"),
     "waiting": ("Waiters.", "name"),
     "shares_waiting": ("Shares with waiters.", "name"),
@@ -258,6 +265,10 @@ def _up(value: int | None = None) -> GaugeMetricFamily:
 def _put_state(put: _Put, group: Group) -> None:
     if group.limit is not None:
         put("limit", group.limit, group.name)
+    if rates := [status.rate for status in group.all if status.rate is not None]:
+        put("rate_permits", max(rate.permits for rate in rates), group.name)
+        put("rate_used", max(rate.used for rate in rates), group.name)
+        put("rate_opens_seconds", max(rate.opens_in for rate in rates), group.name)
     _put_counts(put, group)
     if any(status.share_count for status in group.all):
         put("shares_waiting", group.shares_waiting, group.name)

@@ -71,6 +71,20 @@ def test_metrics_of_a_semaphore_show_its_limit_its_holders_and_its_waiters(
     assert [3, 0, 0, 0, 1, 0, 0] == events[:7]
 
 
+def test_metrics_of_a_name_with_a_rate_show_what_is_used_and_when_the_next_permit_comes() -> None:
+    with Semaphore("exports", 3), Semaphore("mails", rate="2/h"), Semaphore("mails", rate="2/h"):
+        for _ in range(3):
+            with Semaphore("api:*", 5, key="7311", rate="4/h"):
+                pass
+        eventually(lambda: listed("exports", "mails", "api:*@7311"))
+        found = scrape()
+    names = ("rate_permits", "rate_used", "rate_opens_seconds")
+    permits, used, opens = (found[f'redis_sync_{name}{{name="mails"}}'] for name in names)
+    assert (2, 2) == (permits, used) and 3000 < opens <= 3600
+    assert [4, 3, 0] == [found[f'redis_sync_{name}{{name="api:*"}}'] for name in names]
+    assert not any("rate_" in line and "exports" in line and "{name=" in line for line in found)
+
+
 def test_metric_labels_contain_the_name_of_a_policy_but_none_of_its_keys() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
