@@ -4,7 +4,7 @@ in ISO 8601, and durations are in seconds."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from datetime import timezone as zones
@@ -168,6 +168,8 @@ def status_json(s: Status, history: History | None) -> dict[str, Any]:
         **plain(s),
         "display": s.display,
         "conflicting_limit": clash and {"limit": clash[0], "at": clash[1].isoformat()},
+        "rate": s.rate and _rate(s.rate),
+        "cool_down": s.cool_down and {**plain(s.cool_down), **_labeled(s.cool_down.label)},
         "members": [plain(member) for member in s.members],
         "holders": [_person(s, holder) for holder in s.holders],
         "waiters": [_person(s, waiter) for waiter in s.waiters],
@@ -192,8 +194,18 @@ def _person(s: Status, one: Holder | Waiter) -> dict[str, Any]:
     if isinstance(one, Holder):
         ends_in = None if one.permanent else one.ends_in
         own = {"held_seconds": age, "ends_in_seconds": ends_in, "permanent": one.permanent}
-    own |= {key: one.label.get(key) for key in LABEL_FIELDS}
-    return {**plain(one), **own, "share": one.share or None}
+    return {**plain(one), **own, **_labeled(one.label), "share": one.share or None}
+
+
+def _labeled(label: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: label.get(key) for key in LABEL_FIELDS}
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    return {
+        **{key: getattr(rate, key) for key in ("permits", "seconds", "used", "by_operator")},
+        "opens_in_seconds": rate.opens_in,
+    }
 
 
 def plain(fact: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -153,10 +154,15 @@ def test_a_cool_down_does_not_end_a_pause(raw) -> None:
 
 
 def test_status_command_shows_the_rate_and_the_cool_down(raw) -> None:
-    mails = Semaphore("mails", rate="1/h")
+    mails = Semaphore("mails", rate="1/h", label="digest")
     with mails:
         pass
     mails.cool_down(30)
+    (found,) = json.loads(locks("status", "mails", "--format", "json"))["names"]
+    rate, cool = found["rate"], found["cool_down"]
+    assert 3500 < rate.pop("opens_in_seconds") <= 3600
+    assert {"permits": 1, "seconds": 3600, "used": 1, "by_operator": False} == rate
+    assert (os.getpid(), "digest") == (cool["pid"], cool["label"]) and cool["since"] < cool["until"]
     shown = " ".join(locks("status", "mails").split())
     assert "Rate: next in" in shown and "1 of 1 used in the last 1 h 0 min" in shown
     assert "Cool-down until" in shown
