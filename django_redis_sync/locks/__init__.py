@@ -22,6 +22,7 @@ Other files:
   decides who runs the function and who waits. `results` stores results in a cache.
 - `jobs`, `celery`: tasks that a Celery worker holds while no permit is free.
 - `transactions`: releases leases after a COMMIT.
+- `state_of_name`: the status of a name, and its cool-downs.
 - `handle`: the text with which another process adopts a lease.
 
 A lease that code can no longer release must not be renewed. So only the object, thread, or task

@@ -106,6 +106,18 @@ def text_of_share(value: Any) -> str | None:
     return check_text("a share", text_of(value))
 
 
+def check_shares(name: str, fair: bool, kind: str, using: Any) -> None:
+    """Raise ValueError or ImproperlyConfigured if a semaphore can't have shares."""
+    if not fair:
+        raise ValueError(f"{name!r}: shares take turns, which needs fair=True")
+    if kind != "p":
+        raise ValueError("a read/write lock can't have shares: a writer takes the whole name")
+    if isinstance(using, Quorum):
+        raise ImproperlyConfigured(
+            "A lock on several servers can't have shares: each server would have its own queue."
+        )
+
+
 def checked_rate(rate: str | None, permits: int, kind: str, using: Any) -> str:
     """Return a rate as the text "PERMITS/MS" of the scripts; "" for None. Raise ValueError if the
     rate never allows `permits` at once, and ImproperlyConfigured if a semaphore of this `kind` or

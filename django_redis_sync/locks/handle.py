@@ -17,7 +17,8 @@ from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
 from ..protocol.steps import Plan
 from .arguments import checked
-from .lease_state import LeaseSettings, LeaseState, not_adopted
+from .lease_state import LeaseSettings, LeaseState
+from .loss import not_adopted
 
 _MAX_LENGTH = 4096
 #: Min value of `max_hold` in a handle, in seconds. The value must be positive, even if the max_hold

@@ -26,7 +26,7 @@ from ..logs import logger
 from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import AcquireRequest
-from ..protocol.reasons import CLEARED, FULL, Rejection
+from ..protocol.reasons import CLEARED, FULL, PAUSED, RATE, SHARE, Rejection
 from ..protocol.steps import Failure, Plan, Sleep, run_once
 from . import handle as handles
 from .lease import Lease
@@ -45,6 +45,8 @@ _PAUSES = 0.5, 30.0
 #: Seconds before a job asks again after Redis gave no answer.
 _OUTAGE_PAUSE = 1.0
 
+#: Why a job may not wait yet: too many callers wait. The reason says what they wait for.
+_LATER = frozenset({FULL, SHARE, RATE, PAUSED})
 #: Why a job must not run: "ended" or "cleared". Or a Rejection, such as a name of another kind.
 Refusal = str | Rejection
 
@@ -95,7 +97,7 @@ def _permit(
     while True:
         got = yield from plans.acquire(ask, clock())
         if isinstance(got, Rejection):
-            if got.reason != FULL:
+            if got.reason not in _LATER:
                 return "cleared" if got.reason == CLEARED else got
         else:
             state = LeaseState(settings, got, 0, clock())
@@ -119,6 +121,7 @@ def _permit(
                 return state
             if word != "lost":
                 state.not_done()
+                state.not_used()
                 yield from state.releasing(clock())
             if word in ("ended", "cleared"):
                 return word
@@ -221,6 +224,7 @@ def adopted(handle: str, semaphore: Semaphore) -> Lease | None:
     if lease._is_of_name(semaphore._keys(), semaphore.alias()):
         return lease
     lease._state.not_done()
+    lease._state.not_used()
     lease.release_later()
     return None
 
@@ -232,6 +236,7 @@ def giving_back(handle: str) -> tuple[Any, Plan]:
     def plan() -> Plan:
         settings, grant, nth = yield from adopting
         state = LeaseState(settings, grant._replace(job_id=""), nth, clock())
+        state.not_used()
         yield from state.releasing(clock())
 
     return alias, plan()

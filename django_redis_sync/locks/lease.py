@@ -20,7 +20,7 @@ from ..protocol.steps import Answer, Failure, Plan, Run
 from . import handle as handles
 from . import loss
 from .callers import Caller, by_caller, check_may_wait, never_continues, this_caller
-from .lease_state import LOOP_CLOSED, LeaseSettings, LeaseState, Lost, looking
+from .lease_state import LeaseSettings, LeaseState, Lost, looking
 
 
 class Lease:
@@ -290,7 +290,7 @@ class Lease:
         if its task never continues."""
         step = self._state.next_renewal(now)
         if isinstance(step, Run) and never_continues(self._caller):
-            step = Lost(LOOP_CLOSED)
+            step = Lost(loss.LOOP_CLOSED)
         if isinstance(step, Lost):
             self._lose(step)
             return None

@@ -26,29 +26,17 @@ from ..protocol.steps import (
     persist,
     run_once,
 )
+from .loss import EXPIRED, GONE, HELD_TOO_LONG, NOT_RENEWED, RENEWED_TOO_LATE
 
 #: Number of renewals within a lease duration.
 _RENEWALS = 3
 #: Fraction of the lease duration that is the safety margin. If a lease could not be renewed, it
 #: counts as lost when only the margin is left.
 _MARGIN_PART = 0.05
+#: The `min_hold` of a lease that was not used. The script `release` gets it in ms, as -1.
+_NOT_USED = -0.001
 #: Max seconds by which a detached lease may be shorter than requested.
 _CLOSE = 0.005
-
-
-# Why a lease is lost: `LeaseLost`, the signal `lease_lost`, and the log line say one of these
-# texts.
-_GONE = "Redis no longer has the lease"
-_HELD_TOO_LONG = "max_hold has passed"
-_NOT_RENEWED = "the lease could not be renewed"
-_RENEWED_TOO_LATE = "the lease expired before a renewal"
-_EXPIRED = "the lease expired"
-LOOP_CLOSED = "its event loop was closed before its task was done"
-
-
-def not_adopted(name: str) -> LeaseLost:
-    """Return the error of an adoption. `name`: the name of the lease."""
-    return LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
 
 
 class LeaseSettings(NamedTuple):
@@ -177,9 +165,9 @@ class LeaseState(LocalExpiry):
         until, wanted = self.until, self._wanted(now)
         if until - now <= self._margin:
             if self.settings.renew and until >= self._last():
-                return Lost(_HELD_TOO_LONG)
-            late = _RENEWED_TOO_LATE if wanted > 0 else _EXPIRED
-            return Lost(_NOT_RENEWED if now < until else late)
+                return Lost(HELD_TOO_LONG)
+            late = RENEWED_TOO_LATE if wanted > 0 else EXPIRED
+            return Lost(NOT_RENEWED if now < until else late)
         if now + wanted <= until:
             self._schedule(now)
             return None
@@ -198,7 +186,7 @@ class LeaseState(LocalExpiry):
             return None
         until = plans.renewed(answer)
         if until is None:
-            return Lost(_GONE)
+            return Lost(GONE)
         self.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
@@ -264,7 +252,7 @@ class LeaseState(LocalExpiry):
                     settings.keys, self.grant, lease, nth, settings.budget, settings.attempt, now
                 )
                 if until is None:
-                    return Lost(_GONE)
+                    return Lost(GONE)
                 self.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
@@ -308,7 +296,7 @@ class LeaseState(LocalExpiry):
     def downgraded(self, done: bool) -> Lost | None:
         """Record the result of the plan `downgrading`. Return Lost if the lease is lost."""
         self._writes = False
-        return None if done else Lost(_GONE)
+        return None if done else Lost(GONE)
 
     def confirming(self, now: float) -> Plan:
         """Return a plan. Its result is True if Redis still has the lease."""
@@ -367,6 +355,11 @@ class LeaseState(LocalExpiry):
         settings, self.grant = self.settings, self.grant._replace(job_id=job_id)
         return plans.renewing(settings.keys, self.grant, lease, self.renewals, settings.attempt)
 
+    def not_used(self) -> None:
+        """Let the release give the permits back to the rate and ignore `min_hold`, because the
+        caller has not used them."""
+        self.settings = self.settings._replace(min_hold=_NOT_USED)
+
     def not_done(self) -> None:
         """Keep the release from noting that the job has run, because it will be delivered again."""
         self.grant = self.grant._replace(job_id="")
@@ -398,4 +391,4 @@ class LeaseState(LocalExpiry):
         if done:
             return None
         self.over = ""
-        return Lost(_GONE)
+        return Lost(GONE)

@@ -20,6 +20,20 @@ from ..logs import logger
 from ..protocol.plans import counting_loss
 from ..signals import lease_lost
 
+# Why a lease is lost: `LeaseLost`, the signal `lease_lost`, and the log line say one of these
+# texts.
+GONE = "Redis no longer has the lease"
+HELD_TOO_LONG = "max_hold has passed"
+NOT_RENEWED = "the lease could not be renewed"
+RENEWED_TOO_LATE = "the lease expired before a renewal"
+EXPIRED = "the lease expired"
+LOOP_CLOSED = "its event loop was closed before its task was done"
+
+
+def not_adopted(name: str) -> LeaseLost:
+    """Return the error of an adoption. `name`: the name of the lease."""
+    return LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
+
 
 def report(sender: type[Any], lease: Any, reason: str) -> None:
     """Report that `lease` is lost. Signal receivers and `on_lost` run on another thread. `sender`:

@@ -18,7 +18,6 @@ from .. import conf, values
 from ..defaults import ENTRY, NAMED
 from ..engine import drivers
 from ..engine.names import write_label
-from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
@@ -29,7 +28,7 @@ from ..protocol.plans import AcquireRequest, Grant
 from ..protocol.reasons import FULL, PAUSED, SHARE, Rejection
 from ..protocol.scripts import ANY, MOST_PERMITS
 from . import transactions
-from .arguments import checked, checked_rate
+from .arguments import check_shares, checked, checked_rate
 from .callers import Caller, check_may_wait
 from .lease import Lease
 from .lease_state import LeaseSettings
@@ -235,24 +234,13 @@ class Acquirer:
         rate = self.rate if self.rate is not None else named.get("rate")
         return checked_rate(rate, permits, self._kind, self.using)
 
-    def _check_share(self) -> None:
-        """Raise ValueError or ImproperlyConfigured if this semaphore can't have shares."""
-        if not self.fair:
-            raise ValueError(f"{self.name!r}: shares take turns, which needs fair=True")
-        if self._kind != "p":
-            raise ValueError("a read/write lock can't have shares: a writer takes the whole name")
-        if isinstance(self.using, Quorum):
-            raise ImproperlyConfigured(
-                "A lock on several servers can't have shares: each server would have its own queue."
-            )
-
     def _share_limit(self, named: dict[str, Any]) -> int:
         """Return the max permits of the caller's share; 0 for no limit. A callable in the settings
         is ignored, because it is for requests."""
         limit = self.share_limit if self.share_limit is not None else named.get("share_limit")
         if limit is None or callable(limit):
             return 0
-        self._check_share()
+        check_shares(self.name, self.fair, self._kind, self.using)
         return limit
 
     def _waiting(

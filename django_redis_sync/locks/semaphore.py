@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.conf import settings
 from django.db import transaction
 
-from ..engine import drivers
-from ..engine.server import async_server_of, server_of
-from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
-from .arguments import attributes_of, check_call, checked, checked_quorum, wrong_call
+from .arguments import (
+    attributes_of,
+    check_call,
+    check_shares,
+    checked,
+    checked_quorum,
+    wrong_call,
+)
 from .callers import Caller, Holdings, by_caller
-from .cooling import Cooling
 from .lease import Lease
-from .lease_state import looking
 from .loss import raise_or_log
 from .nesting import own_hold
+from .state_of_name import StateOfName
 
 if TYPE_CHECKING:
     from ..defaults import Share
-    from ..operators.facts import Status
 
 
-class Semaphore(Cooling):
+class Semaphore(StateOfName):
     """A name with `limit` permits, which all processes share.
 
     Use it in `with` or `async with`, or with `acquire()` and `release()`. If a block gets no
@@ -126,7 +128,7 @@ class Semaphore(Cooling):
             self.using = checked_quorum(name, self.limit, self.timeout, using)
         if share is not None or share_limit is not None:
             self.__dict__["share"] = checked("share", share)
-            self._check_share()
+            check_shares(name, self.fair, self._kind, self.using)
         if (limit is None or rate is not None) and settings.configured:
             self._check_permits(1)
 
@@ -285,34 +287,6 @@ class Semaphore(Cooling):
         """Async version of `owned()`."""
         lease = self._mine(caller)
         return lease is not None and await lease.aowned()
-
-    # The name
-
-    def status(self) -> Status:
-        """Return the name's holders, waiters, and limit. Raise Unavailable if Redis can't be
-        reached."""
-        from ..operators.status import status_of
-
-        self._check_may_wait("status")
-        return status_of(self.name, self.key, using=self.alias())
-
-    async def astatus(self) -> Status:
-        """Async version of `status()`."""
-        from ..operators.status import astatus_of
-
-        return await astatus_of(self.name, self.key, using=self.alias())
-
-    def locked(self) -> bool:
-        """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
-        Redis can't be reached."""
-        self._check_may_wait("locked")
-        plan = looking(self._keys(), clock())
-        return bool(drivers.drive(plan, server_of(self.alias()))[7])
-
-    async def alocked(self) -> bool:
-        """Async version of `locked()`."""
-        plan = looking(self._keys(), clock())
-        return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
     # Inside
 

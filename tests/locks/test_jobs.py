@@ -137,6 +137,47 @@ def test_job_that_waited_gets_a_handle_that_another_process_can_adopt(loop: bool
     assert has_free_permit("exports")
 
 
+@pytest.mark.parametrize("bound", ["rate", "pause", "share"])
+def test_job_that_may_not_wait_yet_asks_again_whatever_forbids_its_permit(
+    bound: str, settings: Any
+) -> None:
+    options = {"limit": 9, "max_waiters": 1, "rate": "1/h" if bound == "rate" else "99/s"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": options}}
+    share = {"share": "acme", "share_limit": 1} if bound == "share" else {}
+    exports = Semaphore("exports", **share)
+    holder = held(exports)
+    if bound == "pause":
+        locks("pause", "exports", "--create")
+    with waiting(exports) as first:
+        eventually(lambda: shown("exports")["waiting"] == 1)
+        with waiting(exports, Job("shop.tasks.export", "2")) as second:
+            eventually(lambda: shown("exports")["recent"]["rejected"] > 1)
+            assert [[], []] == [first, second], "a wait ended without a permit"
+            holder.release()
+            if bound == "pause":
+                locks("resume", "exports")
+            elif bound == "rate":
+                locks("resize", "exports", "--rate", "9/h")
+    assert [Handle, Handle] == [type(result) for (result,) in (first, second)]
+
+
+def test_permit_that_no_job_has_used_is_given_back_to_the_rate(raw: redis.Redis) -> None:
+    exports = Semaphore("exports", 3, rate="2/h", min_hold=60)
+    handle = jobs.wait_for_handle(exports, JOB, 0.0, lambda: None)
+    jobs.drivers.drive(jobs.giving_back(handle)[1], jobs.server_of("default"))
+    assert (0, 0) == (exports.status().rate.used, exports.status().in_use)
+    first = jobs.wait_here(exports, JOB)
+    assert isinstance(first, Lease)
+    with waiting(exports) as results:  # another delivery
+        for _ in range(3):  # each of its attempts takes a permit for a moment
+            before = exports.status().fence
+            eventually(lambda than=before: exports.status().fence > than)
+        first.release()
+        alias, plan = jobs.noting(exports, "ended", JOB.id)
+        jobs.drivers.drive(plan, jobs.server_of(alias))
+    assert ["ended"] == results and 1 == exports.status().rate.used
+
+
 def test_cancelled_wait_of_a_job_leaves_nothing_behind() -> None:
     exports = Semaphore("exports", 1)
 

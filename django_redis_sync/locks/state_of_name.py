@@ -1,7 +1,9 @@
-"""Cool-downs: a name grants nothing for some seconds, because a service asked for that. And what a
-rate gets back."""
+"""The part of a semaphore about its name as a whole: its status, and cool-downs, in which the name
+grants nothing for some seconds, because a service asked for that."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from .. import conf, values
 from ..engine import drivers
@@ -11,14 +13,41 @@ from ..engine.server import async_server_of, server_of
 from ..engine.wire import clock
 from ..protocol.steps import Plan, milliseconds, once
 from .lease import Lease
+from .lease_state import looking
 from .options import Acquirer
 
-#: The `min_hold` of a lease whose permits the rate gets back. The script `release` gets it in ms.
-_NOT_USED = -0.001
+if TYPE_CHECKING:
+    from ..operators.facts import Status
 
 
-class Cooling(Acquirer):
-    """The part of a semaphore that begins a cool-down of its name."""
+class StateOfName(Acquirer):
+    """A base of Semaphore: it reads the state of the name, and begins cool-downs."""
+
+    def status(self) -> Status:
+        """Return the name's holders, waiters, and limit. Raise Unavailable if Redis can't be
+        reached."""
+        from ..operators.status import status_of
+
+        self._check_may_wait("status")
+        return status_of(self.name, self.key, using=self.alias())
+
+    async def astatus(self) -> Status:
+        """Async version of `status()`."""
+        from ..operators.status import astatus_of
+
+        return await astatus_of(self.name, self.key, using=self.alias())
+
+    def locked(self) -> bool:
+        """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
+        Redis can't be reached."""
+        self._check_may_wait("locked")
+        plan = looking(self._keys(), clock())
+        return bool(drivers.drive(plan, server_of(self.alias()))[7])
+
+    async def alocked(self) -> bool:
+        """Async version of `locked()`."""
+        plan = looking(self._keys(), clock())
+        return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
     def cool_down(self, seconds: float) -> None:
         """Grant no permit of the name for `seconds`, for example because a service answered with
@@ -44,4 +73,4 @@ class Cooling(Acquirer):
         """Let the release of a lease give its permits back to the rate, because its caller has not
         got it."""
         if self._rate(self._options(conf.current()), 1):
-            lease._state.settings = lease._settings._replace(min_hold=_NOT_USED)
+            lease._state.not_used()
