@@ -11,7 +11,7 @@ from celery import Celery, Task
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 django.setup()
 
-from django_redis_sync import synchronized  # noqa: E402
+from django_redis_sync import Semaphore, synchronized  # noqa: E402
 
 from .effects import note  # noqa: E402
 
@@ -57,6 +57,14 @@ def free(job: int, seconds: float = 0.1) -> int:
     note("begin free", job)
     time.sleep(seconds)
     return job
+
+
+@app.task
+@synchronized("mails", 1, rate="4/s", on_full="hold")
+def mail(job: int) -> int:
+    (holder,) = Semaphore("mails", 1).status().holders
+    note("granted", holder.fence)  # a time of the server, in µs
+    return work(job, 0.01)
 
 
 @app.task(max_retries=0)

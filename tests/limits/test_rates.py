@@ -37,6 +37,19 @@ def test_each_key_has_a_rate_of_its_own(raw) -> None:
     assert [search(request).status_code for request in asked] == [200, 429, 200, 429]
 
 
+def test_key_with_a_rate_takes_about_a_kilobyte_and_expires_after_the_period(raw) -> None:
+    @semaphore_required("search", limit=5, rate="30/m", key=lambda request: request.GET["q"])
+    def search(request):
+        return HttpResponse("found")
+
+    for n in range(50):
+        search(RequestFactory().get("/", {"q": f"user-{n}"}))
+    keys = [key for key in raw.scan_iter("*{search@*") if not key.endswith(b":stats")]
+    assert 50 == len(keys), "more than one key per user"
+    assert max(raw.memory_usage(key) for key in keys) < 1100
+    assert all(55_000 < raw.pttl(key) <= 80_000 for key in keys)
+
+
 def test_rate_of_the_settings_applies_to_code_and_requests(raw, settings) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"mails": {"rate": "2/m"}}}
 

@@ -174,6 +174,18 @@ def test_wait_of_a_held_task_can_be_ended(
     assert [2] == site.effects.jobs("begin")
 
 
+@pytest.mark.promise(35)
+def test_held_tasks_with_a_rate_all_run_and_never_too_many_in_a_period(site: Site) -> None:
+    site.send("for n in range(12): mail.delay(n)\nfree.delay(7)")
+    site.start(processes=1)
+    site.ended(range(12))
+    assert [*range(12)] == sorted(site.effects.jobs("begin"))
+    granted = sorted(site.effects.jobs("granted"))
+    assert all(end - begin >= 1_000_000 for begin, end in zip(granted, granted[4:], strict=False))
+    words = [effect.word for effect in site.effects.all()]
+    assert words.index("begin free") < len(words) - 4, "the tasks waited in the pool's process"
+
+
 @deep
 @pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
 def test_other_pools_keep_the_limit_and_the_order(site: Site, pool: str) -> None:

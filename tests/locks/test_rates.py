@@ -120,6 +120,38 @@ def test_shares_use_the_rate_of_the_name_together(raw) -> None:
     assert [one.acquire() is not None for one in asked] == [True, True, True, False]
 
 
+def test_waiting_shares_take_turns_when_the_rate_opens(raw) -> None:
+    mails, came = Semaphore("mails", rate="2/2s"), list[tuple[int, str]]()
+
+    def send(share: str) -> None:
+        with Semaphore("mails", rate="2/2s", share=share) as lease:
+            came.append((lease.fence, share))
+
+    Change("mails", None).pause()
+    threads = [threading.Thread(target=send, args=(share,)) for share in "aaab"]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        until(lambda count=count: mails.status().waiting == count)
+    Change("mails", None).resume()
+    for thread in threads:
+        thread.join(30)
+    assert [*"abaa"] == [share for _, share in sorted(came)], "b waited for all of a"
+    times = [fence for fence, _ in sorted(came)]
+    assert all(later - first >= 2_000_000 for first, later in zip(times, times[2:], strict=False))
+
+
+@both
+async def test_rate_of_an_operator_applies_to_each_key_of_a_policy(io, raw) -> None:
+    Change("api", None).resize(rate="2/h")
+    for key in ("a", "b"):
+        api = Semaphore("api", 9, key=key, rate="3/h")
+        tried = [await io.do(api, "acquire", blocking=False) for _ in range(3)]
+        assert [True, True, False] == [lease is not None for lease in tried]
+        assert 2 == (await io.do(api, "status")).rate.used
+    Change("api", None).reset()
+    assert await io.do(api, "acquire", blocking=False) is not None
+
+
 def test_min_hold_spends_one_permit(raw) -> None:
     mails = Semaphore("mails", 5, rate="3/m", min_hold=0.2)
     assert grants(mails, 4) == 3

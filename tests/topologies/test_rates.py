@@ -1,0 +1,1 @@
+from tests.locks.test_rates import *  # noqa: F403
