@@ -230,7 +230,8 @@ MISTAKES = [
     Case("W035|'view0'", [view], endpoints(limit=2, key="user", rate="2/m", max_hold=60)),
     Case("W011|'x'|pages", **with_cache(x=cache(), pages=cache([cache()["LOCATION"]]))),
     Case("W015|here|trusted_proxies", [limited(key="ip")], NO_PROXY),
-    Case("W015|here", [limited(share="ip")], NO_PROXY),
+    Case("W015|here|all clients", [limited(share="ip")], NO_PROXY),
+    Case("W015|here|all anonymous users", [limited(key="user")], NO_PROXY),
     Case("W021|here|max_waiting_threads", [limited(blocking_timeout=2)]),
     # After a mistake in one limit, the checks also report mistakes in other limits and settings.
     Case(

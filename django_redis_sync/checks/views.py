@@ -94,10 +94,11 @@ def _problems_in_production(route: Reached) -> Iterator[Problem]:
     for policy in route.policies:
         by_address = policy.key in ("ip", "user") or policy.share == "ip"
         if by_address and not policy.trusted_proxies:
+            whom = "anonymous users" if policy.key == "user" and policy.share != "ip" else "clients"
             yield (
                 "W015",
-                f"{policy.name!r} limits by address, and no proxy is trusted: behind a proxy or a "
-                "Unix socket, all clients share one limit.",
+                f"{policy.name!r} limits {whom} by address, and no proxy is trusted: behind a "
+                f"proxy or a Unix socket, all {whom} share one limit.",
                 "Set REDIS_SYNC['REQUESTS']['trusted_proxies']. Without any proxy, silence W015.",
             )
         given = getattr(settings, conf.SETTING, {}).get("REQUESTS", {})

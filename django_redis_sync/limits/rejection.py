@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
-from ..protocol.reasons import OUTAGE
+from ..protocol.reasons import OUTAGE, RATE
 from .admission import RejectedRequest
 from .frameworks import has_framework, response_of
 from .policy import Policy
@@ -33,15 +33,17 @@ MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
 JITTER = 0.5
 
 
-def retry_after(rejected: RejectedRequest | None = None) -> int:
+def retry_after(rejected: RejectedRequest | None = None, exact: float | None = None) -> int:
     """Return the seconds for the header Retry-After. This is about the time until permits become
     free for all waiters, and then for this request. If the time is unknown, or without `rejected`,
-    return about DEFAULT_SECONDS."""
+    return about DEFAULT_SECONDS. `exact`: the seconds, if they are known, as for a rate."""
     wait = DEFAULT_SECONDS
     if rejected is not None:
         policy, limit, found = rejected
-        if found.retry_after is not None:  # known exactly
-            return max(1, math.ceil(found.retry_after))
+        exact = found.retry_after
+    if exact is not None:
+        return max(1, math.ceil(exact))
+    if rejected is not None:
         hold = max(found.mean_hold or 0, policy.min_hold or 0)
         wait = (found.waiting + 1) * hold / (found.limit or limit) if hold else wait
     wait = min(max(wait, MIN_SECONDS), MAX_SECONDS)
@@ -68,9 +70,12 @@ def _info_of(rejected: RejectedRequest) -> RejectionInfo:
     on_full="raise"."""
     reason, name = rejected.rejection.reason, rejected.policy.name
     if rejected.policy.on_full == "raise":
-        raise NotAcquired(f"{name!r}: {rejected.rejection}", reason, name)
+        exact = rejected.rejection.retry_after
+        raise NotAcquired(f"{name!r}: {rejected.rejection}", reason, name, exact)
     message = _("Please try again in a moment.")
-    if rejected.rejection.why.crowded:
+    if reason == RATE:
+        message = _("Too many requests. Please try again later.")
+    elif rejected.rejection.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
     return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
 
@@ -104,11 +109,13 @@ async def aanswer(
 
 def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> HttpResponseBase:
     """Return the 503 response to an error that a view's own lock or semaphore raised."""
-    reason, name = OUTAGE, ""
+    reason, name, exact = OUTAGE, "", None
     if isinstance(error, NotAcquired):
-        reason, name = error.reason, str(error.lock_name or "")
+        reason, name, exact = error.reason, str(error.lock_name or ""), error.retry_after
     message = _("Please try again in a moment.")
-    info = RejectionInfo(503, retry_after(), message, reason, name)
+    if reason == RATE:
+        message = _("Too many requests. Please try again later.")
+    info = RejectionInfo(503, retry_after(exact=exact), message, reason, name)
     return _finished(_default(request, None, info, error), info)
 
 

@@ -89,19 +89,23 @@ def moment(at: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, in at most its two largest units, such as "2 h 5 min"."""
+    """Return a duration as text, in at most its two largest units, such as "2 h 5 min" or "1 h"."""
     if seconds < 1:
         return _("%d ms") % max(0, round(seconds * 1000))
     if seconds < 10:
         return _("%.1f s") % seconds
-    whole = int(seconds)
-    if whole < 60:
-        return _("%d s") % whole
-    if whole < 3600:
-        return _("%(m)d min %(s)d s") % {"m": whole // 60, "s": whole % 60}
-    if whole < 86400:
-        return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
-    return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
+    if seconds < 60:
+        return _("%d s") % int(seconds)
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    d, h = divmod(hours, 24)
+    if d:
+        text = _("%(d)d d %(h)d h") if h else _("%(d)d d")
+    elif h:
+        text = _("%(h)d h %(m)d min") if m else _("%(h)d h")
+    else:
+        text = _("%(m)d min %(s)d s") if s else _("%(m)d min")
+    return text % {"d": d, "h": h, "m": m, "s": s}
 
 
 def rate_text(rate: Rate) -> str:

@@ -587,5 +587,5 @@ def test_page_shows_the_rate_and_the_cool_down_of_a_name(viewer: Client) -> None
         mails.cool_down(60)
     page = viewer.get(f"{LIST}{quote('mails')}/change/", follow=True)
     shown = " ".join(html.unescape(page.content.decode()).split())
-    assert "1 of 1 used in the last 1 h 0 min" in shown and "Rate: next in" in shown
+    assert "1 of 1 used in the last 1 h." in shown and "Rate: next in" in shown
     assert "Cool-down until" in shown

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory, override_settings
+from django.urls import path
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
-from django_redis_sync.testing import without_redis
+from django_redis_sync.testing import filled, without_redis
 
 pytestmark = pytest.mark.promise(35)
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def answers(view, count: int) -> list[int]:
@@ -26,6 +30,38 @@ def test_requests_above_the_rate_get_429_and_the_exact_time(raw) -> None:
     assert answers(search, 4) == [200, 200, 200, 429]
     rejected = search(RequestFactory().get("/"))
     assert 50 <= int(rejected["Retry-After"]) <= 60
+
+
+def test_a_request_above_the_rate_is_told_to_come_later(raw) -> None:
+    @semaphore_required("search", limit=5, rate="1/m")
+    def search(request):
+        return HttpResponse("found")
+
+    assert answers(search, 1) == [200]
+    detail = json.loads(search(RequestFactory().get("/")).content)["detail"]
+    assert "Too many requests. Please try again later." == detail, "not 'at the same time'"
+    with filled("full", 1):
+        full = semaphore_required("full", limit=1)(search)
+        assert b"at the same time" in full(RequestFactory().get("/")).content
+
+
+@pytest.mark.parametrize("raising", ["a lock in the view", "the limit of the view"])
+def test_middleware_answers_an_error_of_a_rate_with_the_exact_time(raw, raising) -> None:
+    @semaphore_required("search", rate="1/m", on_full="raise")
+    def search(request):
+        return HttpResponse("found")
+
+    def send(request):
+        with Semaphore("search", rate="1/m", blocking=False):
+            return HttpResponse("sent")
+
+    view = send if raising == "a lock in the view" else search
+    site = override_settings(ROOT_URLCONF=(path("", view),), MIDDLEWARE=[MIDDLEWARE])
+    with site:
+        assert [200, 503] == [Client().get("/").status_code for _ in range(2)]
+        rejected = Client().get("/")
+    assert 50 <= int(rejected["Retry-After"]) <= 60
+    assert "Please try again later." in rejected.json()["detail"]
 
 
 def test_each_key_has_a_rate_of_its_own(raw) -> None:
