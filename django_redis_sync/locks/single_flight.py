@@ -195,11 +195,11 @@ class _Calls:
             elif name not in self.ignored:
                 yield parameter.replace(kind=parameter.KEYWORD_ONLY)
 
-    def forget(self, *args: Any, **kwargs: Any) -> None:
+    def forget(self, /, *args: Any, **kwargs: Any) -> None:
         """Make the stored result of a call invalid, and that of a call that runs now."""
         self._forgotten(args, kwargs).forget()
 
-    async def aforget(self, *args: Any, **kwargs: Any) -> None:
+    async def aforget(self, /, *args: Any, **kwargs: Any) -> None:
         """Async version of `forget()`."""
         await sync_to_async(self._forgotten(args, kwargs).forget)()
 

@@ -142,6 +142,19 @@ def test_peak_includes_the_permits_of_other_processes(raw: redis.Redis, settings
         assert highest == figures().history.total.peak, f"another process wrote {written}"
 
 
+def test_peak_includes_the_permits_of_a_key_that_are_held_without_any_event(relay: Relay) -> None:
+    """Otherwise, the peak of a later minute would be too low."""
+    leases = [Semaphore("api", 2, key="k", using=relay.alias).acquire() for _ in range(2)]
+    eventually(
+        lambda: [
+            one
+            for one in relay.arguments("statistics")
+            if (one["counts"], int(one["peak"])) == ("{}", 2)
+        ]
+    )
+    assert all(leases)
+
+
 # Gauges
 
 

@@ -14,6 +14,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.exceptions import CallFailed
 from django_redis_sync.testing import without_redis
-from tests.behaviour.both import both, eventually, until
+from tests.behaviour.both import Sync, both, eventually, until
 from tests.behaviour.watching import sent
 from tests.support.operators import locks
 
@@ -142,14 +143,16 @@ def raised(error: BaseException) -> Any:
 
 
 @both
-async def test_equal_calls_run_once_and_all_get_the_result(io) -> None:
+async def test_equal_calls_run_once_and_all_get_the_result(io, monkeypatch) -> None:
+    """More threads follow the first call than may read the result at the same time."""
+    monkeypatch.setattr("django_redis_sync.locks.followers.MAX_FOLLOW", 600)
     work = Function(io, ttl=60)
     first = await work.started()
-    others = await work.followed(4)
+    others = await work.followed(9)
     different = io.start(call(work, 8))
     await until(io, lambda: work.runs == 2)
     work.go.set()
-    assert ["7-1"] * 5 == [await io.result(one) for one in [first, *others]]
+    assert ["7-1"] * 10 == [await io.result(one) for one in [first, *others]]
     assert ["8-2", "7-1", 2] == [await io.result(different), await call(work, key=7), work.runs]
 
 
@@ -368,6 +371,58 @@ async def test_waiter_goes_on_if_the_other_holder_ends_without_a_result(io, view
 
 
 @both
+async def test_all_waits_of_a_call_together_take_at_most_blocking_timeout(
+    io, view, monkeypatch
+) -> None:
+    """After the first wait, whose end brings no result, another writer is next."""
+    later = [0.0]
+    monkeypatch.setattr(
+        "django_redis_sync.locks.flights.clock", lambda: time.monotonic() + later[0]
+    )
+    work, write = Function(io, blocking_timeout=300), ReadWriteLock("work:7").write
+    first = await io.do(write, "acquire")
+    waiting = work.start()
+    await until(io, lambda: view("work:7").waiting == 1)
+    second = io.start(io.do(ReadWriteLock("work:7").write, "acquire"))
+    await until(io, lambda: view("work:7").waiting == 2)
+    later[0] = 301.0
+    await io.do(first, "release")
+    with pytest.raises(NotAcquired) as caught:
+        await io.result(waiting)
+    assert "timeout" == caught.value.reason
+    await io.do(await io.result(second), "release")
+    assert "7-1" == await call(work)
+
+
+def test_call_does_not_wait_for_an_equal_call_whose_event_loop_has_stopped(
+    view, monkeypatch
+) -> None:
+    monkeypatch.setattr("django_redis_sync.locks.followers.MAX_FOLLOW", 0.05)
+    work, stop, go_on = Function(Sync()), threading.Event(), threading.Event()
+
+    @single_flight("work:{key}")
+    async def stuck(key: int) -> str:
+        return "late"
+
+    async def lead() -> None:
+        leads = asyncio.create_task(stuck(7))
+        await asyncio.to_thread(stop.wait)
+        go_on.wait(60)  # this stops the event loop
+        await leads
+
+    loop = threading.Thread(target=lambda: asyncio.run(lead()))
+    with computing("work:7"):
+        loop.start()
+        eventually(lambda: view("work:7").waiting == 1)
+        stop.set()
+        call_after = work.start()
+        eventually(lambda: view("work:7").waiting == 2)
+    assert "7-1" == Sync().run(Sync().result(call_after))
+    go_on.set()
+    loop.join()
+
+
+@both
 async def test_paused_name_lets_calls_wait_but_gives_results_that_are_kept(io, view) -> None:
     work = Function(io, ttl=60)
     assert ["7-1", "8-2"] == [await call(work, 7), await call(work, 8)]
@@ -442,11 +497,19 @@ async def test_calls_run_at_once_if_the_cache_hides_that_it_is_down(io, settings
 
 
 @both
-async def test_function_runs_if_the_cache_is_down(io, alias_of, caplog, view) -> None:
+async def test_function_runs_if_the_cache_is_down(io, alias_of, caplog, view, monkeypatch) -> None:
     work = Function(io, cache=alias_of(NOWHERE), ttl=60)
+
+    def logged() -> list[bool]:
+        found = [one.getMessage() for one in caplog.records if one.name == "django_redis_sync"]
+        return ["failed" in message for message in found]
+
     assert ["7-1", "7-2"] == [await call(work), await call(work)]
-    (record,) = [one for one in caplog.records if one.name == "django_redis_sync"]
-    assert "failed" in record.getMessage()
+    assert [True] == logged(), "not one error is logged, but one for each call"
+    later = time.monotonic() + 3600
+    monkeypatch.setattr("django_redis_sync.locks.flights.clock", lambda: later)
+    assert ["7-3", "7-4"] == [await call(work), await call(work)]
+    assert [True, True] == logged(), "an hour later, the error is logged again"
     assert view("work:7").empty
     with pytest.raises(Exception, match=r"127\.0\.0\.1"):
         await forget(io, work.shared, 7)
@@ -606,6 +669,7 @@ def test_methods_share_results_by_what_is_in_the_name() -> None:
     assert [4, 4] == [asyncio.run(one.shared(5)), asyncio.run(two.shared(key=5))]
     one.shared.forget(key=5)
     assert 5 == asyncio.run(two.shared(5))
+    one.shared.forget(self=two, key="unknown")  # by name, an ignored argument may be given, too
     assert [6, 7, 6] == [Report.of_class(), Other.of_class(), two.of_class()]
     assert [8, 8] == [Report.static(1), two.static(1)]
     Report.static.forget(1)

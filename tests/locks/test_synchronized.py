@@ -129,6 +129,7 @@ async def test_lock_name_can_contain_keyword_arguments_and_defaults(io, view) ->
         ("{a} to {b}", ("1 to 2", "3"), ("1", "2 to 3")),
         ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
         ("{a}:{b}/{c}", ("1", "2/3", "4"), ("1", "2", "3/4")),
+        ("{a}-{b}/{c}", ("1-2", "3", "4"), ("1", "2-3", "4")),
         # In UTF-8, both arrows begin with the same bytes.
         ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),
     ],

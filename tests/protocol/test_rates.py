@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from django_redis_sync.engine.rates import RateLog
 from django_redis_sync.protocol.keys import keys_of
 from tests.support.workload import ModelServer, call
 
@@ -143,7 +144,7 @@ def test_a_head_that_leaves_passes_its_time_on() -> None:
 
 def test_an_undone_grant_is_given_back_once_if_it_is_the_last() -> None:
     paced = Paced("2/60000")
-    tokens = [paced.at(at).ask("wait")[-1] for at in (0, 1_000_000)]
+    tokens = [paced.at(at).ask("wait")[-1] for at in (0, 1000)]
     paced.end(tokens[0], how="undo")
     assert paced.ask()[:2] == ["no", "rate"], "the log can't tell where an older grant was"
     paced.end(tokens[1], how="undo")
@@ -157,6 +158,18 @@ def test_a_repeated_request_and_a_renewal_spend_nothing() -> None:
     assert paced.ask("wait", token)[:2] == [word, fence] == ["ok", fence]
     paced.server.run(call("renew", KEYS, token, fence=fence, how="set", ms=9000, nth=1))
     assert paced.take() and not paced.take()
+
+
+def test_log_of_a_process_opens_when_enough_grants_are_one_period_old() -> None:
+    """Processes without Redis have this log. It agrees with that in Redis."""
+    log, rate = RateLog(), (4, 10.0)
+    for now in (0.0, 1.0, 2.0):
+        assert log.opens(rate, 2, now) == 0
+        log.spend(rate, 1, now)
+    log.spend(rate, 1, 2.0)
+    assert [log.opens(rate, permits, 3.0) for permits in (1, 2, 3, 4)] == [7, 8, 9, 9]
+    assert (log.used(rate, 10.5), log.opens(rate, 1, 10.5), log.opens(rate, 2, 10.5)) == (3, 0, 0.5)
+    assert (log.used(rate, 12.0), log.opens(rate, 4, 12.0)) == (0, 0), "all left the log at once"
 
 
 def test_a_clock_that_is_set_back_blocks_for_one_period_at_most() -> None:
@@ -196,6 +209,7 @@ def test_of_several_cool_downs_the_longest_counts_and_no_pause_ends() -> None:
     assert paced.at(29_500_000 + int(delay) * 1000).ask("again", token)[0] == "ok"
     paced.server.run(call("operate", KEYS, how="pause", value=""))
     cool(1000)
+    assert paced.ask()[:2] == ["no", "paused"], "the pause lasts longer than the cool-down"
     assert paced.at(40_000_000).ask()[:2] == ["no", "paused"]
     paced.server.run(call("operate", KEYS, how="resume"))
     assert paced.ask()[0] == "ok"

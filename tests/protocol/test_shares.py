@@ -82,6 +82,24 @@ def test_requests_without_a_share_are_queued_in_one_common_share() -> None:
     assert "t4 / t5 t2" == x.places
 
 
+@pytest.mark.promise(12)
+def test_all_keys_of_a_name_with_parked_waiters_expire_at_the_same_time(x: Shared) -> None:
+    for nth in range(1, 51):
+        x.pass_time(1500)
+        for n in range(1, 7):
+            token = f"t{n}"
+            reply = x.renew(token, ms=60_000, nth=nth) if n < 3 else x.ask(token, "again")
+            assert ("ok" if n < 3 else "wait") == reply.split()[0], (token, reply)
+    expiries = {
+        key.rpartition(":")[2]: expiry - x.now
+        for rows in x.names.values()
+        for key, _, _, expiry in rows
+        if not key.endswith("stats")
+    }
+    assert {"info", "leases", "parked", "queue", "waiters"} <= expiries.keys()
+    assert 1 == len({*expiries.values()}), expiries
+
+
 @pytest.mark.promise(3, 32)
 @pytest.mark.parametrize("how", ["giveup", "withdraw", "undo", "granted"])
 def test_next_waiter_of_a_share_gets_the_place_of_a_waiter_that_left_without_a_permit(
