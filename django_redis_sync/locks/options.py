@@ -25,7 +25,7 @@ from ..exceptions import WrongKind
 from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import AcquireRequest, Grant
-from ..protocol.reasons import FULL, PAUSED, SHARE, Rejection
+from ..protocol.reasons import FULL, PAUSED, REASONS, Rejection
 from ..protocol.scripts import ANY, MOST_PERMITS
 from . import transactions
 from .arguments import check_shares, checked, checked_rate
@@ -362,8 +362,8 @@ class Acquirer:
             # got.rejected is set if the caller got the permit only because of shadow mode.
             outcome = "s" if got.rejected else "w" if got.waited else "g"
             count(settings, outcome, int(got.waited * 1000), got.used)
-            if got.rejected == SHARE:
-                count(settings, "b", 0)
+            if got.rejected and (bound := REASONS[got.rejected].bound):
+                count(settings, bound, 0)
             return lease
         assert isinstance(got, Rejection)
         if kind := got.why.counted:

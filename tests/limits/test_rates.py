@@ -11,7 +11,10 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
+from django_redis_sync.operators.statistics import SITE, statistics_of
 from django_redis_sync.testing import filled, without_redis
+from tests.behaviour.both import eventually
+from tests.support.operators import act, as_json
 
 pytestmark = pytest.mark.promise(35)
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -104,6 +107,13 @@ def test_shadow_mode_admits_and_counts(raw) -> None:
 
     assert answers(search, 3) == [200, 200, 200]
     assert Semaphore("search", rate="1/m").status().rate.used == 3
+    (shown,) = as_json("status", "search")["names"]
+    assert (2, 2) == (shown["ever"]["shadow_rejected"], shown["ever"]["rate_rejected"])
+    eventually(lambda: statistics_of([SITE])[0].history.ever.rate_rejected == 2)
+    act("pause", "search")
+    assert answers(search, 1) == [200]
+    (shown,) = as_json("status", "search")["names"]
+    assert (1, 2) == (shown["ever"]["pause_rejected"], shown["ever"]["rate_rejected"])
 
 
 @pytest.mark.parametrize("waits", [0, 1])

@@ -17,5 +17,10 @@ local function admit(name, base, token, lease, permits, terms, wants, free, alon
   local fence, ms, used = grant(name, token, permits, lease, terms, nil, false, not free)
   local reply = 'ok ' .. fence .. ' ' .. ms
   if free then return name.card > 1 and reply .. ' ' .. used or reply end
-  return reply .. ' ' .. used .. (name.paused and ' paused' or name.opens > 0 and ' rate' or ' full')
+  local cools = name.paused and string.sub(name.paused, 1, 4) == 'cool'
+  local why = (cools or name.opens > 0) and 'rate' or name.paused and 'paused' or 'full'
+  if why ~= 'full' then
+    count(name, why == 'rate' and 'v' or 'u', 1)
+  end
+  return reply .. ' ' .. used .. ' ' .. why
 end

@@ -22,6 +22,7 @@ local function place_in_share(name, base, permits, limit, waiting)
   end
   free = free and fitting and queued == 0 and not last
   if free or how == 'shadow' then
+    if not fitting then name.opens = 0 end -- the reason is the share, and not the rate
     local reply = admit(name, base, token, lease, permits, terms, wants, free, alone)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
