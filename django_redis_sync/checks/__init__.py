@@ -61,4 +61,25 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
 
     if [*settings.check_readable()]:
         return []
-    return [*settings.check_deployment(), *views.check_deployment()]
+    return [*settings.check_deployment(), *views.check_deployment(), *check_shared_results()]
+
+
+def check_shared_results() -> Iterator[CheckMessage]:
+    """Yield a warning for each cache of single_flight functions that processes don't share."""
+    from django.core.cache import InvalidCacheBackendError, caches
+    from django.core.cache.backends.dummy import DummyCache
+    from django.core.cache.backends.locmem import LocMemCache
+
+    flights = sys.modules.get("django_redis_sync.locks.single_flight")
+    for alias, function in flights.aliases.items() if flights is not None else ():
+        try:
+            backend = caches[alias]
+        except InvalidCacheBackendError:  # Django's own check, or E034, reports it
+            continue
+        if isinstance(backend, (DummyCache, LocMemCache)):
+            yield Warning(
+                f"{function}: single_flight stores results in the cache {alias!r}, which each "
+                "process has for itself: other processes run the function again.",
+                hint="Give single_flight a cache that all processes share, such as one in Redis.",
+                id="redis_sync.W036",
+            )

@@ -872,6 +872,19 @@ def test_unknown_cache_is_an_error_of_check_and_at_the_call(settings) -> None:
     assert not any("nowhere" in one.msg for one in run_checks())
 
 
+@pytest.mark.parametrize(("backend", "warns"), [("locmem.LocMemCache", 1), ("db.DatabaseCache", 0)])
+def test_deploy_check_warns_of_a_cache_that_processes_do_not_share(
+    settings, backend: str, warns: bool
+) -> None:
+    single_flight("alone", cache="alone")(of())
+    alone = {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": "alone"}
+    settings.CACHES = {**settings.CACHES, "alone": alone}
+    for deploys in (True, False):
+        found = run_checks(tags=["redis_sync"], include_deployment_checks=deploys)
+        said = [one.msg for one in found if one.id == "redis_sync.W036" and "'alone'" in one.msg]
+        assert len(said) == (warns and deploys)
+
+
 def test_code_without_single_flight_does_not_import_it() -> None:
     code = (
         "import os, sys, django; django.setup(); "
