@@ -1,0 +1,103 @@
+"""Measure equal calls of a single_flight function in many processes.
+
+`python -m benchmarks.flights` starts 8 processes with 125 threads each, and one with an event loop
+of 500 tasks. All call a function of 2 s at the same moment. It prints how often the function ran,
+when the last caller of the threads and of the tasks had the result, and the commands per caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import redis
+
+from devtools.servers import RedisServer
+
+from . import project
+
+SECONDS = 2
+CROWDS = [("threads", 125)] * 8 + [("tasks", 500)]
+
+
+def crowd(url: str, kind: str, number: int) -> None:
+    """Call the function `number` times at once when a line is read. Print the last end."""
+    project.setup(url)
+    from django_redis_sync import single_flight
+
+    ends: list[float] = []
+
+    def body(key: int) -> list[int]:
+        with redis.Redis.from_url(url) as client:
+            client.incr("runs")
+            time.sleep(SECONDS)
+            client.set("value_at", repr(time.time()))
+        return [key] * 20
+
+    function = single_flight("insight:{key}", ttl=60)(body)
+
+    async def abody(key: int) -> list[int]:
+        return await asyncio.to_thread(body, key)
+
+    afunction = single_flight("insight:{key}", ttl=60)(abody)
+
+    def call() -> None:
+        function(7)
+        ends.append(time.time())
+
+    async def acall() -> None:
+        await afunction(7)
+        ends.append(time.time())
+
+    async def all_tasks() -> None:
+        await asyncio.gather(*[acall() for _ in range(number)])
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if kind == "tasks":
+        asyncio.run(all_tasks())
+    else:
+        threads = [threading.Thread(target=call) for _ in range(number)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(max(ends), flush=True)
+
+
+def main() -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
+        words = [sys.executable, "-m", "benchmarks.flights", server.url]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started = [
+            (kind, subprocess.Popen([*words, kind, str(number)], **pipes))
+            for kind, number in CROWDS
+        ]
+        for _, process in started:
+            process.stdout.readline()
+        client.config_resetstat()
+        for _, process in started:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        ends = [(float(process.stdout.readline()), kind) for kind, process in started]
+        for _, process in started:
+            process.wait(60)
+        statistics: Any = client.info("commandstats")
+        calls = sum(one["calls"] for one in statistics.values())
+        value_at = float(client.get("value_at") or 0)
+        print(f"runs: {int(client.get('runs') or 0)}")
+        for kind in ("threads", "tasks"):
+            last = max(end for end, of in ends if of == kind) - value_at
+            print(f"last answer of the {kind}: {last:.2f} s after the value")
+        print(f"commands per caller: {calls / sum(number for _, number in CROWDS):.1f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        crowd(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        main()
