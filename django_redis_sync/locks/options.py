@@ -86,8 +86,9 @@ class Acquirer:
     #: The str.format template that made the name, for statistics; "" if there is none.
     _template = ""
     # A cache of the requests for one permit that use the object's own blocking_timeout. The cache
-    # key is `blocking`, label, and template. Objects with equal arguments share the cache. If an
-    # attribute of an object is changed, the object gets its own cache.
+    # key is `blocking`, label, and template. For async code, it has no label, because each task has
+    # a label of its own. Objects with equal arguments share the cache. If an attribute of an object
+    # is changed, the object gets its own cache.
     _resolved: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
@@ -126,31 +127,38 @@ class Acquirer:
         self._rate(named, permits)
 
     def _settings_and_ask(
-        self, blocking: bool | None, blocking_timeout: float | None, permits: int
+        self,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+        in_task: bool = False,
     ) -> Asked:
         """Return two objects, made from the arguments and the current REDIS_SYNC: the settings of
-        the lease, and the acquire request."""
+        the lease, and the acquire request. `in_task`: True in async code."""
         label = write_label(self.label or "")
         if blocking is not None and type(blocking) is not bool:
             values.blocking("blocking", blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:
-            return self._asked(blocking, label)
+            return self._asked(blocking, label, in_task)
         return self._completed(
             *self._build(conf.current(), label, blocking, blocking_timeout, permits)
         )
 
-    def _asked(self, blocking: bool | None, label: str) -> Asked:
+    def _asked(self, blocking: bool | None, label: str, in_task: bool = False) -> Asked:
         """Return two objects: the settings of the lease, and the acquire request for one permit
         with the object's own blocking_timeout. Both are made once and then cached in
         `_resolved`."""
-        config, place = conf.current(), (blocking, label, self._template)
+        config, place = conf.current(), (blocking, "" if in_task else label, self._template)
         found = self._resolved.get(place)
         if found is None or found[0] is not config:
             settings, ask, seconds = self._build(config, label, blocking, None, 1)
             if len(self._resolved) >= _MAX_RESOLVED:
                 self._resolved.clear()
             found = self._resolved[place] = config, settings, plans.worded(ask), seconds
-        return self._completed(*found[1:])
+        _, settings, ask, seconds = found
+        if ask.label != label:
+            ask = ask._replace(label=label, words=None)
+        return self._completed(settings, ask, seconds)
 
     def _completed(self, settings: LeaseSettings, ask: AcquireRequest, seconds: float) -> Asked:
         """Add the values that are not cached to a request: the share, and the time when the wait
@@ -328,7 +336,7 @@ class Acquirer:
         caller: Caller | None = None,
     ) -> Lease | Rejection:
         """Async version of `_take()`. `caller`: None for the current thread or task."""
-        settings, ask = self._settings_and_ask(blocking, blocking_timeout, permits)
+        settings, ask = self._settings_and_ask(blocking, blocking_timeout, permits, True)
         if using := self.release_on_commit:
             await transactions.acheck_before(settings, using, ask.wait and ask.limit == 1)
         return await self._agot(settings, ask, caller)

@@ -202,7 +202,7 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
     share = f"{share_terms(ask.share, ask.share_limit)} " if shares else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
     wants = f"{ask.kind} {ask.limit} {ask.rate}" if ask.rate else f"{ask.kind} {ask.limit}"
-    words = (milliseconds(ask.lease), how, wants, terms, keys.keep)
+    words = (milliseconds(ask.lease), how, wants, terms, str(keys.keep))
     compact = not (shares or ask.rate)  # a name with a rate is never compact, too
     last = keys.overrides, ask.max_waiters, int(ask.fair or shares), int(compact)
     return words + _without_defaults(last, _JOINING)
