@@ -7,11 +7,13 @@ async run, it awaits `sem.aacquire()`.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import functools
 import inspect
 import math
+import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -116,9 +118,29 @@ async def until(io: Any, met: Callable[[], Any], seconds: float = MAX_WAIT) -> A
     `seconds`."""
     end = time.monotonic() + seconds
     while not (value := met()):
-        assert time.monotonic() < end, f"not met within {seconds} s: {inspect.getsource(met)}"
+        assert time.monotonic() < end, f"after {seconds} s, still {value!r}: {_what_was_seen(met)}"
         await io.sleep(0.01)
     return value
+
+
+def _what_was_seen(met: Callable[[], Any]) -> str:
+    """Return the source of the condition `met`, and what each side of its comparisons is now."""
+    source = textwrap.dedent(inspect.getsource(met)).strip()
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except SyntaxError:  # a part of a statement
+        return source
+    known = {**met.__globals__, **inspect.getclosurevars(met).nonlocals}
+    for name, parameter in inspect.signature(met).parameters.items():
+        known[name] = parameter.default
+    seen = [source]
+    for compared in (node for node in nodes if isinstance(node, ast.Compare)):
+        for side in (compared.left, *compared.comparators):
+            with contextlib.suppress(Exception):  # for example, an inner variable is unknown
+                found = eval(compile(ast.Expression(side), "", "eval"), known)
+                if not isinstance(side, ast.Constant):
+                    seen.append(f"{ast.unparse(side)} is {found!r}")
+    return "\n".join(seen)
 
 
 def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +13,10 @@ import pytest
 from django_redis_sync import NotAcquired, RLock, Semaphore, acquire_all
 from django_redis_sync.operators.actions import Change
 from django_redis_sync.testing import filled
-from tests.behaviour.both import both
+from tests.behaviour.both import both, eventually
 from tests.support.commands import locks
 
 pytestmark = pytest.mark.promise(35)
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Wait until `done` returns True."""
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def came_or_waits(before: Any, now: Any) -> bool:
@@ -70,7 +61,7 @@ def test_waiters_come_in_order_when_the_rate_opens(raw) -> None:
     for thread in threads:
         before = mails.status()
         thread.start()
-        until(lambda of=before: came_or_waits(of, mails.status()))
+        eventually(lambda of=before: came_or_waits(of, mails.status()))
     for thread in threads:
         thread.join(30)
     assert [n for _, n in sorted(came)] == [-1] * 4 + list(range(9))
@@ -131,7 +122,7 @@ def test_waiting_shares_take_turns_when_the_rate_opens(raw) -> None:
     threads = [threading.Thread(target=send, args=(share,)) for share in "aaab"]
     for count, thread in enumerate(threads, 1):
         thread.start()
-        until(lambda count=count: mails.status().waiting == count)
+        eventually(lambda count=count: mails.status().waiting == count)
     Change("mails", None).resume()
     for thread in threads:
         thread.join(30)
