@@ -27,9 +27,13 @@ from tests.support.packed import leases_of
 
 
 def living(kind: type) -> list[Any]:
-    """Return all existing objects of the class `kind`. This doesn't call isinstance(), which
-    would evaluate lazy objects."""
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    """Return all existing objects of the class `kind` and of its subclasses. This doesn't call
+    isinstance(), which would evaluate lazy objects."""
+    kinds = [kind]
+    for each in kinds:
+        kinds += each.__subclasses__()
+    wanted = {*kinds}
+    return [one for one in gc.get_objects() if type(one) in wanted]
 
 
 class View:

@@ -292,9 +292,12 @@ def test_rejections_of_the_top_keys_are_counted_within_the_stated_error(raw: red
 def test_rejection_statistics_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     hour = raw.time()[0] // 3600
     raw.hset(SKETCH, mapping={f"{hour - 2}:k:old-{n}": 9 for n in range(5)})
-    raw.hset(SKETCH, mapping={f"{hour - 1}:k:late": 5})
+    raw.hset(SKETCH, mapping={f"{hour - 1}:k:late": 5, f"{hour - 1}:k:new": 2})
+    raw.hset(SKETCH, mapping={f"{hour - 1}:d:w3": 9, f"{hour}:d:w3": 1, f"{hour}:d:w10": 5})
     write_rejections(raw, Counter(new=1))
-    assert [("late", 5), ("new", 1)] == [(busy.key, busy.rejected) for busy in figures().rejected]
+    found = figures()
+    assert [("late", 5), ("new", 3)] == [(busy.key, busy.rejected) for busy in found.rejected]
+    assert (0.008, 1.024) == (found.waited.p50, found.waited.p95), "of both hours together"
     assert not [field for field in raw.hkeys(SKETCH) if b":k:old" in field]
 
 
@@ -319,6 +322,13 @@ def test_invalid_values_in_statistics_do_not_hide_valid_values(raw: redis.Redis)
     raw.hset(SKETCH, mapping={"nonsense": "x", "1:k": "y", "2:d:w9": "no number"})
     assert [("a", 1)] == [(b.key, b.rejected) for b in figures().rejected if b.rejected]
     assert 0 == figures().in_use
+    gauges = [(2, 1, {"k": (2, 1)}), (1, 0, {"k": (1, 0), "other": (0, 3)})]
+    raw.hset(SHARES, mapping={n: f"9999999999999 {json.dumps(g)}" for n, g in enumerate(gauges)})
+    found = figures()
+    assert (3, 1, 2) == (found.in_use, found.waiting, found.processes)
+    assert [("k", 3, 1), ("other", 0, 3)] == [
+        (busy.key, busy.in_use, busy.waiting) for busy in found.busiest
+    ], "of both processes together"
 
 
 def test_error_message_contains_the_redis_key_of_a_foreign_value_in_statistics(

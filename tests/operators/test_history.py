@@ -232,6 +232,18 @@ def test_history_of_a_day_has_rows_of_15_minutes(night: int, raw: Any) -> None:
     assert ("exports", None, 120, 1) == (*map(found.get, ABOUT),)
 
 
+def test_row_of_15_minutes_has_the_sums_of_its_minutes_and_the_highest_peak(
+    night: int, raw: Any
+) -> None:
+    start = (night - 30) // 15 * 15
+    fields = {f"{start}:g": 4, f"{start}:p": 3, f"{start + 1}:g": 5, f"{start + 1}:p": 2}
+    raw.hset(f"{settings.PREFIX}:{{exports}}:stats", mapping=fields)
+    at = f"{start % 1440 // 60:02}:{start % 60:02}"
+    found = as_json("history", "exports", "--since", "1d")["rows"]
+    rows_then = [row for row in found if row["at"][11:16] == at]
+    assert [(9, 3)] == [(row["granted"], row["peak"]) for row in rows_then]
+
+
 def test_history_shows_the_requested_period_and_a_suggested_limit(night: int) -> None:
     text = locks("history", "exports")
     assert "Last 24 h: granted 97, 6 of these after a wait of 2.5 s on average" in text

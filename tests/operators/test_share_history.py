@@ -53,6 +53,21 @@ def test_history_of_shares_is_bounded(raw: redis.Redis) -> None:
     assert 0 < raw.pttl(KEY) <= 24 * 3600 * 1000
 
 
+def test_history_of_shares_has_the_quarters_of_the_requested_period(raw: redis.Redis) -> None:
+    start = raw.time()[0] // 60 // 15 * 15
+    samples = {f"{start - 180}:old": 5, f"{start - 30}:less": 1, f"{start - 30}:most": 3}
+    raw.hset(KEY, mapping=samples)
+
+    def shown(since: str) -> list[list[str]]:
+        found = as_json("history", "exports", "--since", since)["shares"]
+        return [[one["share"] for one in quarter["heaviest"]] for quarter in found]
+
+    with Semaphore("exports", 100):
+        eventually(lambda: raw.exists(f"{settings.PREFIX}:names"))
+        assert [["most", "less"]] == shown("1h")
+        assert [["old"], ["most", "less"]] == shown("4h")
+
+
 def test_name_without_shares_has_no_history_of_shares(raw: redis.Redis) -> None:
     with Semaphore("exports", 100):
         eventually(lambda: raw.exists(f"{settings.PREFIX}:names"))
