@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as main
-from benchmarks import client, contenders, crowd, cycles, goals, instructions, report
+from benchmarks import client, contenders, crowd, cycles, goals, instructions, rates, report
 from benchmarks.commands import counted
 from devtools.servers import find_server
 from django_redis_sync import Lock
@@ -46,6 +46,11 @@ def test_instruction_benchmark_passes_all_required_arguments_of_a_script(verb: s
     given = {"token": "t", "fence": "1", "how": "try"}
     names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
+
+
+def test_most_in_counts_the_times_of_each_period_without_its_end() -> None:
+    assert 3 == rates.most_in([0, 1, 999_999, 1_000_000], 1)
+    assert 4 == rates.most_in([0, 1, 999_999, 1_000_000], 2)
 
 
 def test_bench_extra_of_setup_cfg_includes_every_measured_library() -> None:
