@@ -96,9 +96,16 @@ def test_requests_of_a_filled_name_do_not_wait(project, shop, raw, asgi):
     assert 200 == status(asgi=asgi)
 
 
-def test_server_without_the_library_struct_is_refused(project, shop, raw, monkeypatch):
-    """fakeredis, for example, is such a server."""
-    text = "Error running script: attempt to index global 'struct' (a nil value)"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error running script: attempt to index global 'struct' (a nil value)",
+        "unknown command 'evalsha', with args beginning with: ",
+    ],
+    ids=["no struct", "no Lua"],
+)
+def test_server_that_can_not_run_scripts_is_refused(project, shop, raw, monkeypatch, text):
+    """fakeredis, for example, is such a server, with or without its extra `lua`."""
     from redis.exceptions import ResponseError
 
     def run(self, step, asking=False):
@@ -110,6 +117,31 @@ def test_server_without_the_library_struct_is_refused(project, shop, raw, monkey
         with pytest.raises(ImproperlyConfigured, match=r"fakeredis.*without_redis\(\)"):
             call_it()
     assert not breaker("default").down
+
+
+def _fake_async_client(alias):
+    return pytest.importorskip("fakeredis").FakeAsyncRedis()
+
+
+@pytest.mark.parametrize("backend", ["django-redis", "Django", "ASYNC_CLIENT"])
+@both
+async def test_fakeredis_is_refused_with_one_sentence(io, settings, backend):
+    fakeredis = pytest.importorskip("fakeredis")
+    name = "FakeRedisConnection" if hasattr(fakeredis, "FakeRedisConnection") else "FakeConnection"
+    option = {"connection_class": getattr(fakeredis, name)}
+    kind = "django_redis.cache.RedisCache"
+    if backend == "Django":
+        kind = "django.core.cache.backends.redis.RedisCache"
+    else:
+        option = {"CONNECTION_POOL_KWARGS": option}
+    if backend == "ASYNC_CLIENT":
+        path = f"{__name__}.{_fake_async_client.__name__}"
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": path}
+    fake = {"BACKEND": kind, "LOCATION": f"redis://fake:6379/{len(backend)}", "OPTIONS": option}
+    settings.CACHES = {**settings.CACHES, "fake": fake}
+    for lock in (Lock("x", using="fake"), RLock("y", using="fake", blocking=False)):
+        with pytest.raises(ImproperlyConfigured, match=r"fakeredis.*without_redis\(\)"):
+            await io.do(lock, "acquire")
 
 
 class LocksOfATestCase(TestCase):

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from .backends import backend_of
+from .wire import IMITATION, is_fake
 
 #: Options of sync clients that are not passed to async clients. First set: options that async
 #: clients lack, or that have another meaning there. Second set: options for pools, which async code
@@ -62,6 +63,8 @@ def async_options(alias: str) -> dict[str, Any]:
     from redis.backoff import NoBackoff
 
     given = backend_of(alias).options()
+    if is_fake(given.get("connection_class")):
+        raise ImproperlyConfigured(IMITATION)
     refused = sorted(_REFUSED & set(given))
     if refused:
         raise ImproperlyConfigured(

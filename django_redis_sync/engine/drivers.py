@@ -16,14 +16,7 @@ from ..protocol.keys import touched
 from ..protocol.plans import UNDO_BUDGET
 from ..protocol.steps import Answer, Failure, Plan, Run, Step
 from .server import AsyncServer, Server, server_of
-from .wire import FORBIDDEN, clock, decoded, is_imitation, why
-
-#: The error if the server is an imitation of Redis.
-IMITATION = (
-    "This is not a Redis server: its Lua has no library `struct`, which the scripts of "
-    "django_redis_sync need. fakeredis, for example, has none. In tests, use without_redis() of "
-    "django_redis_sync.testing, or REDIS_SYNC = {'WITHOUT_REDIS': True}."
-)
+from .wire import FORBIDDEN, IMITATION, clock, decoded, is_imitation, why
 
 
 def error_of(

@@ -42,8 +42,15 @@ _READ_ONLY = re.compile(r"(^|-)(MISCONF|NOREPLICAS) ")
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
-#: How the error of a script ends if the server's Lua has no library `struct`.
-_NO_STRUCT = "global 'struct' (a nil value)"
+#: Texts in the errors of an imitation of Redis: its Lua has no library `struct`, or it has no Lua.
+#: A Redis server without EVALSHA repeats this word as it was sent, in capitals.
+_NO_SCRIPTS = ("global 'struct' (a nil value)", "unknown command 'evalsha'")
+#: The error if the server is an imitation of Redis.
+IMITATION = (
+    "This is not a Redis server: it can't run the scripts of django_redis_sync. fakeredis, for "
+    "example, has no Lua, or a Lua without the library `struct`. In tests, use without_redis() of "
+    "django_redis_sync.testing, or REDIS_SYNC = {'WITHOUT_REDIS': True}."
+)
 _NO_DATABASE = ("DB index", "Invalid Database")
 # TLS errors after the server has closed the connection. They are temporary.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -162,7 +169,13 @@ def why(error: BaseException, sent: bool) -> Why:
 def is_imitation(error: BaseException) -> bool:
     """Return True if `error` shows that the server is an imitation of Redis, such as fakeredis,
     which can't run the scripts."""
-    return _NO_STRUCT in str(error)
+    return _any(_NO_SCRIPTS, str(error))
+
+
+def is_fake(connection_class: Any) -> bool:
+    """Return True if connections of this class are those of fakeredis."""
+    bases = connection_class.__mro__ if isinstance(connection_class, type) else ()
+    return any(base.__module__.partition(".")[0] == "fakeredis" for base in bases)
 
 
 def configuration_error(error: BaseException | None) -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ... import conf
 from ...engine.drivers import drive
-from ...engine.wire import ATTEMPT, clock
+from ...engine.wire import ATTEMPT, clock, is_fake
 from ...exceptions import SyncError
 from ...protocol import plans
 from ...protocol.keys import Keys, keys_of, touched
@@ -31,7 +31,8 @@ _LEASE = 10.0
 def trial(node: Node) -> Iterator[Finding]:
     """Acquire and release a permit of each kind on a node, and yield the finding."""
     prefix = conf.current().prefix(node.server.alias)
-    if _is_fake(node):
+    pool: Any = node.server.pool()
+    if is_fake(type(pool.make_connection())):
         title = _("This is fakeredis, and no Redis server")
         detail = _("fakeredis can't run the library's scripts: no permit can be acquired.")
         remedy = _(
@@ -102,11 +103,3 @@ def _remove(node: Node, keys: Keys) -> bool:
     except Failure:
         return False
     return True
-
-
-def _is_fake(node: Node) -> bool:
-    pool: Any = node.server.pool()
-    connection = pool.make_connection()
-    return any(
-        base.__module__.partition(".")[0] == "fakeredis" for base in type(connection).__mro__
-    )
