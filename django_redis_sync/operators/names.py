@@ -100,10 +100,12 @@ def _indexed(key: Callable[[str], str], using: str | None) -> dict[Pair, int]:
 
 
 def queued(pairs: Sequence[Pair], *, using: str | None = None) -> list[int]:
-    """Return the number of waiters in the queue of each name, in one round trip. Parked waiters are
-    not counted, but a name with parked waiters has a queue."""
+    """Return the number of waiters of each name, in one round trip. Some wait in the queue. The
+    others are parked behind the first of their share, or because their share is full."""
     alias, prefix = where(using)
-    return [int(n) for n in read_each(alias, [("ZCARD", keys_of(prefix, *p).queue) for p in pairs])]
+    keys = [keys_of(prefix, *pair) for pair in pairs]
+    counts = read_each(alias, [("ZCARD", key) for one in keys for key in (one.queue, one.parked)])
+    return [int(a) + int(b) for a, b in zip(counts[::2], counts[1::2], strict=True)]
 
 
 class Recent:

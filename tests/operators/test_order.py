@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -71,6 +72,26 @@ def test_name_with_waiters_comes_first_in_all_lists_whoever_waits(
     assert "stuck" == first("--sort", "waiting")
     assert "2" == by_name(locks("status"))["stuck"]["WAITING"]
     eventually(lambda: next(iter(get(admin_client).cells)) == "row-stuck")
+
+
+def test_name_whose_share_is_full_comes_before_names_without_waiters(raw: redis.Redis) -> None:
+    def acme() -> Semaphore:
+        return Semaphore("exports", 9, share="acme", share_limit=1, blocking_timeout=60)
+
+    with ExitStack() as stack:
+        stack.enter_context(Lock("held"))
+        for _ in range(20):
+            assert Lock("held", blocking_timeout=0.001, thread_local=False).acquire() is None
+        lease = acme().acquire()
+        threads = [Thread(target=lambda: acme().acquire().release()) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(lease.release)
+        eventually(lambda: acme().status().waiting == 2)
+        eventually(lambda: listed("held", "exports"))
+        eventually(lambda: first() == "exports")
+        assert "2" == by_name(locks("status"))["exports"]["WAITING"]
 
 
 @pytest.mark.usefixtures("waiting")
