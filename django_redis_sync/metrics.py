@@ -13,6 +13,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_all_waiting                          waiters
     redis_sync_all_paused                           paused names and policies, at most MAX_LABELS
     redis_sync_all_oldest_hold_seconds              seconds since the grant of the oldest holder
+    redis_sync_all_longest_wait_seconds             seconds that the first waiter has waited
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held
     redis_sync_limit{name}                          the limit; for a keyed policy, of each key
@@ -24,6 +25,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
     redis_sync_paused{name}                         1 if an operator paused the name
     redis_sync_oldest_hold_seconds{name}            seconds since the grant of the oldest holder
+    redis_sync_longest_wait_seconds{name}           seconds that the first waiter has waited
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
@@ -43,7 +45,7 @@ For a rate, the highest value of their busiest keys or names is shown.
 
 A family has no series of events that never happened. A name of a family has series of its own only
 if it matches `names`, or if it has a holder or a waiter for LONG seconds: its permits in use, its
-waiters, and its oldest holder.
+waiters, its oldest holder, and its longest wait.
 
 The series of all names and the counts of policies are some seconds old. Every process shows the
 same numbers, so one scrape target per database is enough. docs/monitoring has rules for alerts.
@@ -100,6 +102,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "all_waiting": ("Waiters, of all names.",),
     "all_paused": ("Names that are paused.",),
     "all_oldest_hold_seconds": ("Seconds since the grant of the oldest holder, of all names.",),
+    "all_longest_wait_seconds": ("Seconds that the first waiter has waited, of all names.",),
     "limit": ("The limit; for a keyed policy, of each key.", "name"),
     "rate_permits": ("Permits per period of the rate; for a keyed policy, of each key.", "name"),
     "rate_used": ("Permits granted within the last period of the rate.", "name"),
@@ -109,6 +112,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "shares_waiting": ("Shares with waiters.", "name"),
     "paused": ("Paused by an operator.", "name"),
     "oldest_hold_seconds": ("Seconds since the grant of the oldest holder.", "name"),
+    "longest_wait_seconds": ("Seconds that the first waiter has waited.", "name"),
     "last_minute": ("Events of the last whole minute.", "name", "event"),
     "last_minute_seconds": (
         "Seconds of the waits and holds that ended in the last whole minute.",
@@ -211,8 +215,9 @@ class SyncCollector(Collector):
         overridden = [(name, None) for name, key in with_override(using=self._using) if key is None]
         found = statuses(overridden[:MAX_LABELS], using=self._using)
         put("all_paused", len([status for status in found if status.paused]))
-        found = statuses([*held_since(using=self._using)][:_OLDEST], using=self._using)
-        put("all_oldest_hold_seconds", _oldest([*found, *(s for g in groups for s in g.all)]))
+        found = [*statuses(self._longest(), using=self._using), *(s for g in groups for s in g.all)]
+        put("all_oldest_hold_seconds", _oldest(found))
+        put("all_longest_wait_seconds", _longest_wait(found))
         _put_counters(put, "all_events", "all_seconds", site.history.ever)
 
     def _shown(self) -> list[str]:
@@ -280,10 +285,15 @@ def _put_counts(put: _Put, group: Group) -> None:
     put("in_use", group.in_use, group.name)
     put("waiting", group.waiting, group.name)
     put("oldest_hold_seconds", _oldest(group.all), group.name)
+    put("longest_wait_seconds", _longest_wait(group.all), group.name)
 
 
 def _oldest(found: Iterable[Status]) -> float:
     return max(((s.at - h.since).total_seconds() for s in found for h in s.holders), default=0.0)
+
+
+def _longest_wait(found: Iterable[Status]) -> float:
+    return max(((s.at - w.since).total_seconds() for s in found for w in s.waiters), default=0.0)
 
 
 def _put_events(put: _Put, group: Group, past: list[History]) -> None:

@@ -65,6 +65,8 @@ def test_metrics_of_a_semaphore_show_its_limit_its_holders_and_its_waiters(
     since = older.acquired_at.timestamp()
     for name in ("all_oldest_hold_seconds", f"oldest_hold_seconds{here}"):
         assert start - since - 0.001 <= found[f"redis_sync_{name}"] <= end - since + 0.001, name
+    for name in ("all_longest_wait_seconds", f"longest_wait_seconds{here}"):
+        assert 0 < found[f"redis_sync_{name}"] < end - since, name
     events = [
         found[f'redis_sync_events_total{{event="{event}",name="exports"}}'] for event in EVENTS
     ]
