@@ -31,7 +31,7 @@ view) then shows them. Each scrape reads Redis:
     redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             seconds waited and held ever
 
-`event` is granted, waited, skipped (no permit was free, and the caller did not want to wait),
+`event` is granted, waited, skipped (no permit at once, and the caller did not want to wait),
 rejected, shadow_rejected, timed_out, released, reclaimed, lost, or the cause of a rejection, also
 in shadow mode: share_rejected, pause_rejected, max_waiters_rejected, or rate_rejected. Keys and
 shares have no series of their own, because clients can make any number of them.

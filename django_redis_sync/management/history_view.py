@@ -96,7 +96,7 @@ def events(
 def meanings(counted: Counters, out: Output) -> list[str]:
     """Return sentences that explain the words for those events that were counted."""
     texts = {
-        _("Skipped: no permit was free, and the caller did not want to wait."): counted.skipped,
+        _("Skipped: the caller got no permit at once, and did not want to wait."): counted.skipped,
         _("Would have rejected: enforce=False admitted these callers."): counted.shadow_rejected,
         _(
             "Reclaimed: a lease expired, for example because the process of its holder died, and "

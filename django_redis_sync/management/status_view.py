@@ -94,7 +94,7 @@ def overview(seen: Seen, out: Output) -> list[str]:
     lines = out.table(_columns(seen.past, out), seen.groups)
     explained: list[str] = []
     if any(skipped(group, seen.past) for group in seen.groups):
-        text = _("SKIPPED: calls that found no free permit and did not want to wait.")
+        text = _("SKIPPED: calls that got no permit at once, and did not want to wait.")
         explained = out.explained(text)
     return [*lines, *_rest(seen, len(seen.groups), out), *explained]
 
@@ -162,9 +162,14 @@ def page(seen: Seen, out: Output) -> list[str]:
         return [*head, *_recently(seen, group, out), *people(one, out)]
     own, busy = group.own, [s for s in group.children if _busy(s)]
     lines = [_policy_line(group, out), *(_notices(own, out) if own else ())]
-    lines += [*_recently(seen, group, out), *_rest(seen, len(group.children), out)]
+    lines += _recently(seen, group, out)
     if group.statistics is not None:
         lines += out.wrap(exactness(group.statistics))
+    if seen.ordered:
+        lines += _rest(seen, len(group.children), out)
+    elif min(len(busy), MAX_DETAILED) < group.keys:
+        text = _("Only those in use or waited for are listed. To list others, use --sort recent.")
+        lines += out.wrap(text)
     if seen.ordered or len(busy) > MAX_DETAILED:
         # With --sort, or if many keys are busy, show one line for each key, without its holders.
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]

@@ -21,7 +21,8 @@ from django.conf import settings
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required, synchronized
+from django_redis_sync.operators.listing import MAX_COMPARED
 from tests.behaviour.both import eventually
 from tests.support.operators import act, as_json, failed, locks, status_of
 from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
@@ -207,9 +208,24 @@ def test_locks_status_of_a_policy_shows_20_of_21_keys_in_one_table(raw: redis.Re
         assert page.startswith("api: 21 keys, 21 in use, 0 waiting, limit 3 for each key\n")
         assert 20 == len(rows(page)) and all("1/3" == row["IN USE"] for row in rows(page))
         assert "20 of 21 entries are shown" not in page
+        assert "To list others, use --sort recent." in page
         one = locks("status", "api", "--sort", "name", "--top", "1")
         assert ["api@k0"] == [*by_name(one)] and "1 of 21 entries are shown. For others" in one
         assert ["me"] == [row["WHO"].split(",")[0] for row in rows(locks("status", "few"))]
+        assert "To list others" not in locks("status", "few"), "its one key is shown"
+
+
+def test_locks_status_of_a_family_does_not_say_that_it_shows_idle_names(raw: redis.Redis) -> None:
+    @synchronized("webhook:{event_id}")
+    def handle(event_id: int) -> None: ...
+
+    for n in range(MAX_COMPARED + 5):
+        handle(n)
+    name, options = "webhook:{event_id}", ("--sort", "recent", "--top", "3")
+    eventually(lambda: f"{MAX_COMPARED + 5} names, 0 in use" in locks("status", name))
+    page = locks("status", name)
+    assert "entries are shown" not in page and "To list others, use --sort recent." in page
+    assert 3 == len(by_name(locks("status", name, *options)))
 
 
 def test_unknown_name_is_an_error_that_suggests_known_names(busy: None) -> None:
