@@ -218,6 +218,8 @@ def detail(status: Status, wanted: Wanted) -> Context:
     holders = [holder_row(status, holder) for holder in status.holders]
     permanent = any(holder.permanent for holder in status.holders)
     handed = any(holder.state == "handed" for holder in status.holders)
+    # True if this name was used only with keys, never without a key.
+    only_keys = keys is not None and not status.fence
     return {
         "holders": holders,
         "more_holders": max(0, status.holding - len(holders)),
@@ -229,14 +231,13 @@ def detail(status: Status, wanted: Wanted) -> Context:
         "disagreed_at": status.conflicting_limit and local(status.conflicting_limit[1]),
         "paused_since": status.paused_since and moment(status.paused_since),
         "paused_until": status.paused_until and moment(status.paused_until),
-        "rate": status.rate and rate_text(status.rate),
+        "rate": status.rate and rate_text(status.rate, only_keys),
         "cool_down": status.cool_down and cool_down_text(status.cool_down),
         "bar": charts.bar(status.in_use, status.limit, status.waiting, permanent),
         "listing": keys,
         "is_family": status.key is None and status.name in families(),
         "statistics": sums,
-        # True if this name was used only with keys, never without a key.
-        "only_keys": keys is not None and not status.fence,
+        "only_keys": only_keys,
         "past": past,
         "share_history": _share_history(status, minutes),
         "advice": advice(past, [status], status.limit),

@@ -21,7 +21,7 @@ from .. import conf
 from ..exceptions import SyncError
 from ..locks.lease import Lease
 from ..locks.semaphore import Semaphore
-from ..operators.formats import without_secrets
+from ..operators.formats import duration, without_secrets
 from .terminal import printable
 
 #: Exit codes in addition to those of the command. 69 and 75 are EX_UNAVAILABLE and EX_TEMPFAIL of
@@ -65,7 +65,7 @@ def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
         wait = 0.0 if given.skip else math.inf
     semaphore = Semaphore(
         given.name,
-        given.limit or (None if "limit" in conf.current().named(given.name) else 1),
+        given.limit or (None if {"limit", "rate"} & conf.current().named(given.name).keys() else 1),
         blocking_timeout=wait,
         renew=True,
         min_hold=given.min_hold or None,
@@ -81,7 +81,10 @@ def run(command: Sequence[str], stderr: Any, given: Namespace) -> int:
             return 0
         why = _(lease.why.sentence).format(detail=lease.detail)
         words = {"name": printable(given.name), "why": why}
-        stderr.write(_("%(name)s was not acquired: %(why)s.") % words)
+        text = _("%(name)s was not acquired: %(why)s.") % words
+        if lease.retry_after is not None:
+            text += " " + _("The next permit comes in %s.") % duration(lease.retry_after)
+        stderr.write(text)
         return NOT_ACQUIRED
 
 

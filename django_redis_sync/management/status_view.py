@@ -161,7 +161,7 @@ def page(seen: Seen, out: Output) -> list[str]:
         head = [_headline(one, out), *_members(one), *_notices(one, out)]
         return [*head, *_recently(seen, group, out), *people(one, out)]
     own, busy = group.own, [s for s in group.children if _busy(s)]
-    lines = [_policy_line(group, out), *(_notices(own, out) if own else ())]
+    lines = [_policy_line(group, out), *(_notices(own, out, of_each=not own.fence) if own else ())]
     lines += _recently(seen, group, out)
     if group.statistics is not None:
         lines += out.wrap(exactness(group.statistics))
@@ -241,10 +241,12 @@ def _members(one: Status) -> list[str]:
     return [_("On a quorum of %d servers:") % len(lines), *lines] if lines else []
 
 
-def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str]:
+def _notices(
+    one: Status, out: Output, policy: Status | None = None, of_each: bool = False
+) -> list[str]:
     """Return lines about the overrides of a name, and about callers with different limits.
     `policy`: if the name is a key, the status of its policy. Overrides that also apply to the
-    policy are omitted."""
+    policy are omitted. `of_each`: True for a policy that was used only with keys."""
     notices = []
     if one.paused_since is not None and not (policy and policy.paused):
         facts = {"for": since_of(one.paused_since, one), "name": _words(one), "until": ""}
@@ -262,7 +264,7 @@ def _notices(one: Status, out: Output, policy: Status | None = None) -> list[str
     if one.cool_down is not None:
         notices.append(cool_down_text(one.cool_down))
     if one.rate is not None:
-        notices.append(rate_text(one.rate))
+        notices.append(rate_text(one.rate, of_each))
     if one.conflicting_limit is not None and one.callers_limit is not None:
         before, when = one.conflicting_limit
         limits = {"one": one.callers_limit, "other": before, "ago": since_of(when, one)}

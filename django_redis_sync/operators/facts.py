@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..engine.names import read_label
 from ..engine.wire import whole
@@ -222,9 +222,18 @@ class Unread(FactsOfName):
     error: SyncError
 
 
-def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
-    """Return the status of a name from a reply of the script `inspect`. `configured`: the limit in
-    the settings, or None."""
+class Configured(NamedTuple):
+    """What the settings say about a name. `limit`: None if it is missing or a function. `rate`:
+    "PERMITS/MS", or "" if there is none."""
+
+    limit: int | None = None
+    rate: str = ""
+
+
+def status_from(keys: Keys, reply: Sequence[Any], configured: Configured | None = None) -> Status:
+    """Return the status of a name from a reply of the script `inspect`. `configured`: what the
+    settings say about the name, or None."""
+    configured = configured or Configured()
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued, jobs = reply[
         :12
     ]
@@ -259,7 +268,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         name=name,
         key=key,
         kind="plain" if is_plain else "read/write",
-        limit=override or ((callers or configured) if is_plain else None),
+        limit=override or ((callers or configured.limit) if is_plain else None),
         callers_limit=callers if is_plain else None,
         override=override or None,
         paused_since=datetime_of(since_paused) if since_paused else None,
@@ -275,7 +284,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         at=datetime_of(now),
         workers=tuple(sorted(workers, key=lambda worker: (-worker.jobs, worker.name))),
         **_shares(reply[12:15], share_limits),
-        **_rate(reply[15:] or _unused(keys.rate_override), now),
+        **_rate(reply[15:], now, _unused(keys, configured) if is_plain else ""),
     )
 
 
@@ -291,12 +300,12 @@ def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
     return {"shares": tuple(shares), "share_count": int(count), "shares_waiting": int(waiting)}
 
 
-def _rate(reply: Sequence[Any], now: int) -> dict[str, Any]:
+def _rate(reply: Sequence[Any], now: int, unused: str) -> dict[str, Any]:
     """Return the fields of Status about the rate and the cool-down. `reply`: the last four values
-    of the script `inspect`; () for a name without them."""
-    if not reply:
-        return {}
-    found, (rate, used, opens, cool) = dict[str, Any](), reply
+    of the script `inspect`; () for a name without them. `unused`: the rate if `reply` has none."""
+    found, (rate, used, opens, cool) = dict[str, Any](), reply or ("", "", "", "")
+    if not rate:
+        rate, used, opens = unused, "0", "0"
     if rate:
         (permits, _, ms), since = rate.partition(" ")[0].partition("/"), rate.partition(" ")[2]
         found["rate"] = Rate(
@@ -309,9 +318,11 @@ def _rate(reply: Sequence[Any], now: int) -> dict[str, Any]:
     return found
 
 
-def _unused(rate: str) -> Sequence[Any]:
-    """Return the values for `_rate` if a name has not used the rate of its policy yet."""
-    return (f"{rate} policy", "0", "0", "") if rate else ()
+def _unused(keys: Keys, configured: Configured) -> str:
+    """Return the rate that a name has not used yet, as in the reply of `inspect`."""
+    if keys.rate_override:
+        return f"{keys.rate_override} policy"
+    return f"{configured.rate} 0" if configured.rate else ""
 
 
 def _record(

@@ -108,11 +108,14 @@ def duration(seconds: float) -> str:
     return text % {"d": d, "h": h, "m": m, "s": s}
 
 
-def rate_text(rate: Rate) -> str:
-    """Return a sentence about the rate of a name."""
+def rate_text(rate: Rate, of_each: bool = False) -> str:
+    """Return a sentence about the rate of a name. `of_each`: True for a policy, of which each key
+    has the rate for itself."""
     facts = {"used": rate.used, "most": rate.permits, "period": duration(rate.seconds)}
     text = _("Rate: %(used)d of %(most)d used in the last %(period)s.")
-    if rate.opens_in:
+    if of_each:
+        text = _("Rate of each key: %(most)d in any %(period)s.")
+    elif rate.opens_in:
         text = _("Rate: next in %(next)s, %(used)d of %(most)d used in the last %(period)s.")
         facts["next"] = duration(rate.opens_in)
     return text % facts + (" " + _("An operator set this rate.") if rate.by_operator else "")

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import conf
+from .. import conf, values
 from ..engine.drivers import command
 from ..engine.indexes import holders_key, waiters_key
 from ..engine.names import FAMILY, family_key, names_key, policy_key, quorums_key
@@ -21,6 +21,7 @@ from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
 from ..protocol.keys import Keys, display, keys_of, overrides_key, quote, split, unquote
 from ..protocol.steps import Failure
+from .facts import Configured
 from .families import Pair, can_be, families, families_of, registries_of, registry_of
 from .reads import failed, read, read_each, where
 
@@ -304,18 +305,27 @@ def alias_of(name: str, using: str | None = None) -> str:
 # The settings
 
 
-def configured() -> dict[str, int | None]:
-    """Return the names in the settings, and their limits. A limit is None if it is missing or a
-    function. Entries that can't be a name are ignored; the system checks report them."""
-    found: dict[str, int | None] = {}
+def configured() -> dict[str, Configured]:
+    """Return the names in the settings, and what the settings say about them. Entries that can't be
+    a name are ignored; the system checks report them."""
+    found: dict[str, Configured] = {}
     for name, entry in conf.current().entries():
-        found[name] = _limit(entry) or found.get(name)
-    return {name: limit for name, limit in found.items() if can_be(name, None)}
+        before = found.get(name, Configured())
+        options = entry if isinstance(entry, Mapping) else {}
+        limit, rate = _limit(options.get("limit")), _rate(options.get("rate"))
+        found[name] = Configured(limit or before.limit, rate or before.rate)
+    return {name: one for name, one in found.items() if can_be(name, None)}
 
 
-def _limit(entry: Any) -> int | None:
-    limit = entry.get("limit") if isinstance(entry, Mapping) else None
+def _limit(limit: Any) -> int | None:
     return limit if isinstance(limit, int) and not isinstance(limit, bool) else None
+
+
+def _rate(rate: Any) -> str:
+    try:
+        return values.rate_in_ms(values.rate("rate", rate))
+    except (TypeError, ValueError):
+        return ""
 
 
 # Parts

@@ -176,6 +176,24 @@ def test_a_cool_down_does_not_end_a_pause(raw) -> None:
     assert mails.status().paused and mails.acquire(blocking=False) is None
 
 
+def test_status_shows_the_rate_in_the_settings_and_that_of_each_key(raw, settings) -> None:
+    semaphores = {"mails": {"rate": "100/h"}, "wrong": {"rate": "100"}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+    rate = Semaphore("mails").status().rate
+    assert (100, 3600, 0, False) == (rate.permits, rate.seconds, rate.used, rate.by_operator)
+    assert "Rate: 0 of 100 used in the last 1 h." in locks("status", "mails")
+    assert "Rate" not in locks("status", "wrong"), "the checks report it"
+    assert Semaphore("other", 1).status().rate is None
+    for key in ("a", "b"):
+        with Semaphore("api", 5, key=key):
+            pass
+    eventually(lambda: "2 keys" in locks("status", "api", "--top", "5"))
+    Change("api", None).resize(rate="30/m")
+    shown = locks("status", "api")
+    assert "Rate of each key: 30 in any 1 min. An operator set this rate." in shown
+    assert "Rate: 0 of 30 used in the last 1 min. An operator set this rate." in shown
+
+
 def test_status_command_shows_the_rate_and_the_cool_down(raw) -> None:
     mails = Semaphore("mails", rate="1/h", label="digest")
     with mails:

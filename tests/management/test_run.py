@@ -33,6 +33,7 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
     After the test, kill the processes that are left.
     """
     semaphores = {"named": {"limit": 2}, "with-timeout": {"limit": 1, "timeout": LEASE}}
+    semaphores["paced"] = {"rate": "2/h"}
     (tmp_path / "quick_settings.py").write_text(
         "from tests.settings import *\n"
         f"REDIS_SYNC = {{**REDIS_SYNC, 'TIMEOUT': {LEASE}, 'SEMAPHORES': {semaphores}}}\n"
@@ -110,6 +111,15 @@ def test_locks_run_action_starts_the_command_only_after_a_permit_is_granted(
     err = f"{name} was not acquired: {reason}.\n" if code else ""
     assert (code, f"{reason}\n" if reason == "ran" else "", err) == found
     assert time.monotonic() - start >= (0.5 if "0.5" in words else 0)
+
+
+def test_locks_run_action_waits_for_the_rate_of_the_settings_without_a_limit(run: Run) -> None:
+    with Semaphore("paced", rate="2/h"):
+        assert (0, "ran\n", "") == ended(run("paced", "--wait", "0", "--", "echo", "ran"))
+    code, out, err = ended(run("paced", "--wait", "0", "--", "echo", "ran"))
+    why = "paced was not acquired: the rate allows no permit yet. The next permit comes in 59 min "
+    assert (75, "") == (code, out) and err.startswith(why), err
+    assert status_of("paced").conflicting_limit is None
 
 
 def test_min_hold_keeps_the_name_locked_after_the_command_ends(run: Run) -> None:
