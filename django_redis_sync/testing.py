@@ -173,7 +173,9 @@ def filled(
     with ThreadPoolExecutor(1) as thread:
         got = thread.submit(semaphore._take, False, None, permits).result()
     if not isinstance(got, Lease):
-        raise AssertionError(f"{semaphore!r} can't be filled: {got}")
+        hint = ". If tests run in parallel, give each process its own KEY_PREFIX"
+        text = f"{semaphore._keys().display!r} can't be filled: {got}"
+        raise AssertionError(text + hint if got.why.crowded else text)
     forget_breakers()  # Redis has answered, whatever an earlier test did
     try:
         with nullcontext() if wait else _without_waits(got):
