@@ -275,6 +275,16 @@ def histories_of(
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # Omit leases that min_hold retains, because the counters count them as released.
     return [
-        carried(history, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
+        _unless_paced(
+            carried(history, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"]), s
+        )
         for history, s in zip(found, statuses, strict=True)
     ]
+
+
+def _unless_paced(found: History, status: Status) -> History:
+    """Return the history without a suggested limit if callers waited for the rate of the name, and
+    not for its limit: the limit was never reached."""
+    if status.rate is None or (status.limit is not None and found.total.peak >= status.limit):
+        return found
+    return replace(found, suggested_limit=None, is_estimate=False)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -174,6 +175,23 @@ def test_a_cool_down_does_not_end_a_pause(raw) -> None:
     mails.cool_down(0.01)
     time.sleep(0.02)
     assert mails.status().paused and mails.acquire(blocking=False) is None
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_waits_for_a_rate_suggest_no_limit(limit, raw) -> None:
+    mails = Semaphore("mails", limit, rate="3/h")
+    leases = [mails.acquire() for _ in range(3)]
+    with ThreadPoolExecutor(1) as threads:
+        last = threads.submit(Semaphore("mails", limit, rate="3/h").acquire)
+        eventually(lambda: mails.status().waiting)
+        Change("mails", None).resize(rate="4/h")
+        for lease in (last.result(30), *leases):
+            lease.release()
+    shown = locks("status", "mails")
+    assert "1 of these after a wait" in shown and "limit of" not in shown, shown
+    (found,) = json.loads(locks("status", "mails", "--format", "json"))["names"]
+    assert found["suggested_limit"] is None
+    assert json.loads(locks("history", "mails", "--format", "json"))["suggested_limit"] is None
 
 
 def test_status_shows_the_rate_in_the_settings_and_that_of_each_key(raw, settings) -> None:
