@@ -12,9 +12,9 @@ from typing import Any
 from .. import conf, values
 from ..engine.quorum import Quorum
 from ..engine.wire import clock
-from ..protocol import plans
+from ..protocol import renewals
 from ..protocol.keys import Token, keys_of, split
-from ..protocol.plans import Grant
+from ..protocol.renewals import Grant
 from ..protocol.steps import Plan
 from .arguments import checked
 from .lease_state import LeaseSettings, LeaseState
@@ -74,7 +74,7 @@ def _adopting(settings: LeaseSettings, grant: Grant, known: int) -> Plan:
     # their numbers differ, and Redis rejects the second number.
     nth = known + 1 + int.from_bytes(os.urandom(4), "big")
     times = settings.budget, settings.attempt, start
-    until = yield from plans.renew(settings.keys, grant, settings.timeout, nth, *times, known)
+    until = yield from renewals.renew(settings.keys, grant, settings.timeout, nth, *times, known)
     if until is None:
         raise not_adopted(settings.keys.display)
     return settings, grant._replace(began=start, until=until, ends=until), nth

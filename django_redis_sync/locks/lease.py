@@ -15,7 +15,8 @@ from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..logs import logger
 from ..protocol.keys import Keys
-from ..protocol.plans import Grant, given_back
+from ..protocol.plans import given_back
+from ..protocol.renewals import Grant
 from ..protocol.steps import Answer, Failure, Plan, Run
 from . import handle as handles
 from . import loss

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from .. import values
 from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
-from ..protocol import plans
+from ..protocol import plans, renewals
 from ..protocol.keys import Keys
-from ..protocol.plans import Grant
+from ..protocol.renewals import Grant
 from ..protocol.steps import (
     TICK,
     Answer,
@@ -173,7 +173,7 @@ class LeaseState(LocalExpiry):
             return None
         lease, nth, settings = wanted + TICK, next(self._nth), self.settings
         self.asked(nth, lease, now)
-        return plans.renewing(settings.keys, self.grant, lease, nth, settings.attempt)
+        return renewals.renewing(settings.keys, self.grant, lease, nth, settings.attempt)
 
     def renewal_done(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
         """Record the outcome of a renewal by `next_renewal`. Return Lost if the lease is lost."""
@@ -184,10 +184,10 @@ class LeaseState(LocalExpiry):
             pause = min(1.0, max(0.05, self.settings.timeout / 10))
             self.due = min(now + pause, max(now, self.until - self._margin))
             return None
-        until = plans.renewed(answer)
+        until = renewals.renewed(answer)
         if until is None:
             return Lost(GONE)
-        self.answered(plans.number_of(step), until)
+        self.answered(renewals.number_of(step), until)
         self._schedule(now)
         return None
 
@@ -248,7 +248,7 @@ class LeaseState(LocalExpiry):
         settings, end, aim = self.settings, now + lease, nth
         try:
             while True:
-                until = yield from plans.renew(
+                until = yield from renewals.renew(
                     settings.keys, self.grant, lease, nth, settings.budget, settings.attempt, now
                 )
                 if until is None:
@@ -300,7 +300,7 @@ class LeaseState(LocalExpiry):
 
     def confirming(self, now: float) -> Plan:
         """Return a plan. Its result is True if Redis still has the lease."""
-        return plans.confirm(self.settings.keys, self.grant, self.settings.attempt, now)
+        return renewals.confirm(self.settings.keys, self.grant, self.settings.attempt, now)
 
     # End
 
@@ -344,16 +344,18 @@ class LeaseState(LocalExpiry):
         settings, nth = self.settings, next(self._nth)
         self.grant = self.grant._replace(job_id=job_id)
         self.asked(nth, lease, now)
-        step = plans.renewing(settings.keys, self.grant, lease, nth, settings.attempt, how="begin")
+        step = renewals.renewing(
+            settings.keys, self.grant, lease, nth, settings.attempt, how="begin"
+        )
         answer: Answer = yield from persist(step, now + settings.budget, SendState())
-        if (until := plans.renewed(answer)) is not None:
+        if (until := renewals.renewed(answer)) is not None:
             self.answered(nth, until)
         return answer.reply[0]
 
     def claiming(self, job_id: str, lease: float) -> Run:
         """Return the step that claims a lease for a job, and makes it end in `lease` seconds."""
         settings, self.grant = self.settings, self.grant._replace(job_id=job_id)
-        return plans.renewing(settings.keys, self.grant, lease, self.renewals, settings.attempt)
+        return renewals.renewing(settings.keys, self.grant, lease, self.renewals, settings.attempt)
 
     def not_used(self) -> None:
         """Let the release give the permits back to the rate and ignore `min_hold`, because the

@@ -12,8 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..engine.wire import clock
 from ..exceptions import NotAcquired, UpgradeRefused
-from ..protocol.plans import AcquireRequest, Grant
+from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import FULL, TIMEOUT, Rejection
+from ..protocol.renewals import Grant
 from ..protocol.scripts import MOST_PERMITS
 from .arguments import wrong_call
 from .callers import ByCaller, Caller, by_caller, this_caller

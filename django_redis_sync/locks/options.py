@@ -24,8 +24,9 @@ from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..protocol import plans
 from ..protocol.keys import Keys, Token, keys_of
-from ..protocol.plans import AcquireRequest, Grant
+from ..protocol.plans import AcquireRequest
 from ..protocol.reasons import FULL, PAUSED, REASONS, Rejection
+from ..protocol.renewals import Grant
 from ..protocol.scripts import ANY, MOST_PERMITS
 from . import transactions
 from .arguments import check_shares, checked, checked_rate

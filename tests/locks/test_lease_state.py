@@ -12,7 +12,8 @@ import pytest
 
 from django_redis_sync import LeaseLost, NotAcquired
 from django_redis_sync.locks.lease_state import LeaseSettings, LeaseState, Lost
-from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
+from django_redis_sync.protocol.plans import Answer, Failure, Run
+from django_redis_sync.protocol.renewals import Grant
 from tests.behaviour.watching import View
 
 pytestmark = pytest.mark.promise(8)

@@ -16,7 +16,7 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, Mo
 from typing import Any, NamedTuple
 from unittest import mock
 
-from django_redis_sync.protocol import plans, scripts, steps
+from django_redis_sync.protocol import plans, renewals, scripts, steps
 from django_redis_sync.protocol.keys import Keys, keys_of
 
 from .redis import planted
@@ -209,7 +209,7 @@ class Client:
                 else:
                     lease = other[1] * tick
                     nth = self._asked(lease, now)
-                    done = yield from plans.renew(KEYS, grant, lease, nth, budget, attempt, now)
+                    done = yield from renewals.renew(KEYS, grant, lease, nth, budget, attempt, now)
                     if done is not None:
                         self.expiry.answered(nth, done)
                 if not done:
@@ -239,7 +239,7 @@ class Client:
         lease = self.spec.background[self.sent_renewals] * tick
         self.sent_renewals += 1
         nth = self._asked(lease, now)
-        self.renewal = plans.renewing(KEYS, self.grant, lease, nth, tick)
+        self.renewal = renewals.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
         """Process the answer to the last request of the renewal thread. `answer`: the reply, or
@@ -247,11 +247,11 @@ class Client:
         step, self.renewal = self.renewal, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
-        until = plans.renewed(answer)
+        until = renewals.renewed(answer)
         if until is None:
             self.grant = None
         else:
-            self.expiry.answered(plans.number_of(step), until)
+            self.expiry.answered(renewals.number_of(step), until)
 
 
 _SKIPPED = (

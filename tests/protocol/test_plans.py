@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.protocol import plans, reasons, scripts, steps
+from django_redis_sync.protocol import plans, reasons, renewals, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import AcquireRequest, Grant, Rejection
+from django_redis_sync.protocol.plans import AcquireRequest, Rejection
+from django_redis_sync.protocol.renewals import Grant
 from django_redis_sync.protocol.steps import (
     Answer,
     Failure,
@@ -529,10 +530,10 @@ def test_permanent_lease_is_registered_before_it_becomes_permanent(
     run.answer("ok", FENCE, f"{FIRST}", sent=100)
     register(run, *failures)
     assert math.inf == run.answer("ok", "inf", sent=101).result.until
-    longer = PlanRun(plans.renew(KEYS, run.result, math.inf, 7, 3.0, 1.0, 100.0))
+    longer = PlanRun(renewals.renew(KEYS, run.result, math.inf, 7, 3.0, 1.0, 100.0))
     register(longer, *failures)
     assert longer.asks(verb="renew", ms="inf")
-    assert PlanRun(plans.renew(KEYS, run.result, 9.0, 8, 3.0, 1.0, 100.0)).asks(verb="renew")
+    assert PlanRun(renewals.renew(KEYS, run.result, 9.0, 8, 3.0, 1.0, 100.0)).asks(verb="renew")
 
 
 def test_acquire_is_undone_if_its_permanent_lease_cannot_be_registered(client: Client) -> None:
@@ -586,7 +587,7 @@ def test_downgrade_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: 
     assert downgrading.asks(
         verb="release", token="t1", fence=int(FENCE), how="downgrade", tombstone=0
     )
-    confirming = PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))
+    confirming = PlanRun(renewals.confirm(KEYS, grant(), 1.0, 105.0))
     assert confirming.asks(verb="renew", token="t1", fence=int(FENCE), how="confirm")
     results = [run.answer(word, "1000", sent=105).result for run in (downgrading, confirming)]
     assert [word == "ok"] * 2 == results
@@ -594,11 +595,11 @@ def test_downgrade_plan_and_confirm_plan_return_true_if_the_lease_is_held(word: 
 
 @pytest.mark.promise(8)
 def test_renewed_lease_duration_begins_when_the_client_sends_the_renewal() -> None:
-    run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
+    run = PlanRun(renewals.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.asks(verb="renew", token="t1", fence=int(FENCE), how="set", ms="10000", nth=7)
-    assert plans.number_of(run.step) == 7
+    assert renewals.number_of(run.step) == 7
     assert 114.998 <= run.answer("ok", "10000", sent=105, after=2).result <= 115
-    run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
+    run = PlanRun(renewals.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     assert run.answer("lost", sent=105).result is None
 
 
@@ -648,9 +649,12 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
         (plans.acquire(trying, 100.0, "T"), {**asking, "lease": "inf", "how": "try"}),
         (plans.release(*own, 1.5, 3.0, 1.0, 100.0), {**leaving, "how": "release", "hold": 1500}),
         (plans.release(*job, 0.0, 3.0, 1.0, 1.0), {**leaving, "how": "release", "id": "P"}),
-        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
-        (plans.renew(*job, 4.0, 33, 3.0, 1.0, 1.0), {**adopting, "known": 0, "job": "P"}),
-        (plans.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22), {**adopting, "how": "adopt", "known": 22}),
+        (renewals.renew(*own, 4.0, 33, 3.0, 1.0, 100.0), {**adopting, "known": 0}),
+        (renewals.renew(*job, 4.0, 33, 3.0, 1.0, 1.0), {**adopting, "known": 0, "job": "P"}),
+        (
+            renewals.renew(*own, 4.0, 33, 3.0, 1.0, 1.0, 22),
+            {**adopting, "how": "adopt", "known": 22},
+        ),
         (plans.downgrade(*own, 1.0, 100.0), {**leaving, "how": "downgrade"}),
     ):
         assert [expected] == sent(plan)
@@ -665,9 +669,9 @@ def test_plans_send_arguments_in_the_order_that_the_script_header_lists(
     [
         (lambda: plans.acquire(Client().ask(), 100.0), 103.0),
         (lambda: plans.release(KEYS, grant(), 0, 3.0, 1.0, 100.0), 103.0),
-        (lambda: plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
+        (lambda: renewals.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
         (lambda: plans.downgrade(KEYS, grant(), 4.0, 100.0), 108.0),
-        (lambda: plans.confirm(KEYS, grant(), 4.0, 100.0), 108.0),
+        (lambda: renewals.confirm(KEYS, grant(), 4.0, 100.0), 108.0),
         (lambda: steps.run_once("clear", KEYS, ("t9", "-", 0), 4.0, 100.0), 108.0),
     ],
     ids=["acquire", "release", "renew", "downgrade", "confirm", "run_once"],
@@ -692,7 +696,7 @@ def test_calls_to_a_busy_server_are_retried_until_the_time_budget_ends(
         (["large", "2"], lambda client: client.acquire()),
         (["kind", "w"], lambda client: client.acquire()),
         (["ok"], lambda client: release(grant())),
-        (["ok", "9000"], lambda client: PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))),
+        (["ok", "9000"], lambda client: PlanRun(renewals.confirm(KEYS, grant(), 1.0, 105.0))),
     ],
     ids=["granted", "rejected", "too large", "another kind", "released", "confirmed"],
 )

@@ -9,7 +9,7 @@ from django.views.debug import ExceptionReporter
 
 from django_redis_sync import LeaseLost, Lock, SyncError, Unavailable
 from django_redis_sync.protocol.keys import Token
-from django_redis_sync.protocol.plans import Grant
+from django_redis_sync.protocol.renewals import Grant
 from tests.support.commands import locks
 
 

@@ -16,6 +16,7 @@ from ...engine.wire import ATTEMPT, clock, is_fake
 from ...exceptions import SyncError
 from ...protocol import plans
 from ...protocol.keys import Keys, keys_of, touched
+from ...protocol.renewals import Grant
 from ...protocol.steps import Failure
 from .servers import Finding, Node
 
@@ -76,7 +77,7 @@ def _error_of(node: Node, prefix: str, kind: str, permits: int) -> SyncError | N
     )
     try:
         got = drive(plans.acquire(ask, clock()), node.server)
-        if not isinstance(got, plans.Grant):
+        if not isinstance(got, Grant):
             return SyncError(_("a free permit was not granted"))
         if not drive(plans.release(keys, got, 0.0, ATTEMPT, ATTEMPT, clock()), node.server):
             return SyncError(_("the lease was lost before its release"))
