@@ -26,8 +26,10 @@ LOCAL = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 
 @pytest.fixture
-def local(settings: Any) -> None:
-    """A site with a cache in the memory of the process, and without Redis."""
+def local(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site with a cache in the memory of the process, without Redis and single_flight."""
+    if flights := sys.modules.get("django_redis_sync.locks.single_flight"):
+        monkeypatch.setattr(flights, "aliases", {})  # those of other tests
     settings.CACHES = LOCAL
     settings.REDIS_SYNC = {"WITHOUT_REDIS": True}
 
