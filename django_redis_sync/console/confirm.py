@@ -15,7 +15,7 @@ from .. import values
 from ..operators import actions
 from ..operators.audit import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
-from ..operators.formats import not_a_rate
+from ..operators.formats import EFFECT_OF_CLEAR, not_a_rate
 from ..protocol.scripts import MOST_PERMITS
 
 #: The outcome of an action: the level and the text of the message for the operator.
@@ -124,10 +124,7 @@ class Clear(ActionForm):
     after the page was opened has a higher fence, and is not evicted."""
 
     title = gettext_lazy("Release all holders of %(name)s")
-    effect = gettext_lazy(
-        "A holder loses its lease and is notified. Its work is not stopped. The next waiter gets "
-        "the permit at once."
-    )
+    effect = EFFECT_OF_CLEAR
     fence = forms.IntegerField(widget=forms.HiddenInput)
 
     def holders(self, status: Status) -> list[Holder]:

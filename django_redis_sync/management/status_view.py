@@ -111,7 +111,7 @@ def _columns(past: Past, out: Output) -> list[Column]:
         return "" if since is None else since_of(since, group.all[0])
 
     return [
-        flexible(_("NAME"), lambda group: group.name),
+        flexible(_("NAME"), lambda group: group.name, own_line="above"),
         number(_("KEYS"), lambda group: _amount(group) if group.is_family else group.keys or ""),
         number(_("IN USE"), lambda group: _use(group, out)),
         number(_("WAITING"), lambda g: out.cell(_least(g, g.waiting), trouble=g.waiting)),
@@ -119,7 +119,7 @@ def _columns(past: Past, out: Output) -> list[Column]:
         number(_("REJECTED"), bad),
         number(_("HELD FOR"), lambda g: age(g, (h for s in g.all for h in s.holders))),
         number(_("WAITING FOR"), lambda g: age(g, (w for s in g.all for w in s.waiters))),
-        flexible(_("NOTES"), lambda g: Cell(", ".join(_notes(g)), out.style.NOTICE)),
+        flexible(_("NOTES"), lambda g: _noted(g, out), own_line="below"),
     ]
 
 
@@ -289,6 +289,10 @@ def _notes(group: Group) -> list[str]:
         _("permanent"): any(h.permanent for s in some for h in s.holders),
     }
     return [note for note, applies in notes.items() if applies]
+
+
+def _noted(group: Group, out: Output) -> Cell:
+    return Cell(", ".join(_notes(group)), out.style.NOTICE)
 
 
 def _use(group: Group, out: Output) -> Cell:

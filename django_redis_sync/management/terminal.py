@@ -20,7 +20,7 @@ from ..logs import printable as printable
 GAP = "  "
 #: Min width to which a column is narrowed. If the table is still too wide, its lines exceed the
 #: width of the terminal.
-NARROWEST = 8
+NARROWEST = 6
 #: Width to which a column whose cells are wrapped is narrowed first.
 COMFORTABLE = 16
 #: Max lines of a cell that is wrapped. A longer text is cut.
@@ -90,13 +90,15 @@ class Cell:
 class Column:
     """A column. `cell(row)`: returns the content for a row. A column is omitted if it is empty in
     all rows. `flexible`: True if it may be narrowed on a narrow terminal. `first`: True if it is
-    then narrowed before the others."""
+    then narrowed before the others. `own_line`: "above" or "below" if, on a narrow terminal, a cell
+    has a line of its own above or below its row: "above" only a cell that does not fit."""
 
     title: str
     cell: Callable[[Any], str | int | Cell]
     right: bool = False
     flexible: bool = False
     first: bool = False
+    own_line: str = ""
 
 
 flexible = partial(Column, flexible=True)
@@ -149,13 +151,21 @@ class Output:
                 cells.insert(0, Cell(column.title))
                 shown.append((column, cells))
                 widths.append(max(wide(cell.text) for cell in cells))
+        below: list[tuple[Cell, ...]] = []
         if self.width is not None:
+            if self.folds and _total(widths) > self.width:
+                below = [*zip(*(cells for c, cells in shown if c.own_line == "below"), strict=True)]
+                kept = [n for n, (column, _) in enumerate(shown) if column.own_line != "below"]
+                shown, widths = [shown[n] for n in kept], [widths[n] for n in kept]
             flexible = [column for column, _ in shown]
             if self.folds:
                 _shrink(flexible, widths, self.width, COMFORTABLE)
             _shrink(flexible, widths, self.width, NARROWEST)
-        lines = []
-        for row in zip(*(cells for _, cells in shown), strict=True):
+        lines = list[str]()
+        row: Sequence[Cell]
+        for n, row in enumerate(zip(*(cells for _, cells in shown), strict=True)):
+            if self.width and self.folds:
+                row = self._above(row, widths, [column for column, _ in shown], lines)
             parts = [
                 folded(cell.text, width) if self.folds and self.width else [fit(cell.text, width)]
                 for cell, width in zip(row, widths, strict=True)
@@ -167,7 +177,27 @@ class Output:
                     for text, cell, width, (column, _) in places
                 ]
                 lines.append(GAP.join(line).rstrip())
+            for cell in below[n] if n and below else ():
+                noted = folded(cell.text, (self.width or 0) - len(GAP)) if cell.text else []
+                lines += [GAP + (cell.style(text) if cell.style else text) for text in noted]
         return lines
+
+    def _above(
+        self,
+        row: Sequence[Cell],
+        widths: Sequence[int],
+        columns: Sequence[Column],
+        lines: list[str],
+    ) -> Sequence[Cell]:
+        """Add lines for the cells that don't fit and belong above the row. Return the row without
+        these cells."""
+        left = []
+        for cell, width, column in zip(row, widths, columns, strict=True):
+            if column.own_line == "above" and wide(cell.text) > width:
+                lines += folded(cell.text, self.width or 0)
+                cell = Cell("")
+            left.append(cell)
+        return left
 
 
 def _cell(value: str | int | Cell) -> Cell:
@@ -178,11 +208,15 @@ def _cell(value: str | int | Cell) -> Cell:
 def _shrink(columns: Sequence[Column], widths: list[int], width: int, least: int) -> None:
     """Narrow the widest flexible column, until the table fits or no column can be narrowed. Narrow
     columns with `first` before the others, and no column below `least`."""
-    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
+    while _total(widths) > width:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > least]
         if not flexible:
             return
         widths[max(flexible, key=lambda i: (columns[i].first, widths[i]))] -= 1
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _aligned(text: str, style: Callable[[str], str] | None, width: int, right: bool) -> str:

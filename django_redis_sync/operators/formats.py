@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..engine.names import LABEL_FIELDS
 from ..protocol.scripts import CONSTANTS
@@ -25,6 +26,11 @@ from .listing import Past, Selection
 _SHARES_NAMED = 3
 #: Max shares of a period in a history.
 _PARTS = 4
+#: What operators are told before they clear holders.
+EFFECT_OF_CLEAR = gettext_lazy(
+    "A holder loses its lease and is notified. Its work is not stopped. The next waiter gets "
+    "the permit at once."
+)
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 

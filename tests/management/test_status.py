@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -334,6 +335,28 @@ def test_output_fits_the_width_of_a_terminal(
         assert not words or "…" not in "".join(lines), "a text is cut"
     words = " ".join(on_terminal("status", "clash").split())
     assert "Callers disagree on the limit: 2 until " in words
+
+
+def test_narrow_terminal_shows_whole_names_and_notes(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "reports:monthly-statements-of-all-tenants"
+    with Lock("other"), contextlib.ExitStack() as stack:
+        held = Lock(name, timeout=math.inf, thread_local=False).acquire()
+        for wait in ({"blocking": False}, {"blocking_timeout": 0.01}):
+            assert Lock(name, thread_local=False, **wait).acquire() is None
+        thread = Thread(target=lambda: Lock(name, blocking_timeout=60).acquire().release())
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(held.release)
+        eventually(lambda: by_name(locks("status")).get(name, {}).get("WAITING") == "1")
+        eventually(lambda: by_name(locks("status"))[name]["REJECTED"] == "1")
+        act("pause", name)
+        stack.callback(act, "resume", name)
+        lines = [line.strip() for line in on_terminal("status").splitlines()]
+        assert name in lines and "paused, permanent" in lines
+        assert by_name(locks("status"))[name]["NOTES"] == "paused, permanent", "no terminal"
 
 
 def test_locks_status_exits_with_0_when_the_reader_closes_the_pipe(busy: None) -> None:

@@ -58,4 +58,4 @@ def test_words_are_explained_where_they_are_shown() -> None:
     assert "reclaimed 1" in text and "Reclaimed: a lease expired" in text
     assert "Skipped:" not in text, "a word that is not shown is not explained"
     assert Lock(LONG, thread_local=False).acquire(blocking=False) is None
-    assert "Skipped: no permit was free" in locks("status", LONG)
+    assert "Skipped: the caller got no permit at once" in locks("status", LONG)

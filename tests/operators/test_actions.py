@@ -378,6 +378,7 @@ def test_clear_command_shows_the_holders_and_asks_for_confirmation(
     output = locks("clear", "a")
     assert "permanent" in output and "stuck.job" in output
     assert lease.token[:8] in output and lease.token not in output
+    assert "Its work is not stopped." in output, "the operator knows what will happen"
     assert output.endswith("\nClear 1 entry? [y/N] Cleared 1.\n")
     assert locks("clear", "a") == "There are no holders.\n"
 

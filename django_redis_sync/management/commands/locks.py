@@ -29,6 +29,7 @@ from ...operators import actions, audit, doctor
 from ...operators.facts import Holder, Status, Waiter
 from ...operators.families import Pair, families
 from ...operators.formats import (
+    EFFECT_OF_CLEAR,
     as_json,
     duration,
     history_json,
@@ -229,6 +230,8 @@ class Command(BaseCommand):
         if given.dry_run:
             self._print([_("Dry run: nothing was cleared.")])
             return
+        if given.interactive and any(isinstance(one, Holder) for _of, one in chosen):
+            self._print(self._out.explained(str(EFFECT_OF_CLEAR)))
         text = ngettext("Clear %d entry?", "Clear %d entries?", len(chosen)) % len(chosen)
         if given.interactive and not self._agreed(text):
             raise CommandError(_("Nothing was cleared."))
