@@ -249,6 +249,24 @@ def test_policy_page_has_one_row_for_each_key_of_the_policy(viewer: Client, held
     assert f"{LIST}tenants/change/" in get(viewer, "tenants_401/change/").links
 
 
+def test_pages_of_a_policy_have_at_most_20_keys_and_together_each_key_once(
+    viewer: Client, held: Held
+) -> None:
+    every = {f"k{n}" for n in range(21)}
+    for key in every:
+        held("tenants", 3, key=key)
+
+    def keys_on(page: int, order: str) -> list[str]:
+        found = viewer.get(f"{LIST}tenants/data/?o={order}&p={page}").json()["keys"]
+        return [one["key"] for one in found["names"]]
+
+    eventually(lambda: len(keys_on(2, "name")) == 1)
+    for order in ("trouble", "recent", "name", "use", "oldest"):
+        first, second = keys_on(1, order), keys_on(2, order)
+        assert (20, 1, every) == (len(first), len(second), {*first, *second}), order
+    assert 20 == len(get(viewer, "tenants/change/?o=use").cells)
+
+
 def test_configured_name_has_a_page_before_it_is_used(viewer: Client) -> None:
     with override_settings(REDIS_SYNC={"SEMAPHORES": {"unused": {"limit": 2}}}):
         assert "0 / 2" == get(viewer).cells["row-unused"]["In use"]

@@ -214,6 +214,10 @@ def test_locks_status_of_a_policy_shows_20_of_21_keys_in_one_table(raw: redis.Re
         assert ["api@k0"] == [*by_name(one)] and "1 of 21 entries are shown. For others" in one
         assert ["me"] == [row["WHO"].split(",")[0] for row in rows(locks("status", "few"))]
         assert "To list others" not in locks("status", "few"), "its one key is shown"
+        stack.enter_context(Semaphore("few", 5, key="larger"))
+        stack.enter_context(Semaphore("few", 2, key="smaller"))
+        eventually(lambda: listed("few@larger", "few@smaller"))
+        assert ", limit 5 for each key\n" in locks("status", "few"), "the largest limit of its keys"
 
 
 def test_locks_status_of_a_family_does_not_say_that_it_shows_idle_names(raw: redis.Redis) -> None:

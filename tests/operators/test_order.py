@@ -14,11 +14,12 @@ from django.test import Client
 from prometheus_client import CollectorRegistry
 
 from django_redis_sync import Lock, Semaphore, metrics
+from django_redis_sync.engine import statistics
 from tests.behaviour.both import eventually
 from tests.behaviour.child import Child
 from tests.support.operators import locks
 from tests.support.pages import get
-from tests.support.renewers import listed
+from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.screens import by_name
 
 pytestmark = pytest.mark.usefixtures("raw")
@@ -123,6 +124,18 @@ def test_skipped_name_is_no_trouble_but_a_rejected_one_is() -> None:
     assert ("", "1") == (found["late"]["SKIPPED"], found["late"]["REJECTED"])
     assert "skipped 1" in locks("status", "skipped")
     assert "Trouble" not in locks("status", "skipped")
+
+
+@pytest.mark.usefixtures("fresh_renewer")
+def test_rejections_of_all_keys_of_a_policy_decide_about_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "EVERY", 0.1)
+    for name, key, times in (("api", "a", 3), ("late", None, 2), ("api", "b", 1)):
+        with Semaphore(name, 1, key=key):
+            for _ in range(times):
+                assert Semaphore(name, 1, key=key).acquire(blocking_timeout=0.01) is None
+    eventually(lambda: ["api", "late"] == [*by_name(locks("status"))])
 
 
 # The advice

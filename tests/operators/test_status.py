@@ -14,6 +14,7 @@ from django.conf import settings
 from django_redis_sync import Lock, NotAcquired, Semaphore
 from django_redis_sync.engine import indexes, names
 from django_redis_sync.exceptions import ForeignValue
+from django_redis_sync.operators.names import Recent
 from tests.behaviour.both import both, eventually
 from tests.support.operators import act, as_json, failed, locks, status_of
 from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
@@ -76,6 +77,11 @@ def test_status_lists_configured_and_paused_names_before_recently_used_names(
         found = as_json("status", "api", "--sort", "recent", "--top", str(top))
         assert keys[:top] == [one["key"] for one in found["names"]]
         assert (5, min(5, top)) == (found["found"], found["policies"][0]["read"])
+    for size in (1, 2, 3, 5):
+        for wanted, policy in ((names, None), (keys, "api")):
+            known = Recent(policy)
+            pages = [known[start : start + size] for start in range(0, len(known), size)]
+            assert wanted == [one for page in pages for one in page], f"pages of {size}"
 
 
 def test_status_knows_a_key_that_is_exempt_from_the_pause_of_its_policy() -> None:

@@ -82,6 +82,18 @@ def test_requests_without_a_share_are_queued_in_one_common_share() -> None:
     assert "t4 / t5 t2" == x.places
 
 
+@pytest.mark.promise(3, 32)
+def test_parked_waiters_keep_their_order_if_the_clock_is_set_back() -> None:
+    x = Shared(1)
+    x.request("c", 1)
+    x.pass_time(1000)
+    for _ in range(3):
+        x.request("a", 1)
+        x.pass_time(-100)
+    x.request("b", 1)
+    assert "t2 t5 / t3 t4" == x.places, "t4 came last, although at an earlier time of the clock"
+
+
 @pytest.mark.promise(12)
 def test_all_keys_of_a_name_with_parked_waiters_expire_at_the_same_time(x: Shared) -> None:
     for nth in range(1, 51):
