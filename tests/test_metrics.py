@@ -78,7 +78,9 @@ def test_metrics_of_a_name_with_a_rate_show_what_is_used_and_when_the_next_permi
         for _ in range(3):
             with Semaphore("api:*", 5, key="7311", rate="4/h"):
                 pass
-        eventually(lambda: listed("exports", "mails", "api:*@7311"))
+        with Semaphore("api:*", 5, key="7312", rate="4/h"):
+            pass
+        eventually(lambda: listed("exports", "mails", "api:*@7311", "api:*@7312"))
         found = scrape()
     names = ("rate_permits", "rate_used", "rate_opens_seconds")
     permits, used, opens = (found[f'redis_sync_{name}{{name="mails"}}'] for name in names)

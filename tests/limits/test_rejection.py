@@ -12,6 +12,7 @@ from django.http import HttpResponse
 from django.utils import translation
 
 from django_redis_sync import NotAcquired, Semaphore
+from django_redis_sync.limits.rejection import retry_after
 from django_redis_sync.testing import filled
 from tests.behaviour.both import eventually
 from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, call
@@ -66,6 +67,11 @@ def test_retry_after_is_the_time_until_a_permit_is_expected(
     expected = min(seconds * factor, 120)
     assert expected <= found < expected + 1, "not rounded up"
     assert (1, 1.5) in bounds, "the delay is not random, so clients would return together"
+
+
+def test_retry_after_of_a_known_time_is_the_next_whole_second():
+    exact = {0.01: 1, 1.0: 1, 1.2: 2, 59.01: 60, 400.5: 401}
+    assert [*exact.values()] == [retry_after(exact=seconds) for seconds in exact]
 
 
 def test_retry_after_grows_with_the_recent_mean_hold_time(project):

@@ -16,6 +16,7 @@ from django_redis_sync.engine import indexes, names
 from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators.names import Recent
 from tests.behaviour.both import both, eventually
+from tests.support import statuses as make
 from tests.support.operators import act, as_json, failed, locks, status_of
 from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.screens import by_name
@@ -82,6 +83,17 @@ def test_status_lists_configured_and_paused_names_before_recently_used_names(
             known = Recent(policy)
             pages = [known[start : start + size] for start in range(0, len(known), size)]
             assert wanted == [one for page in pages for one in page], f"pages of {size}"
+
+
+def test_policy_has_the_longest_wait_of_its_keys_and_is_paused_if_all_keys_are() -> None:
+    long = make.status(key="long", waiters=(make.waiter(waits=9), make.waiter(waits=1)))
+    short = make.status(key="short", waiters=(make.waiter(waits=5), make.waiter(waits=4)))
+    idle = make.status(key="idle", paused_since=make.ago(60))
+    assert [make.group(long, short, idle).longest_waiting, make.group(idle).longest_waiting] == [
+        *(long, None)
+    ]
+    paused = [make.group(*keys).paused for keys in ((idle, long), (long, idle), (idle, idle))]
+    assert [False, False, True] == paused
 
 
 def test_status_knows_a_key_that_is_exempt_from_the_pause_of_its_policy() -> None:
