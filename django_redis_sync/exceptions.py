@@ -18,6 +18,8 @@ or TypeError before anything is sent to Redis.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
 
 
@@ -39,7 +41,8 @@ class NotAcquired(SyncError, LockError):
 
     `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
     release. `lock_name`: the name of the lock or semaphore. `retry_after`: if `reason` is "rate",
-    the seconds until the rate or a cool-down allows the call; else None.
+    the seconds until the rate or a cool-down allows the call; else None. `lock_names`: a tuple of
+    all names that were in the way of an `acquire_all`; else of `lock_name` only.
     """
 
     def __init__(
@@ -48,10 +51,20 @@ class NotAcquired(SyncError, LockError):
         reason: str = "",
         name: str | None = None,
         retry_after: float | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         super().__init__(message, name)
-        self.args = (message, reason, name, retry_after)
+        self.lock_names = tuple(names) or (() if name is None else (name,))
+        self.args = (message, reason, name, retry_after, self.lock_names)
         self.reason, self.retry_after = reason, retry_after
+
+    def _add_names(self, names: Iterable[str]) -> None:
+        """Add further names that were in the way, here and in the message."""
+        if more := tuple(names):
+            self.lock_names += more
+            message, *others, _ = self.args
+            message += f"; also in the way: {', '.join(map(repr, more))}"
+            self.args = (message, *others, self.lock_names)
 
 
 class LeaseLost(SyncError, LockNotOwnedError):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..engine.wire import clock
-from ..exceptions import NotAcquired
+from ..exceptions import NotAcquired, SyncError
 from ..protocol.reasons import Rejection
 from .arguments import checked
 from .callers import Caller, Holdings, by_caller, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from ..operators.facts import Status
 
 
 class acquire_all:
@@ -32,9 +36,9 @@ class acquire_all:
       of each object.
 
     The leases have the order of `semaphores`. A block raises NotAcquired if it can't acquire all
-    semaphores. It raises LeaseLost if one lease is lost during the wait for another. After an
-    error, everything that was acquired is released. Raise TypeError or ValueError if an argument is
-    wrong.
+    semaphores. `lock_names` of this error are all names that are in the way. A block raises
+    LeaseLost if one lease is lost during the wait for another. After an error, everything that was
+    acquired is released. Raise TypeError or ValueError if an argument is wrong.
     """
 
     def __init__(
@@ -124,6 +128,8 @@ class acquire_all:
             self._held.undo(group)
             group.leave(type(error), undo=True)
             if not (or_none and isinstance(error, NotAcquired)):
+                if isinstance(error, NotAcquired):
+                    self._name_others(error, group, self._states(group))
                 raise
         return None
 
@@ -144,8 +150,38 @@ class acquire_all:
             self._held.undo(group)
             await group.aleave(type(error), undo=True)
             if not (or_none and isinstance(error, NotAcquired)):
+                if isinstance(error, NotAcquired):
+                    self._name_others(error, group, await self._astates(group))
                 raise
         return None
+
+    # The semaphores after the one that failed were not requested. To name all that are in the way,
+    # read their status. To request their permits would use up rates, and could reject others.
+
+    def _untried(self, group: _Group) -> list[tuple[Semaphore, int]]:
+        """Return the semaphores after the one that `group` failed to acquire, with the permits."""
+        return [self._given[i] for i in self._order()[len(group.taken) + 1 :]]
+
+    def _states(self, group: _Group) -> list[Status]:
+        """Return the status of each semaphore that was not tried; [] if Redis can't be reached."""
+        with suppress(SyncError):
+            return [semaphore.status() for semaphore, _ in self._untried(group)]
+        return []
+
+    async def _astates(self, group: _Group) -> list[Status]:
+        """Async version of `_states()`."""
+        with suppress(SyncError):
+            return await asyncio.gather(*(one.astatus() for one, _ in self._untried(group)))
+        return []
+
+    def _name_others(self, error: NotAcquired, group: _Group, states: list[Status]) -> None:
+        """Add to `error` the names of `states` that have no room."""
+        untried = zip(self._untried(group), states, strict=False)
+        error._add_names(
+            state.display
+            for (semaphore, permits), state in untried
+            if not semaphore._has_room(state, permits, group._caller)
+        )
 
     def _order(self) -> list[int]:
         """Return the indices of the semaphores in the order in which to acquire them. Raise

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..defaults import SemaphoreOptions
+    from ..operators.facts import Status
 
 
 class _Leases(ByCaller[weakref.WeakSet[Lease]]):
@@ -211,6 +212,9 @@ class RLock(Lock):
         acquired, and will be released at the end of the open transaction."""
         mine: list[Any] = self._leases.of_name(self, caller)
         return next((lease for lease in mine if deferred or lease.times), None)
+
+    def _has_room(self, state: Status, permits: int, caller: Caller | None = None) -> bool:
+        return self._mine(caller) is not None or super()._has_room(state, permits)
 
     def _again(self, permits: int, caller: Caller | None = None) -> Lease | None:
         lease = self._mine(caller, deferred=True) if permits == 1 else None

@@ -306,11 +306,12 @@ class Semaphore(StateOfName):
         return got
 
     def _error_of(self, rejection: Rejection, caller: Caller | None = None) -> NotAcquired:
-        message = f"{self.name!r}: {rejection}"
+        shown = self._keys().display
+        message = f"{shown!r}: {rejection}"
         if rejection.reason in (FULL, TIMEOUT) and self.limit == 1:
             own = own_hold(self._keys(), self.alias(), caller)
             message += f" ({own[1]})" if own else ""
-        return NotAcquired(message, rejection.reason, self.name, rejection.retry_after)
+        return NotAcquired(message, rejection.reason, self.name, rejection.retry_after, (shown,))
 
     def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
         """Release, in the background, the lease of an acquire that was interrupted.

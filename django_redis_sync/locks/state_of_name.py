@@ -12,6 +12,7 @@ from ..engine.overrides import operating
 from ..engine.server import async_server_of, server_of
 from ..engine.wire import clock
 from ..protocol.steps import Plan, milliseconds, once
+from .callers import Caller
 from .lease import Lease
 from .lease_state import looking
 from .options import Acquirer
@@ -68,6 +69,20 @@ class StateOfName(Acquirer):
         """Return the plan that begins the cool-down."""
         ms, label = milliseconds(values.positive("seconds", seconds)), write_label(self.label or "")
         return once(operating(self._keys(), "cool", f"{ms} {label}"), clock())
+
+    def _has_room(self, state: Status, permits: int, caller: Caller | None = None) -> bool:
+        """Return False if a caller would have to wait for `permits`, according to the status
+        `state` of the name. `caller`: None for the current thread or task."""
+        named = self._options(conf.current())
+        limit, wanted = self._limit(named, permits)
+        free = (state.override or limit) - state.in_use
+        if share_limit := self._share_limit(named):
+            used = {share.name: share.in_use for share in state.shares}
+            free = min(free, share_limit - used.get(self.share or "", 0))
+        is_closed = state.paused or state.cool_down or (state.rate and state.rate.opens_in > 0)
+        if is_closed or state.waiting or state.exclusive:
+            return False
+        return wanted <= free if wanted else not state.in_use  # 0: a writer wants the whole name
 
     def _not_used(self, lease: Lease) -> None:
         """Let the release of a lease give its permits back to the rate, because its caller has not

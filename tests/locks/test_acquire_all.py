@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,12 +17,14 @@ from django_redis_sync import (
     ReadWriteLock,
     RLock,
     Semaphore,
+    Unavailable,
     acquire_all,
 )
 from django_redis_sync.exceptions import WrongKind
 from tests.behaviour.both import Async, both, queued
 from tests.behaviour.watching import sent
 from tests.support.journal import journalling
+from tests.support.operators import act
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
@@ -53,6 +57,92 @@ async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view, options: 
                 pytest.fail("not all are free")
         assert NotAcquired is type(caught.value)
         assert view("a").empty and view("z").empty and view("m").waiting == 0
+
+
+#: Makes the semaphores of a test, by their names in its parameters.
+OBJECTS: dict[str, Any] = {
+    "lock": lambda: Lock("lock"),
+    "semaphore": lambda: (Semaphore("seats", 3, key="a"), 2),
+    "reader": lambda: ReadWriteLock("stock").read,
+    "writer": lambda: ReadWriteLock("stock").write,
+    "rlock": lambda: RLock("rows"),
+    "share": lambda: Semaphore("tenants", 9, share="t", share_limit=1),
+    "rate": lambda: Semaphore("mails", rate="2/h"),
+    "cooling": lambda: Semaphore("api", 9),
+    "closed": lambda: Lock("paused"),
+}
+
+
+async def _in_the_way(io: Any, wanted: list[str], **options: Any) -> tuple[str, ...]:
+    several = acquire_all([Lock("0"), *(OBJECTS[one]() for one in wanted)], **options)
+    with pytest.raises(NotAcquired) as caught:
+        async with io.entered(several):
+            pytest.fail("not all are free")
+    error = caught.value
+    assert NotAcquired is type(error) and "0" == error.lock_name
+    again = pickle.loads(pickle.dumps(error))
+    assert ("full" if "blocking" in options else "timeout") == error.reason == again.reason
+    assert error.lock_names == again.lock_names and str(error) == str(again)
+    assert all(repr(name) in str(error) for name in error.lock_names)
+    return error.lock_names
+
+
+@pytest.mark.parametrize("options", [{"blocking": False}, {"blocking_timeout": 0.1}], ids=str)
+@both
+async def test_error_of_acquire_all_names_all_that_are_in_the_way(io, view, options: Any) -> None:
+    wanted = ["lock", "semaphore", "writer", "rlock", "share", "rate", "cooling", "closed"]
+    async with io.entered(Lock("0")):
+        assert ("0",) == await _in_the_way(io, wanted, **options)
+        held = [Lock("lock"), ReadWriteLock("stock").read, OBJECTS["share"]()]
+        held += [Semaphore("seats", 3, key="a"), Semaphore("seats", 3, key="a")]
+        taken = [await io.do(one, "acquire") for one in held]
+        for _ in range(2):
+            await io.do(await io.do(Semaphore("mails", rate="2/h"), "acquire"), "release")
+        await io.do(Semaphore("api", 9), "cool_down", 900)
+        with ThreadPoolExecutor(1) as thread:  # an operator's, and no command of async code
+            thread.submit(act, "pause", "paused").result()
+        names = ("0", "api", "lock", "mails", "paused", "seats@a", "stock", "tenants")
+        assert names == await _in_the_way(io, wanted, **options)
+        # A reader does not wait for a reader, one more seat is free, and other shares have room.
+        free = [(Semaphore("seats", 3, key="a"), 1), ReadWriteLock("stock").read]
+        free.append(Semaphore("tenants", 9, share="u", share_limit=1))
+        with pytest.raises(NotAcquired) as caught:
+            async with io.entered(acquire_all([Lock("0"), *free], **options)):
+                pytest.fail("not all are free")
+        assert ("0",) == caught.value.lock_names
+        for lease in taken:
+            await io.do(lease, "release")
+    assert all(view(name).waiting == 0 for name in ("0", "lock", "stock", "tenants"))
+
+
+@both
+async def test_own_rlock_is_not_in_the_way_of_acquire_all(io) -> None:
+    async with io.entered(Lock("0")), io.entered(RLock("rows")):
+        assert ("0",) == await _in_the_way(io, ["rlock"], blocking=False)
+
+
+@both
+async def test_error_of_acquire_all_remains_if_no_status_can_be_read(io, monkeypatch) -> None:
+    def refuse(self: Any) -> Any:
+        raise Unavailable("down")
+
+    async def arefuse(self: Any) -> Any:
+        raise Unavailable("down")
+
+    monkeypatch.setattr(Semaphore, "status", refuse)
+    monkeypatch.setattr(Semaphore, "astatus", arefuse)
+    async with io.entered(Lock("0")), io.entered(Lock("lock")):
+        assert ("0",) == await _in_the_way(io, ["lock", "reader"], blocking=False)
+
+
+@both
+async def test_acquire_all_without_an_error_reads_no_other_name(io) -> None:
+    several = acquire_all([Lock("0"), Lock("1"), Lock("2")], blocking=False)
+    async with io.entered(Lock("0")):
+        assert await io.do(several, "acquire") is None
+        with sent() as seen:
+            assert await io.do(several, "acquire") is None
+    assert {"evalsha": 1} == seen.by_name
 
 
 @both
