@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_redis_sync.protocol.scripts import CONSTANTS
+from django_redis_sync.protocol.scripts import CONSTANTS, MOST_PERMITS
 
 from .journal import Entry
 from .packed import Packed, unpack
@@ -99,7 +99,9 @@ class _Name:
         self.override: int | None = None
         self.paused = self.seen = False
         self.cools_until = 0  # end of the cool-down in ms
-        self.rate: tuple[int, int] | None = None  # the permits, and the period in µs
+        #: The rates of the callers and of an operator: the permits, and the period in µs.
+        self.rate: tuple[int, int] | None = None
+        self.own_rate: tuple[int, int] | None = None
         #: The reason why the state is unknown, for example "restarted", or "" if it is known.
         self.unsure = ""
         self.recent: deque[Entry] = deque(maxlen=6)
@@ -131,12 +133,20 @@ class _Name:
 
     def opens(self, permits: int) -> bool:
         """Return True if the rate allows `permits` more permits."""
-        if self.rate is None:
+        pace = self.own_rate or self.rate
+        if pace is None:
             return True
-        most, period = self.rate
-        while self.paced and self.paced[0][0] + period <= self.us:
+        used = sum(granted for at, granted in self.paced if at + pace[1] > self.us)
+        return used + max(1, permits) <= pace[0]
+
+    def spend(self, permits: int, us: int) -> None:
+        """Add a grant to the log of the rate. The log keeps what is within the period in force."""
+        pace = self.own_rate or self.rate
+        if pace is None:
+            return
+        while self.paced and self.paced[0][0] + pace[1] <= us:
             self.paced.popleft()
-        return sum(granted for _, granted in self.paced) + max(1, permits) <= most
+        self.paced.append((us, max(1, permits)))
 
     def loose(self, token: str) -> None:
         self.used -= self.held.pop(token, 0)
@@ -223,6 +233,11 @@ class Replay:
     def limit_of(self, mine: _Token) -> float:
         return self.at.override or mine.limit
 
+    def too_large(self, mine: _Token) -> bool:
+        """Return True if neither the limit nor the rate ever allows the permits at once."""
+        pace = self.at.own_rate or self.at.rate
+        return mine.permits > min(self.limit_of(mine), pace[0] if pace else MOST_PERMITS)
+
     def stopped(self) -> bool:
         """Return True if the name is paused, or cools down."""
         return self.at.paused or self.now < self.at.cools_until
@@ -259,7 +274,7 @@ class Replay:
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
-            if token != omit and self.alive(token) and mine.permits <= self.limit_of(mine):
+            if token != omit and self.alive(token) and not self.too_large(mine):
                 yield token
 
     # One entry
@@ -271,6 +286,7 @@ class Replay:
             for at in self.names.values():
                 at.wipe()
                 at.override, at.paused, at.cools_until, at.rate = None, False, 0, None
+                at.own_rate = None
             return
         history.entries += 1
         if entry.verb == "!holds":
@@ -388,8 +404,12 @@ class Replay:
             elif self.how == "cool":
                 ms = int(said["value"].partition(" ")[0])
                 at.cools_until = max(at.cools_until, self.now + ms)
+            elif "/" in str(said["value"]):
+                most, ms = map(int, said["value"].split("/"))
+                at.own_rate = most, ms * 1000
             else:
                 at.override = int(said["value"]) if self.how == "resize" else None
+                at.own_rate = at.own_rate if self.how == "resize" else None
         self.was_held = self.me in at.held
         self.was_queued = self.me in at.queue or self.me in at.parked
         self.owned = self.was_held and not mine.ended
@@ -617,8 +637,7 @@ class Replay:
             if waits and came < number and self.same_share(other, token) and self.alive(other):
                 self.bad("order", f"{token[:8]} was granted before {other[:8]}, of its share")
         mine.fence = 0
-        if at.rate is not None:
-            at.paced.append((self.entry.us, max(1, mine.permits)))
+        at.spend(mine.permits, self.entry.us)
         self.granted[token] = end
 
     # Checks after the writes
@@ -693,7 +712,7 @@ class Replay:
             "no rate": (not self.stopped() and at.opens(mine.permits), "the rate allows it"),
             "no share": (within, f"{mine.share} has less than {mine.bound}"),
             "no full": (idle, f"{at.used} of {self.limit_of(mine)} are in use"),
-            "large": (mine.permits <= self.limit_of(mine), f"{self.limit_of(mine)} are enough"),
+            "large": (not self.too_large(mine), "the limit and the rate are enough"),
             "kind": (not at.held and nobody, "there is no holder and no waiter"),
             "more": (len(self.entry.writes) < self.constants["BOUND"], "nothing was left"),
             "dead": (not mine.ended, "the token had not ended"),
@@ -793,7 +812,7 @@ class Replay:
             if token in self.at.queue or token in self.at.parked:
                 continue
             self.at.arrived.pop(token, None)
-            if token in self.granted or mine.permits > self.limit_of(mine):
+            if token in self.granted or self.too_large(mine):
                 continue
             if token == self.me and (mine.ended or self.entry.verb == "release"):
                 continue
@@ -805,7 +824,7 @@ class Replay:
         ended. The keys of a name with an operator override must not expire."""
         at = self.at
         latest = max((*at.leases.values(), *at.deadlines.values()), default=0)
-        marked = at.paused or at.override is not None
+        marked = at.paused or at.override is not None or at.own_rate is not None
         for key, expires in at.expires.items():
             if expires is None:
                 continue

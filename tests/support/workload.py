@@ -508,6 +508,8 @@ class Workload:
         if how == "pause":
             self.late.append((self.round + 10, call("operate", kind.keys, how="resume")))
         value = max(1, kind.limit + rng.choice((-2, -1, 1))) if how == "resize" else ""
+        if how == "resize" and kind.rate:
+            value = rng.choice((value, "1/1000", "2/4000", "9/3000"))
         value = f"{rng.randint(1, 3000)} label" if how == "cool" else value
         return [call("operate", kind.keys, how=how, value=value)]
 
