@@ -153,9 +153,10 @@ def test_release_raises_if_the_lease_is_already_released_or_lost() -> None:
 
 
 def test_only_one_of_two_concurrent_threads_marks_a_lease_as_lost() -> None:
-    """In round N, the second call runs before bytecode instruction N of the first call."""
+    """In round N, the second call runs before bytecode instruction N of the first call. Round 0 has
+    no second call: Python 3.12.1 has no opcode events in the first call that is traced."""
     before = sys.gettrace()
-    for nth in itertools.count(1):
+    for nth in itertools.count():
         state, results, steps = state_of(), list[bool](), itertools.count(1)
 
         def trace(frame: FrameType, event: str, _: Any, at: Any = (state, results, steps, nth)):  # type: ignore[no-untyped-def]
@@ -171,7 +172,7 @@ def test_only_one_of_two_concurrent_threads_marks_a_lease_as_lost() -> None:
         finally:
             sys.settrace(before)
         assert 1 == results.count(True), f"the other call ran before bytecode {nth}"
-        if len(results) == 1:
+        if nth and len(results) == 1:
             break
     assert nth > 5, "too few interruptions"
 
