@@ -81,6 +81,18 @@ def test_no_period_has_more_grants_than_the_rate_and_nearly_all_are_used(most, s
     assert len(paced.server.contents(KEYS, KEYS.info)["#log"]) <= 16 + 200 * 12
 
 
+def test_grants_that_follow_each_other_closely_leave_the_period_at_most_a_hundredth_late() -> None:
+    paced = Paced("1000/60000")
+    for n in range(1000):
+        paced.at(n * 30_000)
+        assert paced.take() is not None
+    assert paced.at(MINUTE - 1).take() is None
+    later = 0
+    while paced.at(MINUTE + later).take() is None:
+        later += 50_000
+    assert later <= MINUTE // 100 + 30_000
+
+
 def test_all_permits_may_come_at_once_and_the_next_after_exactly_one_period() -> None:
     paced = Paced("300/60000").at(5)
     assert [paced.take() is not None for _ in range(301)] == [True] * 300 + [False]
