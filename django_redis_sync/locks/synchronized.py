@@ -52,18 +52,22 @@ BEFORE_COMMIT = "_redis_sync_before_commit"
 @overload
 def synchronized(
     name: str,
-    limit: int = 1,
+    limit: int | None = 1,
     *,
     on_full: Literal["raise", "hold"] = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Callable[[Function], Function]: ...
 @overload
 def synchronized(
-    name: str, limit: int = 1, *, on_full: Literal["skip"], **options: Unpack[SemaphoreOptions]
+    name: str,
+    limit: int | None = 1,
+    *,
+    on_full: Literal["skip"],
+    **options: Unpack[SemaphoreOptions],
 ) -> _Skipping: ...
 def synchronized(
     name: str,
-    limit: int = 1,
+    limit: int | None = 1,
     *,
     on_full: Literal["raise", "skip", "hold"] = "raise",
     **options: Unpack[SemaphoreOptions],
@@ -77,7 +81,7 @@ def synchronized(
 
     - `name`: a `str.format` template that makes the name from the arguments of the call. Their
       values must be str, int, UUID, date, or Enum.
-    - `limit`: max calls of a name at the same time.
+    - `limit`: max calls of a name at the same time. None, only with a `rate`: any number.
     - `on_full`: what a call does if it gets no permit. "raise" (default): it waits as the options
       say, and then raises NotAcquired. "skip": it returns None. It does not wait unless a
       `blocking_timeout` is given. "hold", for a Celery task: the worker holds the task until it has
@@ -102,7 +106,8 @@ def synchronized(
     holds = _holds(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
-    whole("limit", limit)
+    if limit is not None or not options.get("rate"):
+        whole("limit", limit)
     Semaphore("probe", limit, **options)  # wrong options raise now, not at the first call
 
     def decorate(function: Function) -> Function:
@@ -125,7 +130,7 @@ def _semaphores(
     function: Any,
     template: Template,
     shares: ShareTemplate | None,
-    limit: int,
+    limit: int | None,
     options: SemaphoreOptions,
 ) -> _SemaphoreOf:
     """Return a function that returns the semaphore for the arguments of a call. Raise ValueError if

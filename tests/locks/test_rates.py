@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import NotAcquired, RLock, Semaphore, acquire_all
+from django_redis_sync import NotAcquired, RLock, Semaphore, acquire_all, synchronized
 from django_redis_sync.operators.actions import Change
 from django_redis_sync.testing import filled
 from tests.behaviour.both import both, eventually
@@ -142,6 +142,26 @@ async def test_rate_of_an_operator_applies_to_each_key_of_a_policy(io, raw) -> N
         assert 2 == (await io.do(api, "status")).rate.used
     Change("api", None).reset()
     assert await io.do(api, "acquire", blocking=False) is not None
+
+
+def test_synchronized_with_a_rate_runs_one_call_at_a_time_unless_the_limit_is_none(raw) -> None:
+    ran = []
+
+    @synchronized("one {n}", rate="3/h", on_full="skip")
+    def one(n):
+        ran.append(n)
+        one(n)
+
+    @synchronized("any", None, rate="3/h", on_full="skip")
+    def any_number(n):
+        ran.append(n)
+        any_number(n + 1)
+
+    one("a")
+    any_number(1)
+    assert ["a", 1, 2, 3] == ran
+    with pytest.raises(TypeError, match="limit must be an int"):
+        synchronized("none", None)
 
 
 def test_min_hold_spends_one_permit(raw) -> None:
