@@ -75,12 +75,10 @@ def test_metrics_of_a_semaphore_show_its_limit_its_holders_and_its_waiters(
 
 def test_metrics_of_a_name_with_a_rate_show_what_is_used_and_when_the_next_permit_comes() -> None:
     with Semaphore("exports", 3), Semaphore("mails", rate="2/h"), Semaphore("mails", rate="2/h"):
-        for _ in range(3):
-            with Semaphore("api:*", 5, key="7311", rate="4/h"):
+        for key in ("7310", "7311", "7311", "7311", "7312"):
+            with Semaphore("api:*", 5, key=key, rate="4/h"):
                 pass
-        with Semaphore("api:*", 5, key="7312", rate="4/h"):
-            pass
-        eventually(lambda: listed("exports", "mails", "api:*@7311", "api:*@7312"))
+        eventually(lambda: listed("exports", "mails", *(f"api:*@731{n}" for n in range(3))))
         found = scrape()
     names = ("rate_permits", "rate_used", "rate_opens_seconds")
     permits, used, opens = (found[f'redis_sync_{name}{{name="mails"}}'] for name in names)

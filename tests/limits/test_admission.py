@@ -332,6 +332,10 @@ def test_label_of_a_holder_contains_the_view_the_user_and_the_request_id(project
     assert 200 == status_of(semaphore_required("one", limit=1)(note))
     assert {"label": "reports:export", "user": "42", "request": "r-1"}.items() <= labels[0].items()
     assert ("/", None, None) == tuple(labels[1].get(part) for part in ("label", "user", "request"))
+    request = RequestFactory().get("/")
+    request.user = SimpleNamespace(pk=0)
+    assert 200 == status_of(semaphore_required("one", limit=1)(note), request)
+    assert "0" == labels[2]["user"]
 
 
 @BOTH

@@ -19,7 +19,15 @@ from django.test import RequestFactory
 from django_redis_sync import Lease, semaphore_required
 from django_redis_sync.signals import lease_lost
 from tests.behaviour.both import eventually
-from tests.request_site.project import BOTH, EVERYWHERE, OBEYING, in_use, received
+from tests.request_site.project import (
+    BOTH,
+    EVERYWHERE,
+    OBEYING,
+    arespond_ok,
+    in_use,
+    received,
+    respond_ok,
+)
 
 pytestmark = [
     pytest.mark.promise(20),
@@ -115,19 +123,31 @@ def test_failing_view_releases_its_permit_and_raises_its_own_exception(project, 
 
 
 @BOTH
-def test_failing_release_does_not_break_the_response(project, monkeypatch, caplog):
+def test_failing_release_breaks_neither_the_response_nor_the_other_release(
+    project, monkeypatch, caplog
+):
+    release, arelease = Lease.release, Lease.arelease
+
     def fails(lease):
-        raise ValueError("no release")
+        if lease.name == "two":
+            raise ValueError("no release")
+        release(lease)
 
     async def afails(lease):
-        fails(lease)
+        if lease.name == "two":
+            raise ValueError("no release")
+        await arelease(lease)
 
     monkeypatch.setattr(Lease, "release", fails)
     monkeypatch.setattr(Lease, "arelease", afails)
-    project.limit()
+    view = arespond_ok if project.asgi else respond_ok
+    for name in ("two", "one"):
+        view = semaphore_required(name, limit=1)(view)
+    project.serve(home=view)
     assert 200 == project.status()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert ["releasing 'one' failed"] == lines
+    assert ["releasing 'two' failed"] == lines
+    assert [0, 1] == [in_use("one"), in_use("two")]
 
 
 def test_lease_of_a_garbage_collected_response_expires():

@@ -40,6 +40,7 @@ from django_redis_sync.testing import filled
 from tests.behaviour.both import both, queued, until
 from tests.behaviour.watching import View
 from tests.support.operators import OTHER
+from tests.support.relays import CUT, Relay
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
@@ -301,6 +302,19 @@ def test_lease_with_the_longest_allowed_name_can_be_restored_from_its_handle() -
     again = contents(adopted.detach())
     assert contents(handle)[:8] == again[:8]
     assert 7 == again[9] and 55 < again[8] < 60
+
+
+@pytest.mark.promise(5)
+def test_late_copy_of_an_acquire_is_refused_after_its_adopted_lease_was_released(
+    relay: Relay,
+) -> None:
+    relay.answer("acquire", lambda command, forward: forward() and CUT, times=1)
+    lease = Lock("x", using=relay.alias).acquire()
+    assert lease is not None
+    Lease.from_handle(lease.detach()).release()
+    unanswered = next(one for one in relay.received if one.verb == "acquire")
+    assert b"dead" == relay.raw.execute_command(*unanswered)
+    assert 0 == relay.view().holding
 
 
 @pytest.mark.parametrize(
