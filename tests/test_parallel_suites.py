@@ -68,7 +68,7 @@ helper = without_redis() if os.environ["SUITE_NAMES"] == "no Redis" else lambda 
 def meet(directory):
     "Wait until a test of the other process is here, too."
     (Path(directory) / str(os.getpid())).touch()
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while len(list(Path(directory).iterdir())) < 2:
         assert time.monotonic() < deadline, "the other process does not come"
         time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_parallel_tests_do_not_meet(tmp_path, new_server, runner, names):
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=280,
     )
     assert 0 == done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search("Ran 6 tests|12 passed", done.stdout + done.stderr)
