@@ -86,7 +86,7 @@ def test_key_with_a_rate_takes_about_a_kilobyte_and_expires_after_the_period(raw
     keys = [key for key in raw.scan_iter("*{search@*") if not key.endswith(b":stats")]
     assert 50 == len(keys), "more than one key per user"
     assert max(raw.memory_usage(key) for key in keys) < 1100
-    assert all(55_000 < raw.pttl(key) <= 80_000 for key in keys)
+    assert all(0 < raw.pttl(key) <= 80_000 for key in keys)
 
 
 def test_rate_of_the_settings_applies_to_code_and_requests(raw, settings) -> None:
