@@ -150,6 +150,7 @@ def _row(group: Group, past: Past) -> Context:
     """Return a row of a list. It shows a name, a policy with the sums of its keys, or a key."""
     first, oldest, spark = group.all[0], since(group.all), ""
     longest = group.longest_waiting
+    waits = min((waiter.since for status in group.all for waiter in status.waiters), default=None)
     # The limit of a policy applies to each of its keys separately, not to their sum.
     limit = None if group.keys else group.limit
     permanent = any(holder.permanent for status in group.all for holder in status.holders)
@@ -166,6 +167,7 @@ def _row(group: Group, past: Past) -> Context:
         "permanent": permanent,
         "resized": any(status.resized for status in group.all),
         "oldest": oldest and with_age(oldest, first.at),
+        "waits_for": waits and duration((first.at - waits).total_seconds()),
         # The counts of the last hour. None if the counts of some of the policy's keys are unknown.
         "hour": hour(group, past),
         "spark": spark,
