@@ -17,7 +17,7 @@ from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators.names import Recent
 from tests.behaviour.both import both, eventually
 from tests.support import statuses as make
-from tests.support.operators import act, as_json, failed, locks, status_of
+from tests.support.operators import act, as_json, failed, has_free_permit, locks, status_of
 from tests.support.renewers import fresh_renewer, listed, waiting_threads  # noqa: F401 - fixtures
 from tests.support.screens import by_name
 
@@ -102,6 +102,20 @@ def test_status_knows_a_key_that_is_exempt_from_the_pause_of_its_policy() -> Non
     assert locks("status", "api", "--key", "7").startswith("api@7: free")
     act("resume", "api")
     assert "Unknown name: api@7." in failed("status", "api", "--key", "7")[1]
+
+
+def test_key_can_be_exempt_from_the_changed_limit_of_its_policy_until_that_is_reset() -> None:
+    with Semaphore("api", 2, key="7"), Semaphore("api", 2, key="8"):
+        for words, free in (
+            (("resize", "api", "1"), [False, False]),
+            (("resize", "api", "--reset", "--key", "7"), [True, False]),
+            (("resize", "api", "3"), [True, True]),
+            (("resize", "api", "1"), [False, False]),
+            (("resize", "api", "--reset"), [True, True]),
+        ):
+            locks(*words)
+            found = [has_free_permit("api", 2, key=key) for key in "78"]
+            assert free == found, words
 
 
 def test_index_of_holders_contains_the_oldest_holder_of_each_name_in_use(
