@@ -14,8 +14,8 @@ from ..limits.routes import Route, outer_policies_of, policies_of_throttles, pol
 Problem = tuple[str, str, str]
 
 _BELOW = (
-    "Put semaphore_required below @api_view, or on the handler, such as get(). If a middleware "
-    "sets the user of all requests, silence W010."
+    "Put semaphore_required below @api_view, or on the handler, such as get(), or use "
+    "ConcurrencyThrottle. If a middleware sets the user of all requests, silence W010."
 )
 _OF_AUTH = (
     "Put semaphore_required below the decorator of the operation, with a callable as key or share "

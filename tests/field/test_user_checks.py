@@ -151,6 +151,7 @@ def test_check_names_a_view_of_drf_that_is_limited_by_user_outside(view, found):
     assert "redis_sync.W010" == message.id
     assert "'mine' limits by user outside" in message.msg and "Views: one." in message.msg
     assert "below @api_view, or on the handler" in message.hint
+    assert "or use ConcurrencyThrottle" in message.hint
 
 
 @pytest.mark.parametrize("view", IN_TIME)
