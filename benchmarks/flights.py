@@ -1,8 +1,8 @@
 """Measure equal calls of a single_flight function in many processes.
 
-`python -m benchmarks.flights` starts 8 processes with 125 threads each, and one with an event loop
-of 500 tasks. All call a function of 2 s at the same moment. It prints how often the function ran,
-when the last caller of the threads and of the tasks had the result, and the commands per caller.
+`python -m benchmarks.flights` starts 8 processes with 125 threads each, and then one with an event
+loop of 500 tasks and one with a thread. All call a function of 2 s at the same moment. It prints
+how often the function ran, when the last caller had the result, and the commands per caller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from devtools.servers import RedisServer
 from . import project
 
 SECONDS = 2
-CROWDS = [("threads", 125)] * 8 + [("tasks", 500)]
+CROWDS = {
+    "1,000 threads in 8 processes": [("threads", 125)] * 8,
+    "500 tasks of an event loop": [("tasks", 500), ("threads", 1)],
+}
 
 
 def crowd(url: str, kind: str, number: int) -> None:
@@ -70,30 +73,33 @@ def crowd(url: str, kind: str, number: int) -> None:
 
 
 def main() -> None:
+    for name, crowds in CROWDS.items():
+        print(f"{name}: {measure(crowds)}", flush=True)
+
+
+def measure(crowds: list[tuple[str, int]]) -> str:
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
         words = [sys.executable, "-m", "benchmarks.flights", server.url]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         started = [
-            (kind, subprocess.Popen([*words, kind, str(number)], **pipes))
-            for kind, number in CROWDS
+            subprocess.Popen([*words, kind, str(number)], **pipes) for kind, number in crowds
         ]
-        for _, process in started:
+        for process in started:
             process.stdout.readline()
         client.config_resetstat()
-        for _, process in started:
+        for process in started:
             process.stdin.write("go\n")
             process.stdin.flush()
-        ends = [(float(process.stdout.readline()), kind) for kind, process in started]
-        for _, process in started:
+        last = max(float(process.stdout.readline()) for process in started)
+        for process in started:
             process.wait(60)
         statistics: Any = client.info("commandstats")
         calls = sum(one["calls"] for one in statistics.values())
-        value_at = float(client.get("value_at") or 0)
-        print(f"runs: {int(client.get('runs') or 0)}")
-        for kind in ("threads", "tasks"):
-            last = max(end for end, of in ends if of == kind) - value_at
-            print(f"last answer of the {kind}: {last:.2f} s after the value")
-        print(f"commands per caller: {calls / sum(number for _, number in CROWDS):.1f}")
+        value_at, runs = (float(client.get(key) or 0) for key in ("value_at", "runs"))
+        return (
+            f"{runs:.0f} run, last answer {last - value_at:.2f} s after the value, "
+            f"{calls / sum(number for _, number in crowds):.1f} commands per caller"
+        )
 
 
 if __name__ == "__main__":
