@@ -24,7 +24,7 @@ from ...engine.drivers import error_of
 from ...engine.names import MAX_PROJECTS, project, projects_key
 from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
-from ...engine.wire import REDIS_ERRORS, RIGHTS, configuration_error
+from ...engine.wire import REDIS_ERRORS, RIGHTS, configuration_error, is_imitation
 from ...exceptions import Unavailable
 from ...protocol.keys import quote
 from ...protocol.steps import Failure
@@ -105,6 +105,11 @@ def _checked(
             title = _("The check “%s” could not be completed") % id
             remedy = _("See the other findings, and the server's log.")
             yield Finding(id, "error", title, _("The reply was: %s.") % _words(error), remedy)
+        except ImproperlyConfigured as error:
+            # An imitation of Redis, as the finding about the trial says. No further check can run.
+            if not is_imitation(error.__cause__ or error):
+                raise
+            return
 
 
 def _cause(error: Failure | Unavailable) -> BaseException:
