@@ -22,7 +22,7 @@ class RateLog:
     def __init__(self) -> None:
         # (the time of the last grant, the permits) of each entry, and the first time of the newest
         self._entries = deque[tuple[float, int]]()
-        self._first = -math.inf
+        self._first, self._ends = -math.inf, -math.inf  # _ends: one period after the last grant
 
     def used(self, rate: Rate, now: float) -> int:
         """Return the permits that were granted within the last period."""
@@ -34,6 +34,10 @@ class RateLog:
         while self._entries and self._entries[0][0] + rate[1] <= now:
             self._entries.popleft()
         return not self._entries
+
+    def is_over(self, now: float) -> bool:
+        """Return True if the last grant is older than its period."""
+        return self._ends <= now
 
     def opens(self, rate: Rate, permits: int, now: float) -> float:
         """Return the seconds until the rate allows `permits` more permits; 0 if it does now."""
@@ -56,3 +60,4 @@ class RateLog:
         else:
             self._first = now
         self._entries.append((now, permits))
+        self._ends = now + rate[1]

@@ -132,11 +132,8 @@ class LocalLimiter:
         """Return the Rejection of a request. The reason is SHARE if the request's share has reached
         its share_limit, RATE if the rate allows no permit yet, else FULL."""
         semaphore, share_limit = rejected.semaphore, rejected.share_limit
-        waiters, opens = (
-            self._waiters(semaphore),
-            self._queueing.run(partial(self._opens, rejected)),
-        )
-        if opens:
+        waiters = self._waiters(semaphore)
+        if opens := self._queueing.run(partial(self._opens, rejected)):
             return Rejection(RATE, waiting=len(waiters), retry_after=opens)
         if share_limit is None or self._shares(semaphore).count(rejected.share) < share_limit:
             return Rejection(FULL, waiting=len(waiters))
@@ -181,7 +178,7 @@ class LocalLimiter:
         now = clock()
         if len(self._granted) >= _MAX_LOGS and semaphore not in self._granted:
             logs = self._granted.items()
-            self._granted = {of: log for of, log in logs if not log.tidy(rate, now)}
+            self._granted = {of: log for of, log in logs if not log.is_over(now)}
         self._granted.setdefault(semaphore, RateLog()).spend(rate, 1, now)
 
     def _admit(self, admitted: LocalWait, waiters: list[LocalWait]) -> None:

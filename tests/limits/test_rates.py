@@ -11,6 +11,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, semaphore_required
+from django_redis_sync.limits import local
 from django_redis_sync.operators.statistics import SITE, statistics_of
 from django_redis_sync.testing import filled, without_redis
 from tests.behaviour.both import eventually
@@ -145,3 +146,24 @@ def test_each_process_keeps_the_rate_while_redis_is_down(new_server, project) ->
     assert 200 == project.status()
     server.stop()
     assert [project.status() for _ in range(4)] == [200, 200, 429, 429], "one was granted before"
+
+
+def test_many_keys_with_a_short_period_let_no_other_rate_forget_its_grants(monkeypatch) -> None:
+    class Hold:
+        """A request. The limiter refers to it weakly."""
+
+    now, holds, limiter = 1000.0, list[Hold](), local.LocalLimiter()
+    monkeypatch.setattr(local, "_MAX_LOGS", 1)
+    monkeypatch.setattr(local, "clock", lambda: now)
+
+    def enters(name: str, seconds: float) -> bool:
+        holds.append(Hold())
+        wait = local.LocalWait(("default", name), holds[-1], 9, rate=(1, seconds))
+        return limiter.try_enter(wait, 0) is True
+
+    assert enters("hourly", 3600)
+    now += 2
+    assert [enters(f"key {n}", 1) for n in range(3)] == [True] * 3
+    assert not enters("hourly", 3600), "granted twice within an hour"
+    now += 3600
+    assert enters("hourly", 3600)
