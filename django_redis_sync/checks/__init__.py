@@ -43,8 +43,7 @@ def check_tasks() -> Iterator[CheckMessage]:
 
 def check_results() -> Iterator[CheckMessage]:
     """Yield an error for each cache of single_flight functions that is not in CACHES."""
-    flights = sys.modules.get("django_redis_sync.locks.single_flight")
-    for alias, function in flights.aliases.items() if flights is not None else ():
+    for alias, function in _caches_of_flights():
         if alias not in conf_settings.CACHES:
             yield Error(
                 f"{function}: single_flight stores results in the cache {alias!r}, which is not in "
@@ -52,6 +51,12 @@ def check_results() -> Iterator[CheckMessage]:
                 hint="Give an alias from CACHES.",
                 id="redis_sync.E034",
             )
+
+
+def _caches_of_flights() -> list[tuple[str, str]]:
+    """Return each cache of single_flight functions, and the first function that uses it."""
+    flights = sys.modules.get("django_redis_sync.locks.single_flight")
+    return [] if flights is None else [*flights.aliases.items()]
 
 
 @register(TAG, deploy=True)
@@ -70,8 +75,7 @@ def check_shared_results() -> Iterator[CheckMessage]:
     from django.core.cache.backends.dummy import DummyCache
     from django.core.cache.backends.locmem import LocMemCache
 
-    flights = sys.modules.get("django_redis_sync.locks.single_flight")
-    for alias, function in flights.aliases.items() if flights is not None else ():
+    for alias, function in _caches_of_flights():
         try:
             backend = caches[alias]
         except InvalidCacheBackendError:  # Django's own check, or E034, reports it

@@ -117,16 +117,11 @@ class _Counter:
         return not (self.holders or self.waiting) and fresh and self.cools_until <= now
 
     def rejection(self, reason: str, limit: Any, opens: float = 0.0) -> list[Any]:
+        reply = ["no", reason, str(len(self.waiting)), "", str(limit)]
         if opens and reason != SHARE:
-            return [
-                "no",
-                RATE,
-                str(len(self.waiting)),
-                "",
-                str(limit),
-                str(math.ceil(opens * 1000)),
-            ]
-        return ["no", reason, str(len(self.waiting)), "", str(limit)]
+            reply[1] = RATE
+            reply.append(str(math.ceil(opens * 1000)))
+        return reply
 
     def acquire(self, given: dict[str, Any]) -> list[Any]:
         token, how, limit = given["token"], given["how"], int(given["limit"])

@@ -72,12 +72,17 @@ def _info_of(rejected: RejectedRequest) -> RejectionInfo:
     if rejected.policy.on_full == "raise":
         exact = rejected.rejection.retry_after
         raise NotAcquired(f"{name!r}: {rejected.rejection}", reason, name, exact)
-    message = _("Please try again in a moment.")
-    if reason == RATE:
-        message = _("Too many requests. Please try again later.")
-    elif rejected.rejection.why.crowded:
-        message = _("Too many requests at the same time. Please try again in a moment.")
+    message = _message(reason, rejected.rejection.why.crowded)
     return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
+
+
+def _message(reason: str, crowded: bool = False) -> str:
+    """Return what the client is told. `crowded`: True if other requests are the cause."""
+    if reason == RATE:
+        return _("Too many requests. Please try again later.")
+    if crowded:
+        return _("Too many requests at the same time. Please try again in a moment.")
+    return _("Please try again in a moment.")
 
 
 def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
@@ -112,10 +117,7 @@ def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> Http
     reason, name, exact = OUTAGE, "", None
     if isinstance(error, NotAcquired):
         reason, name, exact = error.reason, str(error.lock_name or ""), error.retry_after
-    message = _("Please try again in a moment.")
-    if reason == RATE:
-        message = _("Too many requests. Please try again later.")
-    info = RejectionInfo(503, retry_after(exact=exact), message, reason, name)
+    info = RejectionInfo(503, retry_after(exact=exact), _message(reason), reason, name)
     return _finished(_default(request, None, info, error), info)
 
 

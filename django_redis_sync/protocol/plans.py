@@ -249,10 +249,8 @@ def settled(
     if word == "no":
         reason, waiting, mean, limit, opens = (*rest, "", "", "")[:5]
         mean_hold = int(mean) / 1000 if mean else None
-        bound, after = (
-            int(limit) if limit else None,
-            int(opens) / 1000 if opens.isdecimal() else None,
-        )
+        bound = int(limit) if limit else None
+        after = int(opens) / 1000 if opens.isdecimal() else None
         return Rejection(reason, "", int(waiting), mean_hold, bound, after)
     if word in ("large", "kind"):
         return Rejection(word, rest[0])
