@@ -1,5 +1,6 @@
 """Where the permits of all held tasks are waited for: one event loop in one thread. With gevent, an
 event loop can't run beside the pool, so each wait has a greenlet of its own, which is cheap there.
+When a job asks again, `..jobs` and Redis decide.
 """
 
 from __future__ import annotations

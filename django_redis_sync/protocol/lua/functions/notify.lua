@@ -1,5 +1,6 @@
 -- Send the wake-up message to the waiter `t`, which was granted a lease of `ms`. If the waiter does not claim the
--- lease within CLAIM, it loses the lease.
+-- lease within CLAIM, it loses the lease. It claims it as it pops the message (see remove_late), or by its next request
+-- (see claim).
 local function notify(name, t, channel, fence, ms)
   local message = fence .. ' ' .. name.at .. ' ' .. ms
   redis.call('ZADD', WAITERS, string.format(name.format, name.now + math.min(CLAIM, ms)), t)
