@@ -32,6 +32,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 
 from . import conf
 from .defaults import Share
+from .engine.calls import run
 from .engine.memory import AsyncMemoryServer, MemoryServer
 from .engine.renewal import renewer
 from .engine.server import replaced
@@ -40,7 +41,6 @@ from .limits.breaker import forget_breakers
 from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
 from .limits.routes import Route, is_preflight, limits_of, routes_of, urlconfs
-from .limits.steps import run
 from .locks.lease import Lease
 from .locks.options import Acquirer
 from .locks.semaphore import Semaphore

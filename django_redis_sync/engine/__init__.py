@@ -7,6 +7,7 @@ in the background. The packages `locks`, `limits` and `operators` use the engine
 Sending a step
     drivers       `drive` carries out a plan in sync code, `adrive` in async code. Also sends plain
                   Redis commands.
+    calls         `run` and `arun` carry out plans of calls: those of requests and single_flight.
     memory        Counts permits in this process, without Redis: for development and tests.
     server        `server_of(alias)` and `async_server_of(alias)` return an object that performs
                   steps on the server of a cache alias.

@@ -8,9 +8,9 @@ The steps of a request, with their modules:
    entry of ENDPOINTS is the one whose name or pattern matches the view.
 2. `admission` acquires a permit of each policy, in a fixed order. If a policy has no free permit,
    `admission` releases the permits that it has acquired. `identity` finds the key and the share of
-   the request, such as the user or the address. `steps` runs both as plans, in sync and async
-   code. `semaphore` sends the acquire requests to Redis, and bounds how many requests of a process
-   wait.
+   the request, such as the user or the address. `engine.calls` runs both as plans, in sync
+   and async code. `semaphore` sends the acquire requests to Redis, and bounds how many requests of
+   a process wait.
 3. `breaker` detects that Redis is down. Until Redis is back, the option `on_outage` decides: admit
    all requests, admit none, or let `local` limit the requests of this process.
 4. For a rejected request, `rejection` makes the response: JSON, a page, or the error response of

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest
 
 from .. import conf
+from ..engine.calls import Call, CallPlan, Either, arun, run
 from ..exceptions import Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
@@ -28,7 +29,6 @@ from .policy import Policy
 from .response import Hold, Permit, RequestLease
 from .semaphore import RequestSemaphore, RequestWait, WaitSlots, semaphore_of, tasks, threads
 from .state import state_of
-from .steps import Call, Either, RequestPlan, arun, run
 
 
 class RejectedRequest(NamedTuple):
@@ -94,7 +94,7 @@ class _Admission:
         self.state = state_of(request)
         self.hold = Hold(self.state.held)
 
-    def plan(self, policies: Sequence[Policy], preflight: bool) -> RequestPlan:
+    def plan(self, policies: Sequence[Policy], preflight: bool) -> CallPlan:
         """Return a Hold with the permits, or a RejectedRequest."""
         hold = self.hold
         semaphores = yield from self._semaphores(policies, preflight)
@@ -116,7 +116,7 @@ class _Admission:
             raise
         return hold
 
-    def _semaphores(self, policies: Sequence[Policy], preflight: bool) -> RequestPlan:
+    def _semaphores(self, policies: Sequence[Policy], preflight: bool) -> CallPlan:
         """Return the semaphores of the policies that apply to the request, in the order in which to
         acquire them."""
         semaphores, state = [], self.state
@@ -137,7 +137,7 @@ class _Admission:
             semaphores.sort(key=lambda one: (one.name, one.id.using, one.key or ""))
         return semaphores
 
-    def _semaphore_for(self, policy: Policy) -> RequestPlan:
+    def _semaphore_for(self, policy: Policy) -> CallPlan:
         """Return the semaphore of a policy for this request. Called only if the policy's key,
         share, limit, or share_limit depends on the request."""
         key = share = None
@@ -163,7 +163,7 @@ class _Admission:
             partial(acquire_rejected.asend_robust, Policy, **arguments),
         )
 
-    def _permit(self, semaphore: RequestSemaphore) -> RequestPlan:
+    def _permit(self, semaphore: RequestSemaphore) -> CallPlan:
         """Request a permit. If the request is admitted, add the permit to the hold and return None.
         If the request is rejected, return the Rejection. In shadow mode, do both for a request that
         would be rejected: add the permit, and return the Rejection."""
@@ -185,9 +185,7 @@ class _Admission:
             local_limiter.left(semaphore.id, self.hold)
             raise
 
-    def _with_redis(
-        self, semaphore: RequestSemaphore, redis: Breaker, generation: int
-    ) -> RequestPlan:
+    def _with_redis(self, semaphore: RequestSemaphore, redis: Breaker, generation: int) -> CallPlan:
         """Admit or reject the request with Redis, and return what `_permit` returns. Send only one
         acquire request, because Redis counts each request in the statistics. Raise Unavailable if
         Redis doesn't answer."""
@@ -227,7 +225,7 @@ class _Admission:
             return replace(got, reason=self.slots.reason)
         return got
 
-    def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> RequestPlan:
+    def _without_redis(self, semaphore: RequestSemaphore, redis: Breaker) -> CallPlan:
         """Admit or reject the request while Redis is down, as the option `on_outage` says. Return
         what `_permit` returns."""
         policy = semaphore.policy
@@ -242,7 +240,7 @@ class _Admission:
         self.hold.add(Permit(semaphore.id, None, redis))
         return None
 
-    def _locally(self, semaphore: RequestSemaphore) -> RequestPlan:
+    def _locally(self, semaphore: RequestSemaphore) -> CallPlan:
         """Ask the local limiter to admit the request, and wait if the policy allows it. Return None
         if the request is admitted, else the Rejection."""
         policy, used, hold = semaphore.policy, semaphore.id, self.hold

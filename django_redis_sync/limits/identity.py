@@ -1,8 +1,8 @@
 """Find the key and the share of a request, such as its user or its address. Addresses and free-form
 values are replaced by digests.
 
-`key_of` and `share_of` are plans of a request (see `steps.py`), because a callable of the project
-that returns a key or a share may query the database.
+`key_of` and `share_of` are plans of calls (see `engine/calls.py`), because a callable of the
+project that returns a key or a share may query the database.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from django.http import HttpRequest
 from django.utils.functional import LazyObject, empty
 
 from .. import conf
+from ..engine.calls import Call, CallPlan, Either
 from ..locks.arguments import text_of, text_of_share
 from ..protocol.keys import check_text
-from .steps import Call, Either, RequestPlan
 
 if TYPE_CHECKING:
     from .policy import Policy
@@ -130,14 +130,14 @@ def _is_address(text: str) -> bool:
 # Keys and shares of requests
 
 
-def key_of(policy: Policy, request: HttpRequest, seen: Any) -> RequestPlan:
+def key_of(policy: Policy, request: HttpRequest, seen: Any) -> CallPlan:
     """Return the key of a request for a keyed policy. If the policy's key is "user" and the user is
     anonymous, return the key of the client's address. `seen`: the view's request object."""
     found = yield from _value_of(policy.key, of_value, policy, request, seen)
     return _client(policy, request) if found is None else found
 
 
-def share_of(policy: Policy, request: HttpRequest, seen: Any) -> RequestPlan:
+def share_of(policy: Policy, request: HttpRequest, seen: Any) -> CallPlan:
     """Return the share of a request. Return None, the common share, if the policy's share is "user"
     and the user is anonymous, or if the policy's callable returns None."""
     return (yield from _value_of(policy.share, text_of_share, policy, request, seen))
@@ -149,7 +149,7 @@ def _value_of(
     policy: Policy,
     request: HttpRequest,
     seen: Any,
-) -> RequestPlan:
+) -> CallPlan:
     """Return the key or the share of a request. `option`: "user", "ip", or a callable of the
     project. `checked`: a function that makes the key or the share from what the callable returns.
     Return None if `checked` returns None, or if `option` is "user" and the user is anonymous."""

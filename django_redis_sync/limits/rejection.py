@@ -18,13 +18,13 @@ from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
+from ..engine.calls import Call
 from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
 from ..protocol.reasons import OUTAGE, RATE
 from .admission import RejectedRequest
 from .frameworks import has_framework, response_of
 from .policy import Policy
-from .steps import Call
 
 #: Seconds for Retry-After: the min, the max, and the value if the mean hold time is unknown.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0

@@ -1,4 +1,4 @@
-"""The plan of a call of a single_flight function, and its drivers for sync and async code.
+"""The plan of a call of a single_flight function (see `engine/calls.py`).
 
 The call that runs the function holds the write side of a read/write lock. A call that waits is
 a reader. All readers wake up together when the writer releases. If they then find no result,
@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
+from ..engine.calls import CallPlan, Either
 from ..engine.wire import clock
 from ..exceptions import LeaseLost, SyncError, Unavailable
 from ..logs import logger
@@ -31,16 +32,6 @@ from .results import Found, Outcome, Results, Value, failed, patiently
 
 #: Min seconds between two log lines about one cache or one server that is down.
 _QUIET = 60.0
-
-
-class Step(NamedTuple):
-    """A step of the plan: a function for sync code, and one for async code."""
-
-    sync: Any
-    asynchronous: Any
-
-
-Plan = Generator[Step, Any, Any]
 
 
 class Computing(Writers):
@@ -112,13 +103,13 @@ class Flight:
         name: str,
         sides: Callable[[str], tuple[Computing, Reading]],
         results: Results,
-        run: Step,
+        run: Either,
         runs_on_outage: bool,
     ) -> None:
         self._name, self._sides, self._results, self._run = name, sides, results, run
         self._runs_on_outage, self._deadline = runs_on_outage, math.inf
 
-    def plan(self) -> Plan:
+    def plan(self) -> CallPlan:
         """Return the result of the call."""
         if any(run.key == self._results.identity and not run.ended for run in _runs.get()):
             return (yield self._run)  # a recursive call would wait for itself
@@ -133,7 +124,7 @@ class Flight:
     # The next methods return the result, or _ALONE if the call has to run the function without a
     # lock, and without storing the result. `first`: what the cache had when the call began.
 
-    def _shared(self, first: Found) -> Plan:
+    def _shared(self, first: Found) -> CallPlan:
         """Lead the equal calls of this process, or follow one of them."""
         self._computing, self._reading = self._sides(self._name)
         patience, leader = self._reading.patience(), None
@@ -157,7 +148,7 @@ class Flight:
             if self._left() == 0:
                 return (yield from self._in_vain(Rejection(TIMEOUT if patience else FULL)))
 
-    def _lead(self, first: Found, leader: Leader) -> Plan:
+    def _lead(self, first: Found, leader: Leader) -> CallPlan:
         """Call `_fly()`. If Redis is unavailable, run the function without a lock, or raise
         Unavailable."""
         try:
@@ -172,7 +163,7 @@ class Flight:
         _log_seldom(("redis", alias), text, alias, error)
         return (yield from self._computed(first.generation))
 
-    def _fly(self, first: Found, leader: Leader) -> Plan:
+    def _fly(self, first: Found, leader: Leader) -> CallPlan:
         """Run the function, or wait for a call of another process that runs it. Raise _Outage if
         Redis is unavailable."""
         # If the lease is lost, the followers must not wait for the end of the run.
@@ -202,14 +193,14 @@ class Flight:
         yield self._release(got)
         return result
 
-    def _computed_once(self, lease: Lease, first: Found) -> Plan:
+    def _computed_once(self, lease: Lease, first: Found) -> CallPlan:
         """Run the function, unless another call has run it since this call began."""
         found = yield self._look()
         if found is None or (news := found.news(first)):
             return self._answer(found and news)
         return (yield from self._computed(found.generation, lease))
 
-    def _computed(self, generation: str | None, lease: Lease | None = None) -> Plan:
+    def _computed(self, generation: str | None, lease: Lease | None = None) -> CallPlan:
         """Run the function and store its result. `generation`: that of the name, or None if there
         is none yet. `lease`: None to run without a lock."""
         generation = generation or (yield self._cached(self._results.begin))
@@ -253,7 +244,7 @@ class Flight:
             raise failed(self._name, news)
         return _ALONE
 
-    def _in_vain(self, rejection: Rejection) -> Plan:
+    def _in_vain(self, rejection: Rejection) -> CallPlan:
         """Return the former value, if `stale` allows it. Otherwise raise NotAcquired."""
         found = None if rejection.reason == CLEARED else (yield self._look())
         if found is not None and found.former:
@@ -266,7 +257,7 @@ class Flight:
         """Return how many seconds this call may still wait."""
         return max(0.0, self._deadline - clock())
 
-    def _acquire(self, side: Any, blocking: bool | None = None) -> Step:
+    def _acquire(self, side: Any, blocking: bool | None = None) -> Either:
         left = self._left()
         arguments = blocking, None if left == math.inf or blocking is False else left
 
@@ -282,16 +273,16 @@ class Flight:
             except Unavailable as error:
                 raise _Outage(error) from error
 
-        return Step(take, atake)
+        return Either(take, atake)
 
-    def _follow(self, leader: Leader) -> Step:
+    def _follow(self, leader: Leader) -> Either:
         def follow() -> bool:
             check_may_wait(self._reading, "acquire")
             return leader.follow(self._left())
 
-        return Step(follow, lambda: leader.afollow(self._left()))
+        return Either(follow, lambda: leader.afollow(self._left()))
 
-    def _release(self, lease: Lease) -> Step:
+    def _release(self, lease: Lease) -> Either:
         """Release a lease. A failure does not matter: a release is retried in the background, the
         loss of a lease is logged elsewhere, and a result that was computed is not wrong."""
 
@@ -307,17 +298,17 @@ class Flight:
             except SyncError as error:
                 self._check_release(error)
 
-        return Step(release, arelease)
+        return Either(release, arelease)
 
     @staticmethod
     def _check_release(error: SyncError) -> None:
         if not isinstance(error, (LeaseLost, Unavailable)):
             raise error
 
-    def _look(self) -> Step:
+    def _look(self) -> Either:
         return self._cached(self._results.look)
 
-    def _cached(self, ask: Callable[..., Any], *arguments: Any) -> Step:
+    def _cached(self, ask: Callable[..., Any], *arguments: Any) -> Either:
         """A step that calls a method of the results. Its result is None if the cache fails."""
         return self._of_cache(lambda: self._quietly(ask, *arguments))
 
@@ -333,8 +324,8 @@ class Flight:
             return None
 
     @staticmethod
-    def _of_cache(ask: Callable[[], Any]) -> Step:
-        return Step(ask, lambda: on_thread(ask))
+    def _of_cache(ask: Callable[[], Any]) -> Either:
+        return Either(ask, lambda: on_thread(ask))
 
 
 class _Outage(Exception):
@@ -354,33 +345,3 @@ def _log_seldom(about: Any, text: str, *arguments: Any) -> None:
     if now >= _logged.get(about, -math.inf) + _QUIET:
         _logged[about] = now
         logger.error(text, *arguments)
-
-
-def drive(plan: Plan) -> Any:
-    """Carry out a plan and return its result."""
-    try:
-        step = plan.send(None)
-        while True:
-            try:
-                result = step.sync()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(result)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def adrive(plan: Plan) -> Any:
-    """Async version of `drive()`."""
-    try:
-        step = plan.send(None)
-        while True:
-            try:
-                result = await step.asynchronous()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(result)
-    except StopIteration as stop:
-        return stop.value

@@ -12,8 +12,9 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf, values
+from ..engine.calls import Either, arun, run
 from ..protocol.keys import keys_of
-from .flights import Computing, Flight, Reading, Step, adrive, drive
+from .flights import Computing, Flight, Reading
 from .results import Results
 from .templates import Template, check_function, is_async, qualname
 
@@ -157,10 +158,10 @@ class _Calls:
                     f'doesn\'t contain it. Add {{{name}}} to the name, or add ignore="{name}"'
                 )
 
-    def flight(self, args: Any, kwargs: Any, run: Step) -> Flight:
-        """Return the Flight of a call. `run`: the step that runs the function."""
+    def flight(self, args: Any, kwargs: Any, call: Either) -> Flight:
+        """Return the Flight of a call. `call`: the step that runs the function."""
         name = self.template.of(self.signature, args, kwargs)
-        return Flight(name, self._sides, self._results(name), run, self.runs_on_outage)
+        return Flight(name, self._sides, self._results(name), call, self.runs_on_outage)
 
     def _sides(self, name: str) -> tuple[Computing, Reading]:
         computing = Computing(name, **self.options)
@@ -207,7 +208,7 @@ class _Calls:
 def _shared(function: Any, calls: _Calls) -> Any:
     @functools.wraps(function)
     def shared(*args: Any, **kwargs: Any) -> Any:
-        def run() -> Any:
+        def call() -> Any:
             result = function(*args, **kwargs)
             if not inspect.isawaitable(result):
                 return result
@@ -218,7 +219,7 @@ def _shared(function: Any, calls: _Calls) -> Any:
                 "`async def` function"
             )
 
-        return drive(calls.flight(args, kwargs, Step(run, None)).plan())
+        return run(calls.flight(args, kwargs, Either(call, None)).plan())
 
     return shared
 
@@ -226,9 +227,9 @@ def _shared(function: Any, calls: _Calls) -> Any:
 def _shared_async(function: Any, calls: _Calls) -> Any:
     @functools.wraps(function)
     async def shared(*args: Any, **kwargs: Any) -> Any:
-        def run() -> Any:
+        def call() -> Any:
             return function(*args, **kwargs)
 
-        return await adrive(calls.flight(args, kwargs, Step(None, run)).plan())
+        return await arun(calls.flight(args, kwargs, Either(None, call)).plan())
 
     return shared

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 #: The files with the code that admits a request.
-ADMISSION = ("limits/admission.py", "limits/identity.py", "limits/steps.py")
+ADMISSION = ("limits/admission.py", "limits/identity.py", "engine/calls.py")
 
 
 class Interrupted(BaseException):

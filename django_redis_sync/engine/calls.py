@@ -1,14 +1,14 @@
-"""The plans of requests, and their runners. Sync and async views run the same plans.
+"""Plans of calls, and their runners: requests and single_flight functions have such plans.
 
-A plan of a request is a generator that yields the calls which differ in sync and async code: the
-project's callables, and the acquires. `run` carries out the calls in sync code, and `arun` in async
-code. The plans of `protocol/` are others: their steps are Redis scripts, and `engine/drivers.py`
-runs them.
+A plan of calls is a generator that yields the calls which differ in sync and async code, such as
+the project's callables and the acquires. `run` carries out the calls in sync code, and `arun` in
+async code. The plans of `protocol/` are others: their steps are Redis scripts, and `drivers` runs
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 #: A generator of steps. Each step has two methods: `do` for sync code, and `ado` for async code.
-RequestPlan = Generator[Any, Any, Any]
+CallPlan = Generator[Any, Any, Any]
 
 
-def run(plan: RequestPlan) -> Any:
+def run(plan: CallPlan) -> Any:
     """Run the steps of a plan in sync code, and return the result of the plan."""
     try:
         step = plan.send(None)
@@ -35,12 +35,12 @@ def run(plan: RequestPlan) -> Any:
     except BaseException as error:
         # If the plan raised this error, the plan has ended, and throw() raises the error again. If
         # the error interrupted this function between two steps, throw() raises the error inside the
-        # plan. Then the plan yields its last step, which releases the permits.
+        # plan. Then the plan yields its last step, which releases what it has acquired.
         plan.throw(error).do()
         raise
 
 
-async def arun(plan: RequestPlan) -> Any:
+async def arun(plan: CallPlan) -> Any:
     """Async version of `run()`."""
     try:
         step = plan.send(None)
@@ -63,16 +63,16 @@ class Call(NamedTuple):
     thread, because it may query the database."""
 
     function: Any
-    request: Any
+    argument: Any
 
     def do(self) -> Any:
-        value = self.function(self.request)
+        value = self.function(self.argument)
         return async_to_sync(_awaited)(value) if isawaitable(value) else value
 
     async def ado(self) -> Any:
         if iscoroutinefunction(self.function):
-            return await self.function(self.request)
-        value = await sync_to_async(partial(self.function, self.request))()
+            return await self.function(self.argument)
+        value = await sync_to_async(partial(self.function, self.argument))()
         return await value if isawaitable(value) else value
 
 
@@ -83,5 +83,5 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 class Either(NamedTuple):
     """The step that calls `do` in sync code, and `ado` in async code."""
 
-    do: Callable[[], Any]
-    ado: Callable[[], Awaitable[Any]]
+    do: Any
+    ado: Any
