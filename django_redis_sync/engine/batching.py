@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis import exceptions as errors
@@ -24,26 +25,37 @@ MAX_BATCH = 512
 #: If at least this many commands are queued, they are sent as two batches. This is faster, because
 #: the server works on the second batch while this process reads the replies to the first one.
 SPLIT_FROM = 32
+NO_REPLY = "no reply in time"
+#: Min seconds without a further reply to a batch, after which its connection may be given up.
+SILENCE = 0.5
 #: The possible types of a script's reply. A push message has another type: a subclass of list.
 _REPLIES = frozenset({bytes, str, list})
 
 
 class PendingStep(NamedTuple):
     """A step and the future of its answer. `whole`: True to send the script's source, False to
-    send its hash."""
+    send its hash. `asked`: the time of the submission, by the clock `Batcher._passed`."""
 
     step: Run
     whole: bool
     done: asyncio.Future[Answer]
+    asked: float
 
 
-class Batch(NamedTuple):
-    """Commands that were sent together, at the time `sent`. `limit`: the time limit for all of
-    their replies."""
+class Batch:
+    """Commands that are sent together, at the time `sent`, and their `replies` so far. `limit`: the
+    time limit for all replies. `connected`: True if the server may have received a command.
 
-    commands: list[PendingStep]
-    sent: float
+    Without the delays of a busy event loop, `age` is the seconds since `sent`, and `silent` the
+    seconds since the last reply. `read`: number of replies when `silent` was last computed."""
+
+    __slots__ = ("age", "commands", "connected", "limit", "read", "replies", "sent", "silent")
     limit: LoopTimeout
+
+    def __init__(self, commands: list[PendingStep]) -> None:
+        self.commands, self.sent, self.connected = commands, clock(), False
+        self.replies: list[Any] = []
+        self.age, self.silent, self.read = 0.0, 0.0, 0
 
 
 class Batcher:
@@ -63,12 +75,14 @@ class Batcher:
         self._queue: list[PendingStep] = []
         self._in_flight: list[Batch] = []
         self._flusher: asyncio.Task[None] | None = None
+        #: Seconds in which commands were in flight so far, without the delays of a busy event loop.
+        self._passed = 0.0
 
     def submit(self, step: Run) -> asyncio.Future[Answer]:
         """Queue a step and return a future of its answer. The step is sent even if the future is
         cancelled."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append(PendingStep(step, False, done))
+        self._queue.append(PendingStep(step, False, done, self._passed))
         if self._flusher is None:
             self._flusher = start_task(self._flush())
         return done
@@ -127,22 +141,40 @@ class Batcher:
 
     async def _send(self, commands: list[PendingStep]) -> Batch | None:
         """Send commands and return their batch. On an error, fail each command and return None."""
-        limit = LoopTimeout(min(self._patience, *(step.timeout for step, _, _ in commands)))
-        batch, connected = Batch(commands, clock(), limit), False
+        batch = Batch(commands)
+        longest = min(self._patience, max(one.step.timeout for one in commands))
+        batch.limit = LoopTimeout(longest, partial(self._waited, batch))
         self._in_flight.append(batch)
         try:
             packed = [
-                pack(words_of(step, whole=True)) if whole else pack_step(step)
-                for step, whole, _ in commands
+                pack(words_of(one.step, whole=True)) if one.whole else pack_step(one.step)
+                for one in commands
             ]
-            with limit:
-                await self._connect(limit)
-                connected = True
+            with batch.limit:
+                await self._connect(batch.limit)
+                batch.connected = True
                 await self._connection.send_packed_command([b"".join(packed)])
         except (*REDIS_ERRORS, *_ENDS) as error:
-            await self._failed(batch, error, sent=connected)
+            await self._failed(batch, error)
             return None
         return batch
+
+    def _waited(self, batch: Batch, seconds: float) -> bool:
+        """Fail the commands whose time limits have passed, now that `batch` has been in flight for
+        `seconds` more. Return True to give up the connection for all commands.
+
+        If the server only is slow, further replies arrive. The impatience of some commands then
+        must not end the others, because the server would execute these twice."""
+        self._passed += seconds
+        batch.age += seconds
+        batch.silent = batch.silent + seconds if len(batch.replies) == batch.read else 0.0
+        batch.read = len(batch.replies)
+        late = [one for one in batch.commands if one.step.timeout <= batch.age]
+        _fail(late, _failure(errors.TimeoutError(NO_REPLY), batch.connected))
+        # A queued command can be sent over a new connection.
+        return batch.silent >= SILENCE and (
+            bool(late) or any(one.asked + one.step.timeout <= self._passed for one in self._queue)
+        )
 
     async def _connect(self, limit: LoopTimeout) -> None:
         while self._connection is None:
@@ -158,7 +190,7 @@ class Batcher:
     async def _read(self, batch: Batch) -> list[Any]:
         """Return the reply to each command of `batch`, in order. An error reply is returned as an
         exception. If reading fails, fail all commands of the batch and return an empty list."""
-        replies: list[Any] = []
+        replies = batch.replies
         try:
             with batch.limit:
                 buffered = buffered_replies(self._connection)
@@ -168,7 +200,7 @@ class Batcher:
                         reply = await self._other(reply)
                     replies.append(reply)
         except (*REDIS_ERRORS, *_ENDS) as error:
-            await self._failed(batch, error, sent=True)
+            await self._failed(batch, error)
             return []
         batch.limit.stop()
         return replies
@@ -193,9 +225,10 @@ class Batcher:
 
     def _deliver(self, batch: Batch, replies: list[Any], received: float) -> None:
         again = []
-        for (step, whole, done), reply in zip(batch.commands, replies, strict=False):
-            if isinstance(reply, errors.NoScriptError) and not whole:
-                again.append(PendingStep(step, True, done))
+        for pending, reply in zip(batch.commands, replies, strict=False):
+            done = pending.done
+            if isinstance(reply, errors.NoScriptError) and not pending.whole:
+                again.append(pending._replace(whole=True))
             elif isinstance(reply, Exception):
                 if not done.done():
                     done.set_exception(Failure(reply, received, why(reply, True)))
@@ -207,11 +240,11 @@ class Batcher:
     def _forget(self, batch: Batch) -> None:
         self._in_flight = [one for one in self._in_flight if one is not batch]
 
-    async def _failed(self, batch: Batch, error: BaseException, sent: bool) -> None:
+    async def _failed(self, batch: Batch, error: BaseException) -> None:
         batch.limit.stop()
         _drop_tracebacks(error)
-        cause = error if str(error) else errors.TimeoutError("no reply in time")
-        _fail(batch.commands, Failure(cause, clock(), why(cause, sent)))
+        cause = error if str(error) else errors.TimeoutError(NO_REPLY)
+        _fail(batch.commands, _failure(cause, batch.connected))
         self._forget(batch)
         await self._give_back(broken=True)
 
@@ -224,10 +257,14 @@ class Batcher:
                 await self._pool.release(connection)
 
 
+def _failure(cause: BaseException, sent: bool) -> Failure:
+    return Failure(cause, clock(), why(cause, sent))
+
+
 def _fail(commands: list[PendingStep], failure: Failure) -> None:
-    for _, _, done in commands:
-        if not done.done():
-            done.set_exception(failure)
+    for one in commands:
+        if not one.done.done():
+            one.done.set_exception(failure)
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -67,16 +67,19 @@ class LoopTimeout:
     `stop` ends it. If the limit is exceeded, a `with` block on this object raises
     asyncio.TimeoutError.
 
+    `each`: called at least every TICK, with the seconds that have passed since the last call. If it
+    returns True, the limit ends now.
+
     If a timer fires late, the event loop was busy, and may not have read an answer that arrived
     meanwhile. So the delays of timers don't count, up to MAX_LATE seconds in total. When the limit
     is reached, the loop gets LAST_LOOK extra seconds to read the answer. If it was busy in this
     time, it gets the extra seconds again.
     """
 
-    __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
+    __slots__ = ("_due", "_each", "_end", "_left", "_looks", "_over", "_task", "_timer", "late")
 
-    def __init__(self, seconds: float) -> None:
-        self._left = seconds
+    def __init__(self, seconds: float, each: Callable[[float], bool] | None = None) -> None:
+        self._left, self._each = seconds, each
         self._end = time.monotonic() + seconds + MAX_LATE
         #: Sum of the delays of this object's timers so far, in seconds.
         self.late = 0.0
@@ -109,6 +112,8 @@ class LoopTimeout:
         now = time.monotonic()
         late, self._left = now - self._due, self._left - seconds
         self.late += max(0.0, late)
+        if self._each is not None and self._each(seconds):
+            self._left = 0.0
         if now < self._end and self._left > 0:
             self._arm(min(TICK, self._left))
         elif now < self._end and (not self._looks or late > LATE) and self._looks < MAX_LOOKS:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import Lock, Semaphore
-from django_redis_sync.protocol.scripts import CONSTANTS
+from django_redis_sync import Lock, Semaphore, Unavailable
 from tests.support.journal import journalling
 
 from .both import Async, Sync, both, eventually, until
@@ -25,8 +24,8 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 
 
 #: Time constants of the scripts in ms, shorter than usual, so that a test sees the keys expire.
 #: GRACE: keys expire between GRACE and 2 * GRACE after the last lease or waiter has ended.
-#: TOMBSTONE_TTL: lifetime of a tombstone.
-SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
+#: TOMBSTONE_TTL: lifetime of a tombstone, longer than any request is late on a busy machine.
+SHORT = {"GRACE": 200, "TOMBSTONE_TTL": 30_000}
 #: Lease options. No delay of the renewal thread, even on a busy machine, is as long as the lease.
 LEASE = {"timeout": 6, "renew": True}
 
@@ -40,7 +39,7 @@ def checked(redis_url: str, view: Any) -> Iterator[None]:
         mine = view("x")
         eventually(lambda: mine.empty)
         journal.check()
-        most = max(LEASE["timeout"] * 1000, CONSTANTS["ASLEEP"]) + 2 * SHORT["GRACE"]
+        most = SHORT["TOMBSTONE_TTL"] + 2 * SHORT["GRACE"]  # longer than LEASE and ASLEEP
         left = {key: mine.client.pttl(key) for key in mine.left()}
         assert {key: ms for key, ms in left.items() if not -2 <= ms <= most or ms == -1} == {}
         eventually(lambda: not mine.left(), most / 1000 + 2)
@@ -67,7 +66,12 @@ def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, per
         for _ in range(6):
             wait, weight = chance.choice([None, None, 0, 2]), chance.choice(permits)
             endless += wait is None
-            lease = await io.do(sem, "acquire", blocking_timeout=wait, permits=weight)
+            try:
+                lease = await io.do(sem, "acquire", blocking_timeout=wait, permits=weight)
+            except Unavailable:
+                # A wait of 2 seconds ends in time, even if the server of a busy machine is silent.
+                assert wait == 2
+                continue
             assert lease or wait is not None
             if lease:
                 cycles += 1

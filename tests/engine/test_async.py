@@ -149,7 +149,7 @@ class Patient(Lock):
 
 
 @on_loop
-async def test_time_limit_of_a_batch_is_the_shortest_of_its_commands(relays: Any) -> None:
+async def test_silent_server_has_the_shortest_time_limit_of_a_batch(relays: Any) -> None:
     (relay,) = relays(SOCKET_TIMEOUT=2 * MAX_WAIT)
     alias = await connected(relay)
     relay.answer("acquire", SILENCE, times=2)
@@ -158,6 +158,37 @@ async def test_time_limit_of_a_batch_is_the_shortest_of_its_commands(relays: Any
     await until(Async(), lambda: all(task.done() for task in tasks))
     patient, impatient = await asyncio.gather(*tasks, return_exceptions=True)
     assert patient.held and isinstance(impatient, Unavailable), "0.5 s is all that `b` waits"
+
+
+@on_loop
+async def test_calls_do_not_wait_behind_a_silent_connection(relays: Any) -> None:
+    """A call with a short time limit is not sent, because an earlier, patient one has no reply."""
+    (relay,) = relays(SOCKET_TIMEOUT=2 * MAX_WAIT)
+    alias = await connected(relay)
+    relay.answer("acquire", SILENCE, times=1)
+    patient = asyncio.create_task(Patient("a", using=alias).aacquire())
+    await until(Async(), lambda: relay.verbs("acquire"))
+    impatient = asyncio.create_task(Impatient("b", using=alias).aacquire())
+    await until(Async(), lambda: patient.done() and impatient.done())
+    assert patient.result().held and impatient.result().held
+
+
+@on_loop
+async def test_impatient_call_does_not_repeat_those_of_others_while_a_slow_server_replies(
+    relays: Any,
+) -> None:
+    """The replies to a batch arrive one by one, and take longer than the time limit of one call."""
+    (relay,) = relays(SOCKET_TIMEOUT=2 * MAX_WAIT)
+    alias, gap, names = await connected(relay), threading.Event(), [f"n{i}" for i in range(30)]
+    relay.answer("acquire", lambda _, forward: gap.wait(0.03) or forward())
+    locks = *(Patient(one, using=alias) for one in names), Impatient("late", using=alias)
+    tasks = [asyncio.create_task(one.aacquire()) for one in locks]
+    leases = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), MAX_WAIT)
+    assert [] == [one for one in leases if not getattr(one, "held", False)]
+    sent = [one for one in relay.received if one.verb == "acquire"]
+    assert 1 == relay.connections_of("acquire"), "the connection was given up"
+    assert [1] * 30 == [sum(f"{{{name}}}" in one[3] for one in sent) for name in names]
+    assert 2 == sum("{late}" in one[3] for one in sent), "its first try was not ended in time"
 
 
 @pytest.mark.parametrize(
