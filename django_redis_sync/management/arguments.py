@@ -6,6 +6,7 @@ import re
 from argparse import SUPPRESS, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandParser, DjangoHelpFormatter
@@ -56,24 +57,13 @@ def _rate(text: str) -> str:
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _seconds(text: str) -> float:
-    """Return the number of seconds that a text such as "0", "0.5", "90s", "10m", or "2h" means."""
-    unit = text[-1:] if text[-1:] in _UNITS else ""
-    try:
-        value = float(text.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise ArgumentTypeError(_("not a time such as 0.5, 90s, 10m or 2h: %r") % text)
-    return value
-
-
-def _span(text: str) -> float:
-    """Return the number of seconds that a text such as "90", "10m", "12h" or "2d" means."""
-    found = re.fullmatch(r"(\d{1,9})([smhd]?)", text)
-    if found is None or not int(found[1]):
+def _time(text: str, least: float = 0.0) -> float:
+    """Return the number of seconds that a text such as "0", "0.5", "90s", "10m", or "2d" means."""
+    found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", text)
+    value = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    if not least <= value < 1e9:
         raise ArgumentTypeError(_("not a time such as 90s, 10m, 12h or 2d: %r") % text)
-    return int(found[1]) * _UNITS[found[2]]
+    return value
 
 
 class Formatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
@@ -105,8 +95,8 @@ def add_actions(parser: CommandParser) -> None:
 
     every = "a name, with all its keys"
     flag: dict[str, Any] = {"action": "store_true"}
-    seconds: dict[str, Any] = {"type": _seconds, "metavar": "TIME"}
-    span: dict[str, Any] = {"type": _span, "metavar": "TIME"}
+    seconds: dict[str, Any] = {"type": _time, "metavar": "TIME"}
+    span: dict[str, Any] = {"type": partial(_time, least=1), "metavar": "TIME"}
     top: dict[str, Any] = {"type": _limit, "default": MAX_SHOWN, "metavar": "N"}
 
     status = add("status", "Show holders and waiters, and since when.")

@@ -46,7 +46,8 @@ def test_help_of_each_action_of_the_locks_command_equals_the_snapshot(
         "resize e --rate 5 --create", "resize e --rate 0/m --create",
         "resize e many --create", "run e --limit 0", "run e --wait -1", "run e --wait nan",
         "run e --min-hold 1e9", "pause e --for 0 --create", "pause e --for ten --create",
-        "pause e --for 1.5h --create", "history e --since -1h", "clear", "pause", "stat", "",
+        "pause e --for 1.5x --create", "pause e --for 999999999d --create",
+        "history e --since -1h", "clear", "pause", "stat", "",
         # These commands combine valid arguments wrongly. Their exit code is 2.
         "status --key 7", "resize e --create", "resize e 3 --reset", "run e",
     ],

@@ -59,6 +59,7 @@ def test_status_and_clear_find_a_lock_on_a_quorum_that_was_granted_a_moment_ago(
 def test_pause_says_for_how_long_it_is() -> None:
     assert "(for 10 s)." in act("pause", "p", "--for", "10")
     assert "(for 10 min)." in act("pause", "p", "--for", "10m")
+    assert "(for 1 h 30 min)." in act("pause", "p", "--for", "1.5h")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("2h", 7200), ("0.5", 0.5), ("1s", 1)])
