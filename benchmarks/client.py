@@ -35,10 +35,7 @@ _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 def client(url: str, quick: bool) -> Table:
     """Count bytecodes. If valgrind is installed, also count instructions, which takes a minute."""
-    table = Table(
-        "Bytecodes and CPU instructions of a cycle in the client",
-        f"{FRESH}: ≤ 242,000 instructions; {REQUEST}: ≤ 1,000 bytecodes besides script calls",
-    )
+    table = Table("Bytecodes and CPU instructions of a cycle in the client")
     made = _cycles()
     for name, cycle in made.items():
         all_of_it, scripts = bytecodes(cycle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 OURS = "django_redis_sync"
@@ -46,13 +46,8 @@ def ours(url: str, name: str, limit: int) -> Callable[[], Any]:
     return lambda: semaphore
 
 
-def redis_py(url: str, name: str, limit: int) -> Callable[[], Any]:
-    lock = project_client().lock(name, timeout=LEASE)
-    return lambda: lock
-
-
-def redis_py_fast(url: str, name: str, limit: int) -> Callable[[], Any]:
-    lock = project_client().lock(name, timeout=LEASE, sleep=0.001)
+def redis_py(url: str, name: str, limit: int, **options: Any) -> Callable[[], Any]:
+    lock = project_client().lock(name, timeout=LEASE, **options)
     return lambda: lock
 
 
@@ -86,10 +81,6 @@ def steindamm(url: str, name: str, limit: int) -> Callable[[], Any]:
     return lambda: semaphore
 
 
-def ours_async(url: str, name: str, limit: int) -> Callable[[], Any]:
-    return ours(url, name, limit)
-
-
 def async_redis_rate_limiters(url: str, name: str, limit: int) -> Callable[[], Any]:
     from async_redis_rate_limiters import DistributedSemaphoreManager
 
@@ -118,14 +109,14 @@ def redis_py_async(url: str, name: str, limit: int) -> Callable[[], Any]:
 SYNC: dict[str, tuple[Sync, str, bool]] = {
     OURS: (ours, "django_redis_sync", True),
     REDIS_PY: (redis_py, "redis", False),
-    "redis-py Lock, sleep 0.001": (redis_py_fast, "redis", False),
+    "redis-py Lock, sleep 0.001": (partial(redis_py, sleep=0.001), "redis", False),
     "python-redis-lock": (python_redis_lock, "redis_lock", False),
     "pottery": (pottery, "pottery", False),
     "redis-semaphore": (redis_semaphore, "redis_semaphore", True),
     "steindamm": (steindamm, "steindamm", True),
 }
 ASYNC: dict[str, tuple[Async, str, bool]] = {
-    OURS: (ours_async, "django_redis_sync", True),
+    OURS: (ours, "django_redis_sync", True),
     "async-redis-rate-limiters": (async_redis_rate_limiters, "async_redis_rate_limiters", True),
     "steindamm": (steindamm_async, "steindamm", True),
     "redis-py Lock": (redis_py_async, "redis", False),

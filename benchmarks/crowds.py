@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from . import contenders, crowd
 from .commands import counted
@@ -11,70 +12,23 @@ from .crowd import Crowd, Failed, Outcome
 from .report import Row, Table, median, ratios
 
 
-def limit_1(url: str, quick: bool) -> Table:
-    """Measure handoffs at limit 1. Each holder releases its permit immediately."""
-    return _race(
-        Table(
-            "Limit 1, hold 0, 2 processes × 8 threads",
-            "≥ 1.3 × python-redis-lock; Jain ≥ 0.999; p99 ≤ 2 × p50; ≤ 3 commands a cycle",
-        ),
-        Crowd(limit=1, hold=0, processes=2, workers=8, seconds=0.7 if quick else 1.2),
-        url,
-        rounds=1 if quick else 5,
-        base="python-redis-lock",
-        without=("pottery",),
-    )
-
-
-def limit_4(url: str, quick: bool) -> Table:
-    return _race(
-        Table("Limit 4, hold 2 ms, 2 processes × 50 threads", "≥ 1.15 × the best peer's cycles/s"),
-        Crowd(limit=4, hold=0.002, processes=2, workers=50, seconds=0.7 if quick else 1.2),
-        url,
-        rounds=1 if quick else 5,
-    )
-
-
-def tasks(url: str, quick: bool) -> Table:
-    return _race(
-        Table(
-            "Async, 200 tasks, never full",
-            "≥ 8 × the best peer's cycles/s; ≤ 0.35 × that peer's client CPU; ≤ 4 connections",
-        ),
-        Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 1.5, asynchronous=True),
-        url,
-        rounds=1 if quick else 5,
-    )
-
-
-def waiting_tasks(url: str, quick: bool) -> Table:
-    return _race(
-        Table(
-            "Async, 1,000 tasks, limit 100, hold 10 ms",
-            "≥ 2 × the best peer's cycles/s; ≤ 0.35 × that peer's client CPU; ≤ 4 connections",
-        ),
-        Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 1.5, asynchronous=True),
-        url,
-        rounds=1 if quick else 5,
-    )
-
-
 def _race(
-    table: Table,
+    title: str,
     of: Crowd,
     url: str,
-    rounds: int,
+    quick: bool,
     base: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Table:
-    """Run each contender `rounds` times with the load `of`, and fill `table`.
+    """Run each contender five times with the load `of`, or once if `quick` is true.
 
     `base`: the contender with the ratio 1. If it is None or not installed, use the fastest other
     library instead. `without`: contenders to leave out."""
+    table, of = Table(title), replace(of, seconds=0.7) if quick else of
     kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
     names = contenders.installed(kind, of.limit, *without)
     found: dict[str, list[Outcome]] = {name: [] for name in names}
-    for _ in range(rounds):
+    for _ in range(1 if quick else 5):
         for name in list(names):
             try:
                 found[name].append(crowd.run(name, of, url))
@@ -112,3 +66,21 @@ def _commands(name: str, of: Crowd, url: str) -> float:
     with counted(url) as counts:
         outcome = crowd.run(name, short, url)
     return sum(counts.values()) / max(1.0, outcome.rate * short.seconds)
+
+
+#: Handoffs at limit 1: each holder releases its permit immediately.
+limit_1 = partial(
+    _race,
+    "Limit 1, hold 0, 2 processes × 8 threads",
+    Crowd(limit=1, hold=0, processes=2, workers=8, seconds=1.2),
+    base="python-redis-lock",
+    without=("pottery",),
+)
+limit_4 = partial(
+    _race, "Limit 4, hold 2 ms, 2 processes × 50 threads", Crowd(4, 0.002, 2, 50, seconds=1.2)
+)
+tasks = partial(
+    _race, "Async, 200 tasks, never full", Crowd(1000, 0, 1, 200, seconds=1.5, asynchronous=True)
+)
+_WAITING = Crowd(100, 0.01, processes=1, workers=1000, seconds=1.5, asynchronous=True)
+waiting_tasks = partial(_race, "Async, 1,000 tasks, limit 100, hold 10 ms", _WAITING)

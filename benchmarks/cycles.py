@@ -16,10 +16,7 @@ REUSED, FRESH = f"{OURS}, a Lock", f"{OURS}, a new Lock"
 
 
 def uncontended(url: str, quick: bool) -> Table:
-    table = Table(
-        "Acquire + release, one thread, uncontended",
-        f"{OURS} and {FRESH} ≤ 0.95 × {REDIS_PY}, {REUSED} ≤ 0.85 ×; 2 commands",
-    )
+    table = Table("Acquire + release, one thread, uncontended")
     cycles: dict[str, Callable[[], Any]] = {FLOOR: minimal(), **_locks()}
     for name in contenders.installed(contenders.SYNC, 1, "redis-py Lock, sleep 0.001"):
         cycles[name] = _cycle(name, url)
@@ -89,7 +86,6 @@ def _cycle(name: str, url: str) -> Callable[[], Any]:
     enter = contenders.SYNC[name][0](url, f"cycle-{name.replace(' ', '-')}", 1)
     if name in (OURS, REDIS_PY):
         lock: Any = enter()
-
         return lambda: acquire_and_release(lock)
 
     def with_it() -> None:

@@ -156,20 +156,15 @@ def _round(counter: Counter) -> None:
 
 def server(url: str, quick: bool) -> Table:
     """Start a Redis server under callgrind, and count the CPU instructions per call."""
+    table = Table("Instructions of the server per call")
     if not callgrind.installed() or find_server() is None:
-        table = Table("Instructions of the server per call")
         table.notes.append("not measured: valgrind or redis-server is not installed")
         return table
-    return count(1 if quick else ROUNDS)
-
-
-def count(rounds: int) -> Table:
-    table = Table("Instructions of the server per call", "acquire + release ≤ 140,000 on 6.2")
     with _Watched(unixsocket=True, config={"hz": 1}) as watched:
         counter = Counter(watched)
         _round(counter)
         counter.taken.clear()  # ignore the first calls, which also fill caches
-        for _ in range(rounds):
+        for _ in range(1 if quick else ROUNDS):
             _round(counter)
         empty = min(counter.taken["an empty script"])
         for what, taken in counter.taken.items():

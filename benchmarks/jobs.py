@@ -4,12 +4,10 @@
 benchmark starts, or that of `--broker URL`. `--prefetch`: Celery's prefetch count. The columns:
 
 - time / ideal: from the first begin to the last end, by (jobs * seconds / limit).
-- idle: the part of all permits that idled while enough jobs waited for them.
 - moved: by how many places a job began too early or too late; mean and maximum.
 - deliveries: how often a worker received each job.
 - free jobs: median start of tasks of 20 ms without a limit, sent among the others, by that without
   limited tasks.
-- gap: the longest time in which a permit was free, no job began, and jobs waited.
 - most: the highest number of limited jobs at a time, and of runs of a single job.
 """
 
@@ -108,29 +106,6 @@ def run(case: Case, broker: str, ours: str, prefetch: int, limited: bool, free: 
             redis.Redis.from_url(ours).flushall()
 
 
-def idle(effects: list[Effect], case: Case) -> tuple[float, float]:
-    """Return two values: the part of all permits that idled while more jobs waited than permits
-    were free, and the longest gap in seconds."""
-    running, begun, used, longest = 0, 0, 0.0, 0.0
-    events = [effect for effect in effects if effect.word in ("begin", "end")]
-    first = last = free_since = events[0].at
-    for effect in events:
-        if len(case.durations) - begun < case.limit - running:
-            break
-        used += running * (effect.at - last)
-        last = effect.at
-        if effect.word == "begin":
-            if running < case.limit:
-                longest = max(longest, effect.at - free_since)
-            running, begun = running + 1, begun + 1
-            free_since = effect.at
-        else:
-            if running == case.limit:
-                free_since = effect.at
-            running -= 1
-    return 1 - used / (case.limit * (last - first)), longest
-
-
 def start_of_free(effects: list[Effect]) -> float:
     """Return the median time in seconds from the first sending to the start of a free job."""
     sent = min(effect.at for effect in effects if effect.word == "sent")
@@ -147,13 +122,11 @@ def measure(case: Case, broker: str, ours: str, prefetch: int) -> str:
     ideal = sum(case.durations) / case.limit
     order = dict.fromkeys(effect.job for effect in begins)
     moved = [abs(place - job) for place, job in enumerate(order)]
-    part, gap = idle(only.effects, case)
     free = start_of_free(both.effects) / start_of_free(alone.effects)
     return (
         f"{case.name}, prefetch {prefetch} | {(ends[-1].at - begins[0].at) / ideal:.2f} "
-        f"| {part:.0%} | {statistics.mean(moved):.1f}, {max(moved)} | {only.deliveries:.2f} "
-        f"| {free:.2f} | {gap:.2f} s "
-        f"| {max(only.most, both.most)}, {max(only.of_one_job, both.of_one_job)}"
+        f"| {statistics.mean(moved):.1f}, {max(moved)} | {only.deliveries:.2f} "
+        f"| {free:.2f} | {max(only.most, both.most)}, {max(only.of_one_job, both.of_one_job)}"
     )
 
 
@@ -163,7 +136,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, nargs="*", default=[*range(len(CASES))])
     parser.add_argument("--prefetch", type=int, nargs="*", default=[1, 4])
     given: Any = parser.parse_args()
-    print("case | time / ideal | idle | moved | deliveries | free jobs / alone | gap | most")
+    print("case | time / ideal | moved | deliveries | free jobs / alone | most")
     with RedisServer() as own, RedisServer() as ours:
         for case in [CASES[number] for number in given.cases]:
             for prefetch in given.prefetch:

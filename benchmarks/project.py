@@ -9,8 +9,6 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 LIMITED = {"limited": {"limit": 100}}
-
-
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 

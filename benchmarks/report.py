@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,6 @@ class Table:
     """The table of one benchmark. A row is a dict from column to value."""
 
     title: str
-    goal: str = ""
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -58,10 +58,8 @@ class Table:
             "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(pairs)).rstrip()
             for pairs in (list(zip(line, widths, strict=True)) for line in [columns, *cells])
         ]
-        head = [self.title, *([f"goal: {self.goal}"] if self.goal else [])]
-        return "\n".join(
-            [*head, *(f"  {line}" for line in lines), *map("  ! {}".format, self.notes)]
-        )
+        notes = map("  ! {}".format, self.notes)
+        return "\n".join([self.title, *(f"  {line}" for line in lines), *notes])
 
 
 def _shown(value: Any) -> str:
@@ -76,8 +74,6 @@ def _aligned(cell: str, width: int, column: int) -> str:
 
 def machine(redis_version: str) -> dict[str, Any]:
     """Return data about the processor and the software, but nothing that identifies the machine."""
-    import os
-
     packages, missing = {}, []
     for name in _PACKAGES:
         try:

@@ -42,8 +42,7 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 def gunicorn(url: str, quick: bool) -> Table:
     table = Table(
         "Requests per second, and CPU time of the server: gunicorn, 1 worker of 8 threads, "
-        f"{CLIENTS} clients",
-        "limited ≥ 0.6 × unlimited",
+        f"{CLIENTS} clients"
     )
     if importlib.util.find_spec("gunicorn") is None:
         table.notes.append("gunicorn is not installed")

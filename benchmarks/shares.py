@@ -18,9 +18,7 @@ Visit = tuple[float, float]
 
 
 def shares(url: str, quick: bool) -> Table:
-    table = Table(
-        f"A single caller beside {FLOOD} others, limit {LIMIT}", "p99 ≤ 2 holds, grants ≥ 0.97"
-    )
+    table = Table(f"A single caller beside {FLOOD} others, limit {LIMIT}")
     found: dict[str, list[tuple[float, float, int]]] = {PLAIN: [], SHARES: []}
     for i in range(1 if quick else 3):
         for what, seen in found.items():
