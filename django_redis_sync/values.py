@@ -183,8 +183,8 @@ def one_of(*words: str) -> Check:
     return check
 
 
-#: The units of the period of a rate, in seconds, and the pattern of a rate.
-_UNITS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400})
+#: The units of times in seconds, and the pattern of a rate.
+UNITS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400})
 _RATE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,6})?([smhd])")
 #: Max seconds of the period of a rate.
 _LONGEST_PERIOD = 31 * 86400
@@ -207,7 +207,7 @@ def rate(what: str, value: object) -> str:
 def rate_of(rate: str) -> tuple[int, int]:
     """Return the permits and the seconds of a rate."""
     permits, _, period = rate.partition("/")
-    return int(permits), int(period[:-1] or 1) * _UNITS[period[-1]]
+    return int(permits), int(period[:-1] or 1) * UNITS[period[-1]]
 
 
 def rate_in_ms(rate: str) -> str:

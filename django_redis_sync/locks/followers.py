@@ -41,11 +41,6 @@ class Leader:
         self._bells: list[Bell] = []
         self._wakers: list[Callable[[], Any]] = []
 
-    @property
-    def followers(self) -> int:
-        """Number of calls that wait for this call."""
-        return len(self._bells) + len(self._wakers)
-
     def end(self) -> None:
         """Wake up the followers: all tasks, and the first threads."""
         self.ended = True

@@ -133,6 +133,19 @@ def _down(job: Job, error: Unavailable) -> None:
     logger.warning("%s still waits for its permit: %s", job.label, error)
 
 
+def _waited(
+    settings: LeaseSettings, ask: AcquireRequest, job: Job, lease: float, since: float
+) -> Any:
+    """Return the result of `_permit`, also if Redis is down meanwhile."""
+    while True:
+        try:
+            plan = _permit(settings, ask, job, lease, since)
+            return drivers.drive(plan, server_of(settings.alias))
+        except Unavailable as error:
+            _down(job, error)
+        time.sleep(_OUTAGE_PAUSE)
+
+
 def wait_for_handle(
     semaphore: Semaphore, job: Job, since: float, begins: Callable[[], None]
 ) -> Handle | Refusal:
@@ -140,14 +153,7 @@ def wait_for_handle(
     Return a Refusal if the job must not run. Call `begins` when the job has to wait in Redis.
     `since`: as in `_permit`."""
     settings, ask = _asked(semaphore, job, begins)
-    while True:
-        try:
-            plan = _permit(settings, ask, job, HANDLE_LIFE, since)
-            got: Handle | Refusal = _handle_of(drivers.drive(plan, server_of(settings.alias)))
-            return got
-        except Unavailable as error:
-            _down(job, error)
-        time.sleep(_OUTAGE_PAUSE)
+    return _handle_of(_waited(settings, ask, job, HANDLE_LIFE, since))  # type: ignore[no-any-return]
 
 
 async def await_handle(
@@ -195,14 +201,7 @@ def wait_here(semaphore: Semaphore, job: Job) -> Lease | Refusal:
     """Wait in this thread for a permit for a job. Return the lease of its run, or a Refusal if the
     job must not run."""
     settings, ask = semaphore._asked_for_job(job.label_in_redis())
-    while True:
-        try:
-            plan = _permit(settings, ask, job, settings.timeout, clock())
-            got = drivers.drive(plan, server_of(settings.alias))
-            break
-        except Unavailable as error:
-            _down(job, error)
-        time.sleep(_OUTAGE_PAUSE)
+    got = _waited(settings, ask, job, settings.timeout, clock())
     if not isinstance(got, LeaseState):
         refusal: Refusal = got
         return refusal

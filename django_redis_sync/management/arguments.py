@@ -54,13 +54,10 @@ def _rate(text: str) -> str:
         raise ArgumentTypeError(not_a_rate(text)) from None
 
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
 def _time(text: str, least: float = 0.0) -> float:
     """Return the number of seconds that a text such as "0", "0.5", "90s", "10m", or "2d" means."""
     found = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", text)
-    value = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    value = float(found[1]) * values.UNITS[found[2] or "s"] if found else -1.0
     if not least <= value < 1e9:
         raise ArgumentTypeError(_("not a time such as 90s, 10m, 12h or 2d: %r") % text)
     return value

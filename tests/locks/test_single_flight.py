@@ -129,7 +129,7 @@ def followers() -> int:
     """Return how many calls of this process wait for another call of it."""
     from django_redis_sync.locks.followers import _leaders
 
-    return sum(leader.followers for leader in _leaders.values())
+    return sum(len(one._bells) + len(one._wakers) for one in _leaders.values())
 
 
 def raised(error: BaseException) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NoReturn
@@ -140,9 +139,8 @@ def _drop(job: Job, why: str) -> NoReturn:
 
 
 @functools.cache
-def _warn_once(level: int = logging.WARNING) -> None:
-    logger.log(
-        level,
+def _warn_once() -> None:
+    logger.warning(
         'this Celery worker does not hold the tasks with on_full="hold", so they wait in the '
         "processes of its pool. See the log of its start, and the docs about task queues",
     )

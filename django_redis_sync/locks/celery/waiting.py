@@ -43,7 +43,7 @@ class Waiting:
         begins: Callable[[], None],
         done: Done,
         again: bool = False,
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Any]:
         """Wait for a permit for a job, and call `done` with a Handle, a Refusal, or the exception
         that ended the wait. Call `begins` when Redis says that the job has to wait. Return a
         function that cancels the wait. It may call `done` even then. `again`: True if the job may
@@ -103,7 +103,7 @@ class Waiting:
         with suppress(concurrent.futures.TimeoutError):
             asyncio.run_coroutine_threadsafe(cancel(), self._loop).result(seconds)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> Callable[[], Any]:
         """Start a task on the event loop. Return a function that cancels it."""
         loop, tasks = self._running_loop(), list[asyncio.Task[None]]()
 
@@ -118,7 +118,7 @@ class Waiting:
                 task.cancel()
 
         loop.call_soon_threadsafe(start)
-        return partial(_call_in, loop, cancel)
+        return partial(loop.call_soon_threadsafe, cancel)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -128,10 +128,6 @@ class Waiting:
 
     def _start(self, work: Callable[[], Any]) -> None:
         start_thread(work, "redis-sync-held-tasks")
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(function)
 
 
 def _result(function: Callable[..., Any], *args: Any) -> Any:
