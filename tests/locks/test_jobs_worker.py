@@ -179,6 +179,41 @@ def test_held_task_that_expired_or_was_revoked_ends_and_the_others_keep_their_tu
     assert 0 == worker.prefetch
 
 
+def test_permit_that_comes_after_its_task_was_revoked_goes_to_the_next_caller(
+    worker: Worker,
+) -> None:
+    exports = Semaphore("exports", 1)
+    with exports:
+        worker.deliver("exports", 1)
+        eventually(lambda: waiting("exports") == 1)
+        state.revoked.add("1")  # the worker looks for revoked tasks only once a second
+    eventually(lambda: worker.acknowledged == ["1"])
+    eventually(lambda: exports.status().in_use == 0)
+    assert ([], 0) == (worker.pool, worker.prefetch)
+    worker.deliver("exports", 2)
+    eventually(lambda: worker.pool == [2])
+
+
+def test_permit_of_a_task_that_was_revoked_before_a_process_was_free_is_given_back(
+    app: Celery,
+) -> None:
+    worker = Worker(app, processes=1)
+    exports, mails = (Semaphore(name, 1).acquire() for name in ("exports", "mails"))
+    for number, name in ((1, "exports"), (2, "mails")):
+        worker.deliver(name, number)
+        eventually(lambda name=name: waiting(name) == 1)
+    exports.release()
+    eventually(lambda: worker.pool == [1])
+    mails.release()
+    eventually(lambda: waiting("mails") == 0)
+    state.revoked.add("2")
+    eventually(lambda: worker.tick() or worker.acknowledged == ["2"])
+    worker.run(1)
+    eventually(lambda: worker.tick() or Semaphore("mails", 1).status().in_use == 0)
+    assert [1] == worker.pool, "a revoked task was sent to the pool"
+    worker.step.shutdown(worker.consumer)
+
+
 def test_tasks_of_a_full_name_do_not_hold_up_those_of_another_name(worker: Worker) -> None:
     """Redis knows of both names how many tasks the worker holds, until it holds none."""
 

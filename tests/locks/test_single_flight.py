@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext
+from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
@@ -437,7 +438,10 @@ async def test_paused_name_lets_calls_wait_but_gives_results_that_are_kept(io, v
 
 
 @both
-async def test_cleared_computation_is_not_stored_and_the_next_waiter_runs(io, view) -> None:
+async def test_cleared_computation_is_not_stored_and_the_next_waiter_runs(
+    io, view, monkeypatch
+) -> None:
+    monkeypatch.setattr("django_redis_sync.locks.followers.MAX_FOLLOW", 600)
     work = Function(io, ttl=60)
     first = await work.started()
     others = await work.followed(2)
@@ -458,6 +462,45 @@ async def test_former_value_is_given_for_stale_seconds_only(io) -> None:
         await io.sleep(1.1)
         with pytest.raises(NotAcquired):
             await call(work)
+
+
+@pytest.fixture
+def passed(settings, monkeypatch) -> Iterator[list[float]]:
+    """The seconds that have passed for the cache "timed". A test changes them."""
+    seconds, now = [0.0], time.time()
+    clock = types.SimpleNamespace(time=lambda: now + seconds[0])
+    for module in ("base", "locmem"):
+        monkeypatch.setattr(f"django.core.cache.backends.{module}.time", clock)
+    own = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "timed"}
+    settings.CACHES = {**settings.CACHES, "timed": own}
+    yield seconds
+    caches["timed"].clear()
+
+
+@pytest.mark.parametrize(
+    ("ttl", "stale"), [(30, 40), (40, 30), (30, 3600), (600, 5), (3, 2), (600, 0), (0, 600)]
+)
+def test_value_is_fresh_for_ttl_and_former_for_stale_after_that(passed, ttl, stale) -> None:
+    work = Function(Sync(), "timed:{key}", cache="timed", ttl=ttl, stale=stale, blocking_timeout=0)
+
+    def got() -> str:
+        try:
+            return str(work())
+        except NotAcquired:
+            return "nothing"
+
+    assert "7-1" == got()
+    if ttl:
+        passed[0] = ttl - 0.5
+        assert "7-1" == got(), f"a value was not fresh for {ttl=}"
+    with computing("timed:7"):
+        if stale:
+            for passed[0] in (ttl + 0.5, ttl + stale - 0.5):
+                assert "7-1" == got(), f"after {passed[0]} s, with {ttl=} and {stale=}"
+        passed[0] = ttl + stale + 0.5
+        assert "nothing" == got(), f"after {passed[0]} s, with {ttl=} and {stale=}"
+    passed[0] = 10_000
+    assert ("7-2", 2) == (got(), work.runs), "the next call runs the function"
 
 
 # Outages
