@@ -18,7 +18,7 @@ from ..protocol.keys import Keys, quote
 from ..protocol.steps import Failure, Run
 from .server import Server
 from .statistics import NameAndTemplate
-from .wire import ROUND, clock, text, whole
+from .wire import ROUND, batches, clock, text, whole
 
 #: Seconds between two writes of the index of holders. A lease enters the index within twice this
 #: time.
@@ -144,8 +144,7 @@ class Index(ABC):
     def _correct(self, server: Server, places: Sequence[Place]) -> None:
         """Read the state of these names from the server, and correct the index entry of each name.
         If a name has no such use any more, remove its entry."""
-        for start in range(0, len(places), _BATCH):
-            batch = places[start : start + _BATCH]
+        for batch in batches(places, _BATCH):
             answers = server.many([_inspecting(*place) for place in batch])
             for (prefix, quoted), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Failure):

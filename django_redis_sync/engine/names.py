@@ -25,7 +25,7 @@ from ..protocol.steps import Failure
 from .mutex import Mutex
 from .server import Server, server_of
 from .statistics import Use
-from .wire import ROUND, clock, decoded
+from .wire import ROUND, batches, clock, decoded, pairs_of
 
 #: Seconds after which a name in use is written to the registry again.
 REGISTER_EVERY = 60.0
@@ -37,7 +37,7 @@ KEPT_DAYS = 1
 MAX_REGISTERED = 100_000
 #: From this many names with the same text before the first `:`, the names are listed as a family.
 FOLD_FROM = 20
-#: Max entries of the registry of names that a command reads, to find names to fold.
+#: Max entries of a registry that a command reads or writes.
 _CHUNK = 1000
 #: Seconds between two searches of a process for names to fold, if the registry of names has more
 #: than _CHUNK entries. Each search reads all of them.
@@ -210,9 +210,8 @@ class Names:
         """Add members with their scores to a registry, and return how many of them are new. Once a
         minute, also remove the members that were not used for KEPT_DAYS days, and the oldest ones
         beyond MAX_REGISTERED. `ms`: the server time."""
-        members, new = list(scores), 0
-        for start in range(0, len(members), 1000):
-            some = members[start : start + 1000]
+        new = 0
+        for some in batches(list(scores), _CHUNK):
             words = [word for member in some for word in (scores[member], member)]
             new += int(server.command("ZADD", registry, *words, timeout=ROUND))
         if now >= self._trim_at.get((server.alias, registry), 0.0):
@@ -269,8 +268,7 @@ class _Registry:
     def _known(self, families: list[str]) -> set[str]:
         """Return those of `families` that are in the registry."""
         known = set[str]()
-        for start in range(0, len(families), _CHUNK):
-            some = families[start : start + _CHUNK]
+        for some in batches(families, _CHUNK):
             entries = [one + FAMILY for one in some]
             scores = self._server.command("ZMSCORE", self._key, *entries, timeout=ROUND)
             known |= {one for one, score in zip(some, scores, strict=True) if score is not None}
@@ -297,10 +295,7 @@ class _Registry:
     def _read(self, start: int) -> dict[str, int]:
         words = (self._key, start, start + _CHUNK - 1, "WITHSCORES")
         reply = decoded(self._server.command("ZREVRANGE", *words, timeout=ROUND))
-        if reply and isinstance(reply[0], (list, tuple)):
-            reply = [word for pair in reply for word in pair]
-        scores = [int(float(score)) for score in reply[1::2]]
-        return dict(zip(reply[::2], scores, strict=True))
+        return {member: int(score) for member, score in pairs_of(reply)}
 
     def _fold_some(self, entries: Mapping[str, int]) -> None:
         """Fold the names in `entries`, with their scores, if there are FOLD_FROM names of the same
@@ -325,8 +320,7 @@ class _Registry:
         self._names.families.add((self._prefix, family))
 
     def _remove(self, names: list[str]) -> None:
-        for start in range(0, len(names), _CHUNK):
-            some = names[start : start + _CHUNK]
+        for some in batches(names, _CHUNK):
             self._server.command("ZREM", self._key, *some, timeout=ROUND)
 
     def _put(self, registry: str, scores: Mapping[str, int]) -> int:

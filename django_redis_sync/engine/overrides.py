@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from ..logs import logger
 from ..protocol.keys import Keys, PolicyOverrides, policies
@@ -25,7 +24,7 @@ from .drivers import error_of
 from .pools import retry_if_disconnected
 from .server import Server
 from .statistics import Use
-from .wire import ATTEMPT, ROUND, clock
+from .wire import ATTEMPT, ROUND, batches, clock
 
 #: Seconds between two reads of the overrides while a policy is in use.
 EVERY = 0.7
@@ -90,10 +89,12 @@ def _text(paused: str, limit: str, rate: str) -> str:
     return f"{paused} {limit}" if rate == "0" else f"{paused} {limit}/{rate}"
 
 
-def refresh(server: Server, registry: str) -> None:
-    """Read all overrides now. If they can't be read, the last known overrides stay in force."""
-    with suppress(Failure):
-        take(registry, retry_if_disconnected(lambda: server.run(reading(registry))))
+def refresh(server: Server, registry: str) -> Answer:
+    """Read all overrides now, apply them, and return the answer. If they can't be read, the last
+    known overrides stay in force: raise Failure."""
+    answer = retry_if_disconnected(lambda: server.run(reading(registry)))
+    take(registry, answer)
+    return answer
 
 
 class OverridePoller:
@@ -160,8 +161,8 @@ class OverridePoller:
             policy.changed = False
         names = [keys for keys in waited_for if keys.policy in changed]
         steps = [operating(keys, "poke")._replace(timeout=ROUND) for keys in names]
-        for start in range(0, len(steps), _BATCH):
-            server.many(steps[start : start + _BATCH])
+        for batch in batches(steps, _BATCH):
+            server.many(batch)
 
     def _used(self, now: float) -> list[PolicyOverrides]:
         """Return the policies with waiters, holders, or recent acquires in this process."""

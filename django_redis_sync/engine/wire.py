@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import exceptions as errors
 
 from ..protocol import scripts
 from ..protocol.keys import Token
 from ..protocol.steps import Run, Why
+
+T = TypeVar("T")
 
 #: Max seconds to wait for an answer. The project's socket_timeout applies if it is shorter.
 ATTEMPT = 5.0
@@ -136,6 +138,19 @@ def decoded(reply: Any) -> Any:
     if isinstance(reply, dict):
         return {text(key): text(value) for key, value in reply.items()}
     return text(reply)
+
+
+def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
+    """Return the pairs (member, score) in the reply to a command with WITHSCORES. In RESP2, the
+    reply is a flat list."""
+    if not (reply and isinstance(reply[0], (list, tuple))):
+        reply = [*zip(reply[::2], reply[1::2], strict=True)]
+    return [(member, float(score)) for member, score in reply]
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield `items` in order, in parts of at most `size`."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def whole(text: str, other: int = 0) -> int:

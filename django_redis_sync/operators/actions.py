@@ -10,6 +10,7 @@ engine/overrides.py). `resume` and `reset` of a single key exempt the key from t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from ..engine.pools import retry_many_if_disconnected
 from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.server import server_of
-from ..engine.wire import ATTEMPT, clock
+from ..engine.wire import ATTEMPT, batches, clock
 from ..exceptions import SyncError, WrongKind
 from ..logs import logger
 from ..protocol.keys import Keys, overrides_key, pause_of, split
@@ -255,8 +256,8 @@ class Change:
     def _operate(self, action: str, names: Sequence[Keys], value: str = "") -> None:
         """Run the script `operate` with `action` for each name. If a connection was lost, send the
         script once more. Raise Unavailable if a step failed."""
-        for start in range(0, len(names), _BATCH):
-            steps = [operating(one, action, value) for one in names[start : start + _BATCH]]
+        for batch in batches(names, _BATCH):
+            steps = [operating(one, action, value) for one in batch]
             answers: list[Answer | Failure]
             answers = retry_many_if_disconnected(server_of(self._alias).many, steps)
             for step, answer in zip(steps, answers, strict=True):
@@ -266,7 +267,8 @@ class Change:
     def _done(self, action: str, names: Sequence[Keys], **details: int | str | None) -> list[str]:
         # Apply the change in this process. Other processes read it within a second.
         server = server_of(self._alias)
-        refresh(server, self._registry)
+        with suppress(Failure):
+            refresh(server, self._registry)
         renewer(self._alias).housekeeper.overrides.send_changes(server)
         _log(action, names[0].display, names=len(names), **details)
         record(action, self._name, self._key, self._using, **details, **self._note)

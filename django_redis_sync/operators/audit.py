@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..engine.drivers import command
+from ..engine.wire import pairs_of
 from ..exceptions import SyncError
 from ..logs import logger
 from ..protocol.keys import quote
 from .facts import FactsOfName, datetime_of
 from .formats import moment
-from .names import pairs_of
 from .reads import server_time, where
 
 #: Max recorded actions, of all names together. Older actions are removed.

@@ -15,10 +15,10 @@ from .. import conf, values
 from ..engine.drivers import command
 from ..engine.indexes import holders_key, waiters_key
 from ..engine.names import FAMILY, family_key, names_key, policy_key, quorums_key
-from ..engine.overrides import reading, take
-from ..engine.pools import retry_if_disconnected
+from ..engine.overrides import reading, refresh
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
+from ..engine.wire import pairs_of
 from ..protocol.keys import Keys, display, keys_of, overrides_key, quote, split, unquote
 from ..protocol.steps import Failure
 from .facts import Configured
@@ -182,13 +182,11 @@ def overrides(alias: str) -> dict[str, str]:
     """Return all overrides on the server of `alias`, as the fields and values of a hash: see
     `overrides_key`. Also load these overrides into this process. Raise Unavailable if Redis can't
     be reached."""
-    registry, server = overrides_key(conf.current().prefix(alias)), server_of(alias)
-    step = reading(registry)
+    registry = overrides_key(conf.current().prefix(alias))
     try:
-        answer = retry_if_disconnected(lambda: server.run(step))
+        answer = refresh(server_of(alias), registry)
     except Failure as failure:
-        raise failed(failure, step) from failure.cause
-    take(registry, answer)
+        raise failed(failure, reading(registry)) from failure.cause
     return dict(zip(answer.reply[::2], answer.reply[1::2], strict=True))
 
 
@@ -350,14 +348,6 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         since = int(pairs_of(newest)[0][1])
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)
-
-
-def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Return the pairs (member, score) in the reply to a command with WITHSCORES. In RESP2, the
-    reply is a flat list."""
-    if not (reply and isinstance(reply[0], (list, tuple))):
-        reply = [*zip(reply[::2], reply[1::2], strict=True)]
-    return [(member, float(score)) for member, score in reply]
 
 
 def _valid(quoted: Iterable[str]) -> Iterator[Pair]:

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
 from ..engine.drivers import command, error_of, pipelined
-from ..engine.wire import clock
+from ..engine.wire import batches, clock
 from ..exceptions import SyncError
 from ..protocol.steps import Failure, Run
 
@@ -55,8 +55,7 @@ def read_each(alias: str, several: Sequence[tuple[Any, ...]], *, fresh: bool = F
         memory = {}
     places = {words: (alias, *words) for words in several}
     missing = [words for words, place in places.items() if not _is_cached(memory, place, now)]
-    for start in range(0, len(missing), _BATCH):
-        batch = missing[start : start + _BATCH]
+    for batch in batches(missing, _BATCH):
         for words, reply in zip(batch, pipelined(alias, batch), strict=True):
             memory[places[words]] = now, reply
     return [memory[places[words]][1] for words in several]

@@ -18,7 +18,7 @@ from ..engine.overrides import reading, refresh, take
 from ..engine.pools import retry_many_if_disconnected
 from ..engine.quorum import Quorum
 from ..engine.server import async_server_of, server_of
-from ..engine.wire import ATTEMPT, clock
+from ..engine.wire import ATTEMPT, batches, clock
 from ..exceptions import SyncError
 from ..protocol.keys import Keys, split
 from ..protocol.steps import Failure, Plan, Run, run_once
@@ -178,9 +178,9 @@ def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | U
     # Read the overrides of policies if they are out of date.
     policies = [keys.policy for keys in wanted if keys.policy is not None]
     for registry in {policy.registry for policy in policies if policy.due <= clock()}:
-        refresh(server, registry)
-    for start in range(0, len(wanted), _BATCH):
-        batch = wanted[start : start + _BATCH]
+        with contextlib.suppress(Failure):
+            refresh(server, registry)
+    for batch in batches(wanted, _BATCH):
         steps = [Run("inspect", keys.declared, _arguments(keys, rows), ATTEMPT) for keys in batch]
         answers = retry_many_if_disconnected(server.many, steps)
         for keys, step, answer in zip(batch, steps, answers, strict=True):

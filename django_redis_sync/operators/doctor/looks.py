@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ...engine.drivers import command
-from ...engine.wire import clock, whole
+from ...engine.wire import batches, clock, whole
 from ...protocol.keys import quote
 from ..facts import Status, Unread, datetime_of
 from ..families import Pair, families, pair_of
@@ -57,10 +57,9 @@ def _whole_look(alias: str, first: Sequence[Pair], seconds: float) -> Look:
     known, until, seen = {*first}, clock() + seconds, len({*first})
     others = [pair for pair in names_in_use(using=alias) if pair not in known]
     every = seen + len(others)
-    for start in range(0, len(others), _BATCH):
+    for batch in batches(others, _BATCH):
         if clock() > until:
             return Look(found, unread, seen, every)
-        batch = others[start : start + _BATCH]
         some, bad = _read(batch, alias, rows=1)  # the limits of a name are not in its rows
         found += [status for status in some if status.conflicting_limit]
         unread += bad
