@@ -14,10 +14,10 @@ from django.http import HttpRequest, HttpResponseBase
 
 from . import conf
 from .exceptions import NotAcquired, Unavailable
-from .limits.admission import RejectedRequest, aadmit, admit
+from .limits.admission import aadmit, admit
 from .limits.frameworks import is_drf
 from .limits.policy import Declared, Policy, endpoint_of
-from .limits.rejection import aanswer, answer, error_answer
+from .limits.rejection import RejectedRequest, aanswer, answer, error_answer
 from .limits.response import Hold, racing_of_request
 from .limits.routes import DECLARED, declarations_of, is_preflight
 from .limits.state import State, begin, ended, runs_sync_code, state_of

@@ -14,9 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import conf
 from .defaults import ENTRY
-from .limits.admission import RejectedRequest, admit
+from .limits.admission import admit
 from .limits.policy import NOT_GIVEN, Declared, endpoint_of
-from .limits.rejection import retry_after
+from .limits.rejection import RejectedRequest, retry_after
 from .limits.response import Hold
 from .limits.routes import is_preflight
 from .limits.state import state_of

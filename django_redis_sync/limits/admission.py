@@ -26,32 +26,10 @@ from . import identity
 from .breaker import Breaker, breaker
 from .local import LocalWait, local_limiter
 from .policy import Policy
+from .rejection import RejectedRequest
 from .response import Hold, Permit, RequestLease
 from .semaphore import RequestSemaphore, RequestWait, WaitSlots, semaphore_of, tasks, threads
 from .state import state_of
-
-
-class RejectedRequest(NamedTuple):
-    """A request that got no permit. `policy`: the policy that rejected it. `limit`: the policy's
-    limit for this request. `rejection`: the Rejection, with its reason."""
-
-    policy: Policy
-    limit: int
-    rejection: Rejection
-
-    @property
-    def status(self) -> int:
-        """The HTTP status of the response. The first rule that applies decides:
-
-        - 503 if other holders or waiters are not the cause. An example is an outage.
-        - The policy's option `status`, if it is set.
-        - 429 if the policy has a key, or if all permits of the request's share are in use.
-        - 503 in all other cases.
-        """
-        if not self.rejection.why.crowded:
-            return 503
-        same = self.policy.key is not None or self.rejection.reason in (SHARE, RATE)
-        return self.policy.status or (429 if same else 503)
 
 
 def admit(

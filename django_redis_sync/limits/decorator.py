@@ -15,9 +15,9 @@ from django.utils.decorators import classonlymethod
 
 from ..defaults import ENTRY
 from ..values import unknown
-from .admission import RejectedRequest, aadmit, admit
+from .admission import aadmit, admit
 from .policy import NOT_GIVEN, Declared, Policy, endpoint_of
-from .rejection import aanswer, answer
+from .rejection import RejectedRequest, aanswer, answer
 from .routes import (
     DECLARED,
     MIXIN,

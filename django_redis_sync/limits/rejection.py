@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
@@ -21,8 +21,7 @@ from django.utils.translation import gettext as _
 from ..engine.calls import Call
 from ..exceptions import NotAcquired, Unavailable
 from ..logs import logger
-from ..protocol.reasons import OUTAGE, RATE
-from .admission import RejectedRequest
+from ..protocol.reasons import OUTAGE, RATE, SHARE, Rejection
 from .frameworks import has_framework, response_of
 from .policy import Policy
 
@@ -31,6 +30,29 @@ MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
 #: Max fraction by which Retry-After is increased at random, so that clients don't all retry at the
 #: same time.
 JITTER = 0.5
+
+
+class RejectedRequest(NamedTuple):
+    """A request that got no permit. `policy`: the policy that rejected it. `limit`: the policy's
+    limit for this request. `rejection`: the Rejection, with its reason."""
+
+    policy: Policy
+    limit: int
+    rejection: Rejection
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the response. The first rule that applies decides:
+
+        - 503 if other holders or waiters are not the cause. An example is an outage.
+        - The policy's option `status`, if it is set.
+        - 429 if the policy has a key, or if all permits of the request's share are in use.
+        - 503 in all other cases.
+        """
+        if not self.rejection.why.crowded:
+            return 503
+        same = self.policy.key is not None or self.rejection.reason in (SHARE, RATE)
+        return self.policy.status or (429 if same else 503)
 
 
 def retry_after(rejected: RejectedRequest | None = None, exact: float | None = None) -> int:
