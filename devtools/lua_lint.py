@@ -125,7 +125,7 @@ def _called() -> set[str]:
 @cache
 def _capitals() -> set[str]:
     """Return the upper-case words that mean numbers, keys, or patterns in the Lua files."""
-    keys = {key.upper() for verb in _SCRIPTS for key in scripts.keys_of(verb)}
+    keys = {key.upper() for verb in _SCRIPTS for key in scripts.script_keys(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 

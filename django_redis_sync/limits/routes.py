@@ -271,7 +271,7 @@ def limits_of(route: Route) -> tuple[list[Policy], list[Exception]]:
     if endpoint is None:
         return [], []
     throttled = [_of_throttles(route.view, one) for one in throttles_of(route.view)]
-    found = [*_parsed(endpoint, chain(declarations_of(route.view), *throttled))]
+    found = [*_policies_or_errors(endpoint, chain(declarations_of(route.view), *throttled))]
     policies = [] if endpoint.policy is None else [endpoint.policy]
     policies += [one for one in found if isinstance(one, Policy)]
     return policies, [one for one in found if isinstance(one, Exception)]
@@ -286,15 +286,15 @@ def outer_policies_of(route: Route) -> Iterator[Policy]:
     # Also find decorators on a `dispatch` that a `dispatch` of a subclass calls.
     bases = getattr(owner_of(route.view), "__mro__", ())
     dispatches = [vars(base)["dispatch"] for base in bases if "dispatch" in vars(base)]
-    for policies in (policies_on(route, one) for one in (route.view, *dispatches)):
-        yield from policies
+    for one in (route.view, *dispatches):
+        yield from policies_on(route, one)
 
 
 def policies_on(route: Route, function: Any) -> list[Policy]:
     """Return the valid limits that decorators declare on a function of a view."""
-    endpoint, name = _endpoint_of(route), partial(name_of, function, ())
-    found = getattr(function, DECLARED, ())
-    return [] if endpoint is None else _declared(endpoint, ((one, name()) for one in found))
+    endpoint = _endpoint_of(route)
+    found = ((one, name_of(function, ())) for one in getattr(function, DECLARED, ()))
+    return [] if endpoint is None else _declared(endpoint, found)
 
 
 def policies_of_throttles(route: Route, throttles: Iterable[Any]) -> list[Policy]:
@@ -353,10 +353,12 @@ def _endpoint_of(route: Route) -> Endpoint | None:
 
 
 def _declared(endpoint: Endpoint, declarations: Iterable[tuple[Any, str]]) -> list[Policy]:
-    return [found for found in _parsed(endpoint, declarations) if isinstance(found, Policy)]
+    return [
+        found for found in _policies_or_errors(endpoint, declarations) if isinstance(found, Policy)
+    ]
 
 
-def _parsed(
+def _policies_or_errors(
     endpoint: Endpoint, declarations: Iterable[tuple[Any, str]]
 ) -> Iterator[Policy | Exception]:
     """Yield the Policy of each limit that doesn't depend on the request. If a limit has wrong

@@ -163,13 +163,13 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
     logged = {name: place for place, name in enumerate(fields("log"), 1)}
     text = re.sub(r"\blog\.(\w+)", lambda field: f"log[{logged[field[1]]}]", text)
-    keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(keys_of(verb), 1)}
+    keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(script_keys(verb), 1)}
     texts = {**keys, **values, "FIELDS": ", ".join(places)}
     text = re.sub(rf"\b({'|'.join(texts)})\b", lambda word: str(texts[word[0]]), text)
     return re.sub(r"^ +", "", text, flags=re.MULTILINE)
 
 
-def keys_of(verb: str) -> tuple[str, ...]:
+def script_keys(verb: str) -> tuple[str, ...]:
     """Return the KEYS of a script. If it works on one name, they include those that
     `set_key_names.lua` derives from the name."""
     declared = header(read(verb), "KEYS")
