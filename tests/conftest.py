@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import gc
+import importlib
 import logging
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -75,6 +77,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def _is_deep(path: Path) -> bool:
     here = Path(__file__).parent
     return any(path.is_relative_to(here / part) for part in DEEP)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, before it starts its workers
+def pytest_xdist_setupnodes() -> None:
+    """Compile the test modules once. Otherwise, each worker would do this in a fresh clone."""
+    here = Path(__file__).parent
+    modules = [path for path in here.rglob("test_*.py") if not _is_deep(path)]
+    names = [
+        ".".join(path.relative_to(here.parent).with_suffix("").parts)
+        for path in sorted(modules)
+        if not _is_compiled(path)
+    ]
+    if len(names) > 10 and not sys.dont_write_bytecode:
+        with multiprocessing.get_context("fork").Pool() as processes:
+            processes.map(_import, names)
+
+
+def _is_compiled(path: Path) -> bool:
+    found = path.parent.glob(f"__pycache__/{path.stem}.{sys.implementation.cache_tag}-pytest*.pyc")
+    return any(one.stat().st_mtime >= path.stat().st_mtime for one in found)
+
+
+def _import(name: str) -> None:
+    with contextlib.suppress(BaseException):  # the collection will report it
+        importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
