@@ -2,14 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from django_redis_sync import Lock
 from django_redis_sync.testing import filled
+from tests.support import worker_processes
 
 ROOT = Path(__file__).parents[1]
 DOC = (ROOT / "docs" / "testing.md").read_text()
@@ -115,7 +114,10 @@ RUNNERS = {
 
 @pytest.mark.parametrize(
     ("runner", "names"),
-    [("django", "no Redis"), ("django", "own"), ("xdist", "no Redis"), ("xdist", "prefix")],
+    [
+        *(("django", "no Redis"), ("django", "own"), ("xdist", "prefix")),
+        pytest.param("xdist", "no Redis", marks=pytest.mark.deep),
+    ],
 )
 def test_parallel_tests_do_not_meet(tmp_path, new_server, runner, names):
     own = PREFIX if names == "prefix" else "import os\nREDIS_SYNC = {}\n"
@@ -127,19 +129,14 @@ def test_parallel_tests_do_not_meet(tmp_path, new_server, runner, names):
         (tmp_path / place).mkdir()
     url = "redis://127.0.0.1:1/0" if names == "no Redis" else new_server().url
     found = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
-        [sys.executable, *RUNNERS[runner]],
-        cwd=tmp_path,
-        env=found
-        | {
-            "DJANGO_SETTINGS_MODULE": "suite_settings",
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-            "SUITE_REDIS": url,
-            "SUITE_NAMES": names,
-        },
-        capture_output=True,
-        text=True,
-        timeout=280,
+    own_environment = {
+        "DJANGO_SETTINGS_MODULE": "suite_settings",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+        "SUITE_REDIS": url,
+        "SUITE_NAMES": names,
+    }
+    done = worker_processes.run(
+        *RUNNERS[runner], cwd=tmp_path, env=found | own_environment, timeout=280
     )
     assert 0 == done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search("Ran 6 tests|12 passed", done.stdout + done.stderr)

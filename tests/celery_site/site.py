@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from devtools.servers import HOST, free_port
-from tests.support.commands import run
+from tests.support import worker_processes
 
 from .effects import Effects
 
@@ -74,14 +73,17 @@ class Site:
         number = len(self.workers)
         words = f"-m celery -A tests.celery_site.app worker -l INFO -P {pool} -c {processes}"
         words += f" --without-gossip --without-mingle -n w{number}@%h"
-        output = self.folder / f"worker{number}.log"
-        self.workers.append(started([sys.executable, *words.split()], self.environment, output))
-        return self.workers[-1]
+        with open(self.folder / f"worker{number}.log", "wb") as log:
+            process = worker_processes.Process(*words.split(), env=self.environment, log=log)
+        self.workers.append(process)
+        return process
 
     def send(self, code: str) -> str:
         """Run `code` in a process of the project, and return what it printed."""
         code = f"from tests.celery_site.app import *\n{code}"
-        return run(sys.executable, "-c", code, cwd=ROOT, **self.environment)
+        done = worker_processes.run("-c", code, env=self.environment, timeout=280)
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
 
     def until(self, condition: Callable[[], Any], seconds: float = 150) -> None:
         deadline = time.monotonic() + seconds

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +14,11 @@ from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.indexes import HolderIndex
 from django_redis_sync.operators.names import Recent, held_since, is_known, names_in_use
 from tests.behaviour.both import both, until
+from tests.support import worker_processes
 from tests.support.commands import locks
 from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
 
 from .test_doctor import examine
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.promise(25)
 
@@ -45,9 +41,8 @@ def run_and_kill(code: str) -> None:
     """Run `code` in a process that ends without any cleanup as soon as the code has run."""
     imports = "import asyncio, math, os, django\ndjango.setup()\n"
     imports += "from django_redis_sync import *\n"
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", f"{imports}kept = {code}\nos._exit(7)"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    done = worker_processes.run("-c", f"{imports}kept = {code}\nos._exit(7)", env=env)
     assert done.returncode == 7, done.stderr
 
 
