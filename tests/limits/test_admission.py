@@ -36,7 +36,12 @@ from tests.request_site.project import (
     waiting,
 )
 from tests.support.commands import locks
-from tests.support.interrupting import ADMISSION, handles_signals, interruptions
+from tests.support.interrupting import (
+    ADMISSION,
+    handles_signals,
+    interruptions,
+    run_async,  # noqa: F401 - a fixture
+)
 
 # Several limits on one view: a request takes the permits in a fixed order, and within one timeout
 
@@ -365,12 +370,13 @@ def test_signal_receiver_that_fails_does_not_prevent_the_rejection(project, reje
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])
 @BOTH
-def test_request_interrupted_during_its_admission_holds_no_permit(project, down):
+def test_request_interrupted_during_its_admission_holds_no_permit(project, down, run_async):  # noqa: F811
     """A request with two limits is interrupted at each bytecode where Python handles signals."""
     if down:
         project.lose_redis()
     outer, inner = (semaphore_required(name, limit=1, timeout=0.1) for name in "ab")
-    visit = partial(status_of, outer(inner(arespond_ok if project.asgi else respond_ok)))
+    view = outer(inner(arespond_ok if project.asgi else respond_ok))
+    visit = partial(status_of, view, run=run_async)
     assert 200 == visit()
     lines = set()
     for line in interruptions(visit, *ADMISSION, where=handles_signals):

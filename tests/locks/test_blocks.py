@@ -25,7 +25,12 @@ from django_redis_sync import (
 )
 from tests.behaviour.both import Async, Sync, eventually
 from tests.behaviour.watching import View, living
-from tests.support.interrupting import before_returns, inside_ours, interruptions
+from tests.support.interrupting import (
+    before_returns,
+    inside_ours,
+    interruptions,
+    run_async,  # noqa: F401 - a fixture
+)
 
 #: Each kind of context manager, and how many names it acquires: one (x) or two (x and y).
 KINDS: dict[str, tuple[Callable[[], Any], int]] = {
@@ -296,18 +301,6 @@ FOLDER = Path(django_redis_sync.__file__).parent / "locks"
 FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "options.py"]
 
 
-@pytest.fixture
-def run_async() -> Iterator[Callable[..., None]]:
-    """Return a function that runs a coroutine. All runs share one event loop, to save time."""
-    loop = asyncio.new_event_loop()
-    yield loop.run_until_complete
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    loop.run_until_complete(asyncio.sleep(0.01))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-
 @pytest.fixture(scope="module")
 def fast_collections() -> Iterator[None]:
     """Exempt the objects of earlier tests from garbage collection, so that collections are fast."""
@@ -333,7 +326,11 @@ def all_released() -> bool:
 @pytest.mark.parametrize("take", [acquire, enter_block])
 @pytest.mark.parametrize("kind", ["lock", "for all threads", "rlock", "several"])
 def test_interrupted_acquire_leaves_no_lease_behind(
-    kind: str, take: Any, io: Any, raw: Any, run_async: Any
+    kind: str,
+    take: Any,
+    io: Any,
+    raw: Any,
+    run_async: Any,  # noqa: F811
 ) -> None:
     semaphore, run = KINDS[kind][0](), io.run if repr(io) == "sync" else run_async
     inside, count = list[str](), 0

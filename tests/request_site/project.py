@@ -188,10 +188,11 @@ def call(path: str, asgi: bool = False, method: str = "GET", **options: Any) -> 
     return (async_to_sync(send) if asgi else send)(path, **options)
 
 
-def status_of(view: Any, request: Any = None, **kwargs: Any) -> int:
-    """Call a view without any middleware, and return the status of its response."""
+def status_of(view: Any, request: Any = None, run: Any = asyncio.run, **kwargs: Any) -> int:
+    """Call a view without any middleware, and return the status of its response. `run`: runs the
+    coroutine of an async view."""
     response = view(RequestFactory().get("/") if request is None else request, **kwargs)
-    return int((asyncio.run(response) if asyncio.iscoroutine(response) else response).status_code)
+    return int((run(response) if asyncio.iscoroutine(response) else response).status_code)
 
 
 @contextlib.contextmanager

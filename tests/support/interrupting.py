@@ -5,12 +5,17 @@ The exception represents that of a signal handler, which can happen at any bytec
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
 from linecache import getline
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
+
+import pytest
 
 #: The files with the code that admits a request.
 ADMISSION = ("limits/admission.py", "limits/identity.py", "engine/calls.py")
@@ -41,14 +46,7 @@ def before_returns(frame: FrameType, event: str) -> bool:
 def after_calls(frame: FrameType, event: str) -> bool:
     """Return True for a bytecode that follows a call. CPython runs a signal handler after a call
     has returned. Since CPython 3.14, this includes the calls of `with`."""
-    if event != "opcode":
-        return False
-    before = None
-    for one in dis.get_instructions(frame.f_code):
-        if one.offset >= frame.f_lasti:
-            break
-        before = one.opname
-    return before is not None and before.startswith("CALL")
+    return event == "opcode" and frame.f_lasti in _ends_of_calls(frame.f_code)
 
 
 def handles_signals(frame: FrameType, event: str) -> bool:
@@ -68,9 +66,25 @@ def _returns_to_us(frame: FrameType) -> bool:
 
 
 def _returns(frame: FrameType) -> bool:
+    return frame.f_lasti in _returns_of(frame.f_code)
+
+
+# Cached, because a test asks at each bytecode of each run.
+
+
+@cache
+def _returns_of(code: CodeType) -> set[int]:
+    """Return the offsets of the bytecodes that return from a frame."""
     # END_SEND follows the return of an awaited coroutine. CPython runs no signal handler there.
-    name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return name.startswith(("RETURN_", "END_SEND"))
+    names = [dis.opname[number] for number in code.co_code[::2]]
+    return {2 * n for n, name in enumerate(names) if name.startswith(("RETURN_", "END_SEND"))}
+
+
+@cache
+def _ends_of_calls(code: CodeType) -> set[int]:
+    """Return the offsets of the bytecodes that follow a call."""
+    ones = [*dis.get_instructions(code)]
+    return {after.offset for before, after in pairwise(ones) if before.opname.startswith("CALL")}
 
 
 def interruptions(
@@ -106,17 +120,21 @@ def _interrupted(
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal left, place, begun
+        nonlocal begun
         if not frame.f_code.co_filename.endswith(files):
             return None
         frame.f_trace_opcodes = True
         begun = begun or frame.f_code.co_name in after
+        return count(frame, event, arg)
+
+    def count(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left, place
         if begun and where(frame, event):
             left -= 1
             if left == 0:
                 place = f"{frame.f_code.co_name}, line {frame.f_lineno}"
                 raise Interrupted
-        return trace
+        return count
 
     before = sys.gettrace()
     # Python 3.12 traces opcodes only if `f_trace_opcodes` of a frame was set before `settrace`.
@@ -129,3 +147,15 @@ def _interrupted(
     finally:
         sys.settrace(before)
     return None
+
+
+@pytest.fixture
+def run_async() -> Iterator[Callable[..., None]]:
+    """Return a function that runs a coroutine. All runs share one event loop, to save time."""
+    loop = asyncio.new_event_loop()
+    yield loop.run_until_complete
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
