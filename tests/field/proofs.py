@@ -139,7 +139,7 @@ def sells_each_ticket_once(site: Site, row: Row) -> None:
             reply = site.ask(row.path, method, body=body)
             if reply.status != 429 or not asks_again:
                 return reply
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     for number in range(site.rounds):
         with connection.cursor() as cursor:
