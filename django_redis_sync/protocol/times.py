@@ -9,7 +9,8 @@ scripts are composed with these values. The times depend on each other:
   HEARTBEAT + PATIENCE.
 - The engine sends the heartbeat of an event loop every ALIVE / 3, so two may be lost.
 - Until the new holder answers a handoff, its lease lasts at most FIRST. It has to answer within
-  CLAIM. So CLAIM has to be shorter than FIRST.
+  CLAIM. So CLAIM has to be shorter than FIRST. CLAIM is HEARTBEAT + PATIENCE, so that the deadline
+  of a waiter near the head of the queue also serves for its claim.
 - TOMBSTONE_TTL must be longer than the max delay of a late copy of a request.
 - A worker reports the number of jobs that it holds every second. HELD_LIFE has to be longer.
 
@@ -33,7 +34,7 @@ TIMES: Mapping[str, int] = MappingProxyType(
         "NUDGE": 10,  # max delay of the first waiter after the rate opens: nudge.lua
         # Handoffs
         "FIRST": 5000,  # max lease until the new holder answers: grant.lua
-        "CLAIM": 2500,  # max time for a new holder to answer, or it loses the lease: notify.lua
+        "CLAIM": 3000,  # max time for a new holder to answer, or it loses the lease: notify.lua
         # Keys
         "GRACE": 5000,  # min time that keys stay after the last lease or deadline: finish.lua
         "TOMBSTONE_TTL": 120_000,  # how long late copies are rejected: write_tombstone.lua

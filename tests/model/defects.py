@@ -62,7 +62,7 @@ DEFECTS = {
          "if record then"}, "lose"),
     "a release hands nothing off": Defect(
         "permits are free, and release left b1 waiting", (_NOW, _SOON),
-        {"if waiting_of(name) > 0 then\n  if name.card > 0": "if false then\n  if true"}),
+        {"if name.card == 0 and not name.shared or": "if false and"}),
     "a heartbeat doesn't hand off free permits": Defect(
         "permits are free for|still waits after", (_NOW, _SOON),
         {"if me or waiting > 0 and": "if not me and waiting > 0 and"}, "crash"),

@@ -59,7 +59,7 @@ if how == 'downgrade' then -- the lease had the whole name, and keeps one permit
 else
   end_token(name, state, own, terms, ends, live)
 end
-if waiting_of(name) > 0 then
+if name.card == 0 and not name.shared or waiting_of(name) > 0 then
   if name.card > 0 then -- without leases, none can have expired
     sweep(name, nil)
   end

@@ -7,8 +7,8 @@
 -- - The name has a deadline, for example that of a tombstone.
 -- The compact state stores ARGV[5], not `terms`, because `terms` may also have the common share.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
-  alone = alone and free and name.card == 0 and lease ~= 'inf' and not (name.override or name.rate or name.cooled)
-  if alone and redis.call('ZCARD', WAITERS) == 0 and not redis.call('HGET', INFO, '#clash') then
+  alone = alone and free and name.card == 0 and lease ~= 'inf' and not (name.override or name.rate or name.cooled or name.clash)
+  if alone and redis.call('ZCARD', WAITERS) == 0 then
     local reply = take_compact(name.us, name.keep, base, token, lease, permits, ARGV[5], name.fence, name.expiry, wants, name.peak or '', '', true)
     redis.call('DEL', INFO) -- last: if the script stops before, the next script expands the name again
     name.puts, name.dropped = {}, false -- so `finish` writes nothing

@@ -40,11 +40,13 @@ local function hand_off(name, me)
     else
       local fence, ms = grant(name, t, permits, lease, terms, came ~= '0' and came or ticket, t ~= me, false)
       if t ~= me then
-        notify(name, t, channel, fence, ms)
+        notify(name, t, channel, fence, ms, deadline)
       else
         redis.call('ZREM', WAITERS, t)
         reply = 'ok ' .. fence .. ' ' .. ms
       end
+      -- No permit is free for a next waiter, whose limit is the same.
+      if not me and (name.override or not name.clash) and name.card + name.extra >= limit then break end
     end
   end
   return reply

@@ -9,7 +9,8 @@ local function mismatch(name, wants, permits, limit, waiting)
   if name.seen and name.card + waiting > 0 then
     local kind = string.sub(name.seen, 1, 1)
     if kind ~= string.sub(wants, 1, 1) then return 'kind ' .. kind end
-    put(name, '#clash', name.at .. ' ' .. name.seen)
+    name.clash = name.at .. ' ' .. name.seen
+    put(name, '#clash', name.clash)
   end
   put(name, '#seen', wants)
   return nil

@@ -3,7 +3,7 @@
 -- If a script changes fields, it calls `finish` at its end. The composer replaces `name.field` by `name[number]`,
 -- because Lua reads a numbered item three times as fast.
 -- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak
--- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker shared rate most log opens cooled
+-- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker shared rate most log opens cooled clash joined
 -- After each script, this is true ('#…' is a field of the hash INFO):
 -- - Every key of the name expires at '#expiry' (inf: never), at least GRACE after every deadline and lease end.
 -- - '#extra' is the sum of (weight - 1) over all leases. So number of leases + '#extra' = permits in use.
@@ -19,7 +19,7 @@ local function open(token, keep, us, overrides)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
   local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- minute: a text, which `count` sets
 
-  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#shares', '#lone', '#rate', '#cool')
+  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#shares', '#lone', '#rate', '#cool', '#clash')
   local card = redis.pcall('ZCARD', LEASES)
   if meta[10] or not tonumber(card) then -- an earlier script stopped while it expanded the state
     -- If another program wrote LEASES, this raises an error.
@@ -44,6 +44,8 @@ local function open(token, keep, us, overrides)
   local rate, log, opens = meta[11], false, 0 -- rate: see begin_rate; log: see rate_log; opens: see fits
   local most = rate and tonumber(string.match(rate, '^%d+')) or EXCLUSIVE -- permits of the rate; else more than any limit
   local cooled = false -- true if the end of a cool-down is in the future
+  local clash = meta[13] -- false if all callers agree on the limit (see mismatch)
+  local joined = false -- true if the caller waits behind another waiter, so that WAITERS exists
   local name = {FIELDS}
   if overrides and overrides ~= '-' then
     apply_override(name, overrides)

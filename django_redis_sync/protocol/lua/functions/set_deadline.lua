@@ -8,6 +8,6 @@ local function set_deadline(name, member, ends)
   if not added then
     added = retry_write('ZADD', WAITERS, text, member)
   end
-  if added == 1 then name.new_waiters = true end
+  if added == 1 and not name.joined then name.new_waiters = true end
   if ends > name.latest then name.latest = ends end
 end
