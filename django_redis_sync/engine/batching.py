@@ -128,6 +128,8 @@ class Batcher:
 
     def _fail_all(self, reason: str) -> None:
         """Fail all commands that are queued or in flight. `reason`: the text of the error."""
+        if not (self._in_flight or self._queue):
+            return
         for commands in (*(batch.commands for batch in self._in_flight), self._queue):
             _fail(commands, Failure(errors.ConnectionError(reason), clock(), "unanswered"))
         self._in_flight, self._queue = [], []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -96,6 +97,11 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
         server.left()
 
 
+def _tell(ended: asyncio.Future[None], _: Any) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
 @dataclass(slots=True)
 class _Cancellation:
     """Delays a cancellation of this task until the current step is done. `args`: the arguments of
@@ -108,12 +114,19 @@ class _Cancellation:
     async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
         """Return the result of `doing`. If this task is cancelled meanwhile, store the arguments of
         the CancelledError in `args`. Raise Failure if there is no result at the time `until`."""
-        now = doing.get_loop().time
+        loop = doing.get_loop()
+        now = loop.time
         try:
             while not doing.done() and (self.until is None or now() < self.until):
-                left = None if self.until is None else self.until - now()
                 try:
-                    await asyncio.wait((doing,), timeout=left)
+                    if self.until is None:
+                        # A task that awaited `doing` itself would cancel it. asyncio.wait() would
+                        # take 1 % of the instructions of an acquire and its release.
+                        ended: asyncio.Future[None] = loop.create_future()
+                        doing.add_done_callback(partial(_tell, ended))
+                        await ended
+                    else:
+                        await asyncio.wait((doing,), timeout=self.until - now())
                 except asyncio.CancelledError as error:
                     self.args = error.args
                     self.until = self.until or now() + UNDO_BUDGET
