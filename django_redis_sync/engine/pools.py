@@ -37,7 +37,8 @@ MAX_WAITING = 256
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
 #: If getting a connection takes fewer seconds than this, the reply keeps its full time limit.
 _AT_ONCE = 0.01
-#: Min timeout for making a connection, in seconds. It applies even if the caller has less time.
+#: Min timeout in seconds for making a connection, and for the first reply on it. It applies even if
+#: the caller has less time: on a busy machine, making the connection may take all of the time.
 _SHORTEST = 0.1
 #: Seconds to wait for the reply to BLPOP, in addition to BLPOP's own timeout.
 _LATE = 1.0
@@ -255,14 +256,14 @@ class CachedConnections:
 
 
 def _left(within: float, began: float) -> float:
-    """Return how many of the `within` seconds are left, at least SHORTEST_WAIT. `began`: the time
-    at which the `within` seconds began.
+    """Return how many of the `within` seconds are left, at least _SHORTEST. `began`: the time at
+    which the `within` seconds began.
 
     If almost no time has passed, return `within` unchanged. `within` is usually the socket's own
     timeout, with which `read` is faster than with another timeout.
     """
     took = clock() - began
-    return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
+    return within if took < _AT_ONCE else max(_SHORTEST, within - took)
 
 
 def _never_waits(pool: Any) -> bool:
