@@ -45,8 +45,7 @@ local function hand_off(name, me)
         redis.call('ZREM', WAITERS, t)
         reply = 'ok ' .. fence .. ' ' .. ms
       end
-      -- No permit is free for a next waiter, whose limit is the same.
-      if not me and (name.override or not name.clash) and name.card + name.extra >= limit then break end
+      if not me and (name.override or not name.clash) and name.card + name.extra >= limit then break end -- the limit of all waiters
     end
   end
   return reply
