@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from django.test import Client
 from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore
 from django_redis_sync.testing import filled, limits_disabled
 from tests.request_site.project import BOTH
+from tests.support import worker_processes
 from tests.support.operators import failed
 from tests.support.pages import LIST, get
 
@@ -203,10 +203,8 @@ def test_commands_of_a_new_project_work_without_redis(tmp_path: Path) -> None:
         ("locks", "run", "x", "--", "true"): 0,
         ("check", "--deploy"): 2,
     }.items():
-        command = [sys.executable, "-W", "error", "-m", "django", *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-        )
+        command = ("-W", "error", "-m", "django", *words)
+        done = worker_processes.run(*command, cwd=tmp_path, env=environment, timeout=120)
         assert (1 if said == 2 else 0) == done.returncode, done.stderr
         assert said == done.stderr.count("REDIS_SYNC['WITHOUT_REDIS'] is True"), done.stderr
         assert "Traceback" not in done.stderr and "housekeeping" not in done.stderr, done.stderr
