@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # `make test &` in a shell script ignores SIGINT. Child processes would inherit this.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # redis-py reads its version from a file for each new connection.
+    metadata.version = functools.cache(metadata.version)
     # No cache has connected yet, so the address of the default cache can still be set.
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
