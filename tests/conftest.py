@@ -231,6 +231,14 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
     settings.CACHES = {**settings.CACHES, "default": first, "other": other}
 
 
+@pytest.fixture
+def elsewhere(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> str:
+    """Add a cache alias with its own server, and the key prefix of `default`. Return the alias."""
+    other = {**settings.CACHES["default"], "LOCATION": new_server().url}
+    settings.CACHES = {**settings.CACHES, "elsewhere": other}
+    return "elsewhere"
+
+
 def clean(url: str) -> None:
     """Delete the library's keys, and reset what this process has cached about them."""
     from django_redis_sync.engine import overrides, renewal

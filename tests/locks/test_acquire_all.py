@@ -46,6 +46,18 @@ async def test_acquire_all_sorts_names_and_returns_leases_in_the_given_order(io,
         await io.do(several, "release")
 
 
+@both
+async def test_acquire_all_takes_locks_of_the_same_name_on_two_servers(io, view, elsewhere) -> None:
+    here, there = Lock("x"), Lock("x", using=elsewhere)
+    async with io.entered(acquire_all([there, here])) as leases:
+        for thing, lease in ((here, leases[1]), (there, leases[0])):
+            status = await io.do(thing, "status")
+            assert [lease.fence] == [holder.fence for holder in status.holders]
+    async with io.entered(Lock("x", using=elsewhere)):
+        assert None is await io.do(acquire_all([there, here], blocking=False), "acquire")
+        assert view("x").empty, "it kept the lock of the other server"
+
+
 @pytest.mark.parametrize("options", [{"blocking": False}, {"blocking_timeout": 0.1}], ids=str)
 @both
 async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view, options: Any) -> None:

@@ -17,6 +17,21 @@ from tests.support.journal import journalling
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
+@both
+async def test_sides_of_a_name_on_two_servers_are_not_in_each_others_way(io, elsewhere) -> None:
+    here, there = ReadWriteLock("x"), ReadWriteLock("x", using=elsewhere)
+    for one, other in (
+        (here.read, there.write),
+        (here.write, there.read),
+        (here.write, there.write),
+    ):
+        async with io.entered(one), io.entered(other) as lease:
+            assert lease.held
+    async with io.entered(there.read):
+        with pytest.raises(UpgradeRefused):
+            await io.do(there.write, "acquire")
+
+
 class Callers:
     """Callers of a ReadWriteLock. Names of readers start with r, those of writers with w.
 
@@ -128,6 +143,8 @@ async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
         assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
         with pytest.raises(UpgradeRefused):
             await io.do(lock.write, "acquire")
+        with pytest.raises(TypeError, match="only a writer's lease"):
+            await io.do(lease, "downgrade")
         assert ["r1", "r2"] == sorted(callers.entered)
     await callers.inside("w1")
     await callers.inside("r3")

@@ -207,6 +207,20 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
     assert not first.held and view("commit").empty
 
 
+@both
+async def test_rlock_of_the_same_name_on_another_server_is_another_lock(io, elsewhere) -> None:
+    here, there = RLock("x"), RLock("x", using=elsewhere)
+    async with io.entered(here) as one:
+        async with io.entered(there) as other, io.entered(there) as again:
+            assert one is not other, "an RLock took the lease of another server"
+            assert other is again
+        assert (True, False) == (one.held, other.held)
+        with pytest.raises(NotAcquired, match="holds nothing"):
+            await io.do(there, "release")
+    async with io.entered(Lock("x", blocking=False)), io.entered(there):
+        pass  # a plain lock of one server isn't in the way of the RLock of the other
+
+
 # Callers that acquire a plain Lock that they already hold
 
 
