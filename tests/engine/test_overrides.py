@@ -119,25 +119,33 @@ async def test_override_of_a_key_takes_precedence_over_the_override_of_the_polic
 def test_resume_or_resize_immediately_admits_waiters_in_the_same_process(
     action: str, using: str | None, raw: redis.Redis, settings: Any
 ) -> None:
+    """Each of two keys has a waiter. Only the exemption is that of one key."""
     second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
     settings.CACHES = {**settings.CACHES, "second": second}
     options = {"using": using} if using else {}
-    semaphore = Semaphore("api", 1, key="k", using=using)
-    with ThreadPoolExecutor(1) as threads:
-        lease = semaphore.acquire()
-        assert lease is not None
-        waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire, True, MAX_WAIT)
-        eventually(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
+    keys = [Semaphore("api", 1, key=key, using=using) for key in ("k", "other")]
+    with ThreadPoolExecutor(2) as threads:
+        leases = [semaphore.acquire() for semaphore in keys]
+        waiters = [threads.submit(semaphore.acquire, True, MAX_WAIT) for semaphore in keys]
+        eventually(lambda: sum(one["cmd"] == "blpop" for one in raw.client_list()) == 2)
         if action == "resize":
             operate("resize", "2", **options)
         else:
             operate("pause", **options)
-            lease.release()
+            for lease in leases:
+                assert lease is not None
+                lease.release()
             time.sleep(0.2)
-            assert 1 == semaphore.status().waiting, "a permit was handed off during the pause"
+            waiting = [semaphore.status().waiting for semaphore in keys]
+            assert [1, 1] == waiting, "a permit was handed off during the pause"
             operate("resume", *(("--key", "k") if action == "exemption" else ()), **options)
-        assert 0 == semaphore.status().waiting  # the action hands off the permit at once
-        waiter.result(MAX_WAIT).release()
+        waiting = [semaphore.status().waiting for semaphore in keys]
+        left = 1 if action == "exemption" else 0
+        assert [0, left] == waiting, "the action did not hand off the permits at once"
+        if left:
+            operate("resume", **options)
+        for waiter in waiters:
+            waiter.result(MAX_WAIT).release()
 
 
 def test_override_applies_in_other_processes_until_it_is_removed(clean_redis: None) -> None:

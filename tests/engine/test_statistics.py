@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_redis_sync import Lease, Lock, Semaphore, synchronized
+from django_redis_sync import Lease, Lock, ReadWriteLock, Semaphore, synchronized
 from django_redis_sync.engine import statistics
 from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators.history import histories
@@ -104,6 +104,19 @@ def test_statistics_contain_current_waiters_and_the_durations_of_ended_waits() -
     assert total.wait_seconds / 4 <= found.waited.p50 <= 2 * total.wait_seconds
     assert 0.3 <= found.held.p95 <= 2 * total.held_seconds
     assert (1, [("k", 1)]) == (total.timed_out, [(b.key, b.rejected) for b in found.rejected])
+
+
+@both
+async def test_permits_in_use_count_a_writer_once_and_each_reader_and_permit(io: Any) -> None:
+    leases = [await io.do(ReadWriteLock("written").write, "acquire")]
+    leases += [await io.do(ReadWriteLock("read").read, "acquire") for _ in range(2)]
+    leases.append(await io.do(Semaphore("several", 5), "acquire", permits=3))
+    expected = {"several": 3, "read": 2, "written": 1}
+    eventually(lambda: {one.key: one.in_use for one in figures(SITE).busiest} == expected)
+    assert 6 == figures(SITE).in_use
+    for lease in leases:
+        await io.do(lease, "release")
+    eventually(lambda: figures(SITE).in_use == 0)
 
 
 def test_names_of_one_template_are_added_up_in_the_statistics() -> None:

@@ -305,6 +305,25 @@ def test_limit_holds_for_requests_from_before_and_during_an_outage_together(
     assert [200, 200] == [visit.end() for visit in visits]
 
 
+@pytest.mark.parametrize("on_outage", ["local", "open"])
+@BOTH
+def test_share_limit_counts_requests_that_were_admitted_during_an_outage(
+    project, link, changes, fast_probes, on_outage
+):
+    def tenant_of(request):
+        return request.GET.get("tenant")
+
+    project.limit(limit=4, share=tenant_of, share_limit=1, on_outage=on_outage)
+    link.cause("refuse", "", times=1000)
+    during = project.visit(tenant="a").entered()
+    assert 200 == project.status(tenant="b")
+    link.calm()
+    eventually(lambda: project.status(tenant="b") == 200 and changes() == [True, False])
+    statuses = [project.status(tenant=tenant) for tenant in "ab"]
+    assert [429, 200] == statuses, "a share got more permits than its share_limit, or none"
+    assert [200, 200] == [during.end(), project.status(tenant="a")]
+
+
 def test_local_permit_is_released_if_redis_fails_again_after_an_outage(
     project, link, changes, fast_probes, begin_outage
 ):
@@ -370,20 +389,24 @@ def test_late_failure_of_an_earlier_request_does_not_start_another_outage(
 def test_changes_of_an_outage_are_reported_in_order_if_a_receiver_is_slow(
     project, fast_probes, begin_outage
 ):
-    ended = list[bool]()
+    """Two outages have ended when the receiver continues with the begin of the first."""
+    reported, go = list[bool](), threading.Event()
 
-    def slow_at_the_beginning(down, **_):
-        time.sleep(down * 0.5)
-        ended.append(down)
+    def slow(down, **_):
+        go.wait(60)
+        reported.append(down)
 
-    outage_changed.connect(slow_at_the_beginning)
+    outage_changed.connect(slow)
     try:
-        begin_outage()
-        eventually(lambda: project.status("trigger") == 200)
-        eventually(lambda: len(ended) == 2)
+        for _ in range(2):
+            begin_outage()
+            eventually(lambda: project.status("trigger") == 200)
+        go.set()
+        eventually(lambda: len(reported) == 4)
     finally:
-        outage_changed.disconnect(slow_at_the_beginning)
-    assert [True, False] == ended
+        go.set()
+        outage_changed.disconnect(slow)
+    assert [True, False, True, False] == reported
 
 
 @pytest.mark.promise(30)
