@@ -148,6 +148,7 @@ MISTAKES = [
     Case(f"E001|['ENDPOINTS']|not a str: 3|{OPTIONS}", sync={"ENDPOINTS": {3: "exports"}}),
     Case("E002|REDIS_SYNC['CACHE']|'unknown'", sync={"CACHE": "unknown"}),
     Case("E002|['SEMAPHORES']['here']|'another'", sync=semaphores(limit=1, using="another")),
+    Case("E002|['ENDPOINTS']['view0']|'another'", [view], endpoints(limit=1, using="another")),
     Case("E003|'own'|backends.locmem.LocMemCache", **with_cache(own=LOCAL_CACHE)),
     Case("E004|'shards'|ShardClient", **with_cache(shards=SHARDED)),
     Case("E005|'view0'|limit must|Permits", [view], endpoints(limit=0)),

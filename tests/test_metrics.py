@@ -12,7 +12,7 @@ import redis
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 
-from django_redis_sync import LeaseLost, Semaphore, metrics
+from django_redis_sync import LeaseLost, Semaphore, metrics, synchronized
 from tests.behaviour.both import eventually
 from tests.support import worker_processes
 from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
@@ -164,6 +164,38 @@ def test_counters_in_redis_become_event_metrics_of_a_name_or_a_policy(
         for what, n in seconds.items():
             line = f'redis_sync_{family}{{name="{name}",what="{what}"}}'
             assert (line, times * n) == (line, found[line])
+
+
+def test_events_of_a_policy_without_statistics_are_the_sums_over_its_keys(
+    raw: redis.Redis, settings: Any
+) -> None:
+    """Its statistics are missing if Redis has lost them, for example."""
+    line = 'redis_sync_last_minute{event="rejected",name="api:*"}'
+
+    def rejected() -> float | None:
+        minute = int(raw.time()[0]) // 60
+        for key, n in (("7311", 2), ("7312", 3)):
+            name = f"{settings.PREFIX}:{{api:*@{key}}}:stats"
+            raw.hset(name, mapping={f"{minute - 1}:n": n, "tidied": minute})
+        raw.delete(*(f"{settings.PREFIX}:{{api:*}}:{part}" for part in ("shares", "sums")))
+        return scrape().get(line)
+
+    with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
+        eventually(lambda: listed("api:*@7311", "api:*@7312"))
+        eventually(lambda: rejected() == 5)
+
+
+def test_names_of_a_family_count_once_and_the_family_does_not() -> None:
+    @synchronized("webhook:{number}")
+    def webhook(number: int) -> None:
+        pass
+
+    for number in range(3):
+        webhook(number)
+    with Semaphore("nightly", 1):
+        eventually(lambda: listed("nightly", "webhook:2"))
+        found = scrape()
+    assert (4, 0) == (found["redis_sync_names"], found["redis_sync_names_left_out"])
 
 
 def test_up_metric_is_0_while_redis_is_down() -> None:

@@ -276,6 +276,29 @@ def test_permit_that_finds_no_free_process_goes_back_and_the_task_runs_later(
     worker.step.shutdown(worker.consumer)
 
 
+def test_worker_asks_for_no_more_permits_than_it_has_free_processes(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a task has waited in Redis: a permit would idle until a process is free."""
+    monkeypatch.setattr(consumer_module, "_READY", 60.0)
+    worker = Worker(app, processes=1)
+    for number in (1, 2):
+        with Semaphore("exports", 1):
+            worker.deliver("exports", number)
+            eventually(lambda: waiting("exports") == 1)
+        eventually(lambda number=number: worker.pool[-1:] == [number])
+        worker.run(number)
+    worker.deliver("exports", 3)
+    worker.deliver("mails", 4)
+    eventually(lambda: worker.pool == [1, 2, 3])
+    eventually(lambda: worker.tick() or waiting("mails") == 1)
+    assert 0 == Semaphore("mails", 1).status().in_use, "no process was free for this permit"
+    worker.run(3)
+    eventually(lambda: worker.pool == [1, 2, 3, 4])
+    worker.run(4)
+    worker.step.shutdown(worker.consumer)
+
+
 def test_tasks_run_once_after_the_connection_to_the_broker_was_lost(worker: Worker) -> None:
     """The broker delivers them again, so the worker forgets them, and leaves the queues."""
     for _ in range(2):

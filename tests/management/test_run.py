@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -113,6 +114,17 @@ def test_locks_run_action_starts_the_command_only_after_a_permit_is_granted(
     assert time.monotonic() - start >= (0.5 if "0.5" in words else 0)
 
 
+def test_skip_is_quiet_only_if_no_permit_is_available(run: Run) -> None:
+    """A waiter that an operator clears is another case, and a failure of the command."""
+    with Lock("job"):
+        process = run("job", "--skip", "--wait", "60", "--", "echo", "ran")
+        eventually(lambda: status_of("job").waiting)
+        (waiter,) = status_of("job").waiters
+        locks("clear", "job", "--holder", waiter.id, "--no-input")
+        why = "job was not acquired: an operator cleared this waiter.\n"
+        assert (75, "", why) == ended(process)
+
+
 def test_locks_run_action_waits_for_the_rate_of_the_settings_without_a_limit(run: Run) -> None:
     with Semaphore("paced", rate="2/h"):
         assert (0, "ran\n", "") == ended(run("paced", "--wait", "0", "--", "echo", "ran"))
@@ -201,6 +213,27 @@ def test_signal_ends_a_command_that_is_starting(run: Run, ms: int) -> None:
     time.sleep(ms / 1000)
     process.send_signal(signal.SIGINT)
     assert (128 + signal.SIGINT, "") == ended(process)[::2]
+    assert not taken("job")
+
+
+def test_each_signal_that_comes_while_the_command_starts_is_passed_on(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come before `locks run` knows the process of the command."""
+    early, passed = [signal.SIGUSR1, signal.SIGWINCH, signal.SIGTERM], list[int]()
+
+    class Starting(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            for number in early:
+                signal.raise_signal(number)
+
+    killpg = os.killpg
+    monkeypatch.setattr(runner.subprocess, "Popen", Starting)
+    monkeypatch.setattr(os, "killpg", lambda group, n: passed.append(n) or killpg(group, n))
+    with pytest.raises(SystemExit):
+        execute_from_command_line(["manage.py", "locks", "run", "job", "--", "sleep", "60"])
+    assert early == passed, "a signal did not reach the command, or not in order"
     assert not taken("job")
 
 

@@ -188,6 +188,15 @@ def test_locks_status_of_a_policy_shows_all_keys_or_the_given_key(busy: None) ->
         assert "1 of 1 in use" in locks("status", "a@b"), "a name takes precedence over a key"
 
 
+def test_last_hour_of_a_policy_counts_its_uses_with_and_without_a_key(raw: redis.Redis) -> None:
+    for key in (None, "a", "b", "b"):
+        Semaphore("api", 9, key=key).acquire().release()
+    eventually(lambda: listed("api", "api@a", "api@b"))
+    for words, count in (((), 4), (("--key", "b"), 2)):
+        page = locks("status", "api", *words)
+        assert f"Last 60 min: granted {count}, " in page, page
+
+
 def test_locks_status_accepts_an_ip_address_as_the_key_of_a_policy(raw: redis.Redis) -> None:
     @semaphore_required("visits", limit=5, key="ip")
     def view(request: Any) -> HttpResponse:

@@ -306,6 +306,8 @@ def test_doctor_command_looks_at_all_names_and_the_page_says_when_that_was(
     assert "All 150 were checked." in locks("doctor", using="private")
     found = examine()["limits"]
     assert "ok" == found.level and re.search(r"at \d\d:\d\d:\d\d, and 30 of 150", found.detail)
+    left = crowd.pttl(f"{site.PREFIX}:looked") / 3_600_000
+    assert 23 < left <= 24, f"the page forgets after {left} h when all names were seen"
     crowd.delete(f"{site.PREFIX}:looked")
     monkeypatch.setattr("django_redis_sync.management.commands.locks.LOOK_SECONDS", 1e-9)
     text = " ".join(locks("doctor", using="private").split())

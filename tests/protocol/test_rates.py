@@ -110,6 +110,20 @@ def test_a_rejected_caller_learns_exactly_when_the_rate_opens() -> None:
     assert paced.at(15_000_000 + int(opens) * 1000).take()
 
 
+def test_a_rejected_caller_learns_when_the_rate_opens_after_those_that_wait() -> None:
+    paced = Paced("3/600")
+    for at in (0, 100_000, 200_000):
+        assert paced.at(at).take()
+    opens = []
+    for _ in range(3):
+        word, reason, waiting, _, _, after, _ = paced.at(300_000).ask()
+        opens.append((word, reason, waiting, after))
+        waiter = paced.ask("wait")[-1]
+    assert [("no", "rate", f"{n}", f"{300 + 100 * n}") for n in range(3)] == opens
+    paced.end(waiter, how="undo")
+    assert "500" == paced.ask()[5], "a waiter that has left still counts"
+
+
 def test_each_waiter_comes_when_the_rate_opens_for_it_and_its_predecessors() -> None:
     paced = Paced("3/600")
     for at in (0, 100_000, 200_000):
