@@ -40,6 +40,14 @@ def waiting(name: str) -> Any:
     return status
 
 
+def no_longer_waiting(name: str) -> None:
+    """Wait until there is no waiter of `name`."""
+    from django_redis_sync.operators.status import status_of
+
+    while status_of(name).waiters:
+        time.sleep(0.1)
+
+
 def clear_waiters(name: str) -> None:
     """Wait until there is a waiter of `name`, and clear it as an operator does."""
     from django_redis_sync.operators.actions import clear
