@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
+from contextlib import closing
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -35,8 +36,10 @@ def run(plan: CallPlan) -> Any:
     except BaseException as error:
         # If the plan raised this error, the plan has ended, and throw() raises the error again. If
         # the error interrupted this function between two steps, throw() raises the error inside the
-        # plan. Then the plan yields its last step, which releases what it has acquired.
-        plan.throw(error).do()
+        # plan. Then the plan yields its last step, which releases what it has acquired. Close the
+        # plan, because the error and the plan refer to each other.
+        with closing(plan):
+            plan.throw(error).do()
         raise
 
 
@@ -54,7 +57,8 @@ async def arun(plan: CallPlan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        await plan.throw(error).ado()
+        with closing(plan):
+            await plan.throw(error).ado()
         raise
 
 

@@ -32,7 +32,7 @@ class Leader:
     """A call that other calls can follow. `end()` must be called when it ends. `outage`: the
     exception that its followers have to raise, because Redis is unavailable."""
 
-    __slots__ = ("_bells", "_key", "_wakers", "ended", "outage")
+    __slots__ = ("__weakref__", "_bells", "_key", "_wakers", "ended", "outage")
 
     def __init__(self, key: Any) -> None:
         self._key, self.ended = key, False
@@ -44,7 +44,7 @@ class Leader:
     def end(self) -> None:
         """Wake up the followers: all tasks, and the first threads."""
         self.ended = True
-        if _leaders.get(self._key) is self:
+        if (found := _leaders.get(self._key)) is not None and found() is self:
             _leaders.pop(self._key, None)
         with contextlib.suppress(IndexError):
             while True:
@@ -90,8 +90,10 @@ class Leader:
         return self.ended
 
 
-#: The leaders of this process, by process ID and name. A forked child has none of its parent's.
-_leaders: dict[Any, Leader] = {}
+#: The leaders of this process, by process ID and name. A forked child has none of its parent's. The
+#: references are weak, because an exception of a signal handler can end a call before it could
+#: call `end()`.
+_leaders: dict[Any, weakref.ref[Leader]] = {}
 
 
 def leader_of(identity: tuple[str, str], former: Leader | None = None) -> tuple[Leader, bool]:
@@ -99,9 +101,9 @@ def leader_of(identity: tuple[str, str], former: Leader | None = None) -> tuple[
     `former`, make one. Also return True if the caller is the new leader."""
     key = os.getpid(), *identity
     mine = Leader(key)
-    if former is not None and _leaders.get(key) is former:
-        _leaders[key] = mine
-    found = _leaders.setdefault(key, mine)
+    found = _leaders.setdefault(key, weakref.ref(mine))()
+    if found is None or found is former:
+        _leaders[key], found = weakref.ref(mine), mine
     return found, found is mine
 
 

@@ -130,7 +130,8 @@ def followers() -> int:
     """Return how many calls of this process wait for another call of it."""
     from django_redis_sync.locks.followers import _leaders
 
-    return sum(len(one._bells) + len(one._wakers) for one in _leaders.values())
+    found = [leader for ref in _leaders.values() if (leader := ref()) is not None]
+    return sum(len(one._bells) + len(one._wakers) for one in found)
 
 
 def raised(error: BaseException) -> Any:
