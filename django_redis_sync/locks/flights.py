@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -73,14 +74,16 @@ _ALONE = object()
 class _Run:
     """A run of the function. `key`: identifies the name. `ended`: True after the run."""
 
-    __slots__ = ("ended", "key")
+    __slots__ = ("__weakref__", "ended", "key")
 
     def __init__(self, key: Any) -> None:
         self.key, self.ended = key, False
 
 
 #: The runs in which the current code is called, also in other tasks or threads than the run's own.
-_runs: contextvars.ContextVar[tuple[_Run, ...]] = contextvars.ContextVar("runs", default=())
+#: The references are weak, because an exception of a signal handler can end a run halfway.
+_runs: contextvars.ContextVar[tuple[weakref.ref[_Run], ...]]
+_runs = contextvars.ContextVar("runs", default=())
 
 
 class Flight:
@@ -111,7 +114,8 @@ class Flight:
 
     def plan(self) -> CallPlan:
         """Return the result of the call."""
-        if any(run.key == self._results.identity and not run.ended for run in _runs.get()):
+        runs = (run for ref in _runs.get() if (run := ref()) is not None)
+        if any(run.key == self._results.identity and not run.ended for run in runs):
             return (yield self._run)  # a recursive call would wait for itself
         first = yield self._look()
         if first is None:
@@ -207,7 +211,8 @@ class Flight:
         if generation is None:
             return _ALONE
         run = _Run(self._results.identity)
-        before = _runs.set((*_runs.get(), run))
+        others = [ref for ref in _runs.get() if ref() is not None]
+        before = _runs.set((*others, weakref.ref(run)))
         try:
             value = yield self._run
         except Exception as error:

@@ -38,6 +38,7 @@ from django_redis_sync.exceptions import CallFailed
 from django_redis_sync.testing import without_redis
 from tests.behaviour.both import Sync, both, eventually, until
 from tests.behaviour.watching import sent
+from tests.support.interrupting import handles_signals, interruptions
 from tests.support.operators import locks
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(34)]
@@ -311,6 +312,22 @@ async def test_next_waiter_runs_if_the_call_that_ran_was_cancelled_or_interrupte
         await io.result(first)
     assert [2] * 3 == [await io.result(one) for one in others]
     assert view("work:7").empty
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_call_that_is_interrupted_anywhere_stops_no_later_call_of_its_process() -> None:
+    """A call is interrupted at each bytecode where Python handles signals. What it has acquired is
+    free when its lease ends."""
+
+    @single_flight("work:{key}", ttl=0, timeout=0.1, blocking_timeout=5)
+    def work(key: int) -> int:
+        return key
+
+    files, places = ("engine/calls.py", "locks/flights.py", "locks/followers.py"), set()
+    for place in interruptions(lambda: work(7), *files, where=handles_signals):
+        places.add(place)
+        assert 7 == work(7), place
+    assert len(places) > 30
 
 
 @both
