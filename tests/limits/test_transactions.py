@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory, TestCase
 
@@ -141,6 +141,16 @@ def test_lease_is_renewed_until_the_commit(raw):
         eventually(View(raw, "stock").renewals())
         assert is_held()
     assert not is_held()
+
+
+@both_databases
+@pytest.mark.parametrize("using", [None, "default", "other"])
+def test_atomic_begins_its_transaction_on_the_given_database(using):
+    with Lock("one").atomic(using):
+        begun = [alias for alias in connections if connections[alias].in_atomic_block]
+        assert is_held("one")
+    assert [using or "default"] == begun
+    assert not is_held("one")
 
 
 @both_databases

@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from django_redis_sync import NotAcquired, RLock, Semaphore, acquire_all, synchronized
 from django_redis_sync.operators.actions import Change
-from django_redis_sync.testing import filled
+from django_redis_sync.testing import filled, without_redis
 from tests.behaviour.both import both, eventually
 from tests.support.commands import locks
 
@@ -83,6 +84,21 @@ def test_a_cool_down_ends_by_itself(raw) -> None:
     cool = mails.status().cool_down
     assert cool is not None and (cool.until - cool.since).total_seconds() == 300
     assert cool.label["pid"] == os.getpid(), "operators see who began it"
+
+
+@pytest.mark.parametrize("server", [nullcontext, without_redis], ids=["redis", "without redis"])
+def test_the_cool_down_that_ends_last_counts_in_either_order(raw, server) -> None:
+    with server():
+        for name, seconds in (("falling", (300, 30)), ("rising", (30, 300))):
+            mails = Semaphore(name, 3, blocking=False)
+            for each in seconds:
+                mails.cool_down(each)
+            with pytest.raises(NotAcquired) as caught, mails:
+                pass
+            left = caught.value.retry_after
+            assert left is not None and 200 < left <= 300, f"{name}: {left} s are left"
+        with Semaphore("others", 3, blocking=False) as lease:
+            assert lease.held
 
 
 @both
