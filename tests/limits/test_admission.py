@@ -38,6 +38,7 @@ from tests.request_site.project import (
 from tests.support.commands import locks
 from tests.support.interrupting import (
     ADMISSION,
+    fast_collections,  # noqa: F401 - a fixture
     handles_signals,
     interruptions,
     run_async,  # noqa: F401 - a fixture
@@ -367,6 +368,7 @@ def test_signal_receiver_that_fails_does_not_prevent_the_rejection(project, reje
 
 
 @pytest.mark.promise(6, 24)
+@pytest.mark.usefixtures("fast_collections")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])
 @BOTH

@@ -27,6 +27,7 @@ from tests.behaviour.both import Async, Sync, eventually
 from tests.behaviour.watching import View, living
 from tests.support.interrupting import (
     before_returns,
+    fast_collections,  # noqa: F401 - a fixture
     inside_ours,
     interruptions,
     run_async,  # noqa: F401 - a fixture
@@ -300,17 +301,6 @@ FOLDER = Path(django_redis_sync.__file__).parent / "locks"
 #: The files in whose code the test interrupts an acquire: all of locks/ except options.py, which
 #: only prepares the request.
 FILES = [f"/locks/{path.name}" for path in FOLDER.glob("*.py") if path.name != "options.py"]
-
-
-@pytest.fixture(scope="module")
-def fast_collections() -> Iterator[None]:
-    """Exempt the objects of earlier tests from garbage collection, so that collections are fast."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()  # as conftest.py does before the first test
 
 
 def all_released() -> bool:

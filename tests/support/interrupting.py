@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -159,3 +160,14 @@ def run_async() -> Iterator[Callable[..., None]]:
     loop.run_until_complete(asyncio.sleep(0.01))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def fast_collections() -> Iterator[None]:
+    """Exempt the objects of earlier tests from garbage collection, so that collections are fast."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as conftest.py does before the first test
