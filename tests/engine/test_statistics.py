@@ -23,6 +23,7 @@ from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.statistics import SITE, Statistics, statistics_of
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
+from tests.support.commands import locks
 from tests.support.relays import CUT, Relay
 from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
 from tests.support.workload import Call
@@ -104,6 +105,16 @@ def test_statistics_contain_current_waiters_and_the_durations_of_ended_waits() -
     assert total.wait_seconds / 4 <= found.waited.p50 <= 2 * total.wait_seconds
     assert 0.3 <= found.held.p95 <= 2 * total.held_seconds
     assert (1, [("k", 1)]) == (total.timed_out, [(b.key, b.rejected) for b in found.rejected])
+
+
+def test_waiter_is_in_the_statistics_if_its_process_holds_nothing(raw: redis.Redis) -> None:
+    locks("pause", "idle", "--create")
+    with ThreadPoolExecutor(1) as threads:
+        wait = threads.submit(Semaphore("idle", 1).acquire, True, MAX_WAIT)
+        eventually(lambda: figures(SITE).waiting == 1)
+        locks("resume", "idle")
+        wait.result().release()
+    eventually(lambda: figures(SITE).waiting == 0)
 
 
 @both
