@@ -478,6 +478,18 @@ def test_chart_of_a_day_has_at_most_60_intervals(viewer: Client, used: Callable[
     assert "Rejected 96" in page.text and "Highest use 5" in page.text
 
 
+def test_shares_on_a_name_page_are_those_of_the_period_that_it_shows(
+    viewer: Client, raw: redis.Redis, settings: Any
+) -> None:
+    start = raw.time()[0] // 60 // 15 * 15
+    samples = {f"{start - 180}:earlier": 5, f"{start - 30}:lately": 1}
+    raw.hset(f"{settings.PREFIX}:{{exports}}:samples", mapping=samples)
+    for period, shown in (("", (False, True)), ("?history=all", (True, True))):
+        with Semaphore("exports", 5):
+            text = get(viewer, f"exports/change/{period}").text
+        assert shown == ("earlier" in text, "lately" in text), period
+
+
 @pytest.mark.parametrize(
     ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
 )
