@@ -24,13 +24,15 @@ PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
 
-GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} --graceful-timeout 2"
+#: With the default of 2 s, the server of a busy machine may close a connection on which a client is
+#: sending its next request.
+GUNICORN = f"gunicorn {WSGI} -b 127.0.0.1:{{port}} --graceful-timeout 2 --keep-alive 60"
 #: The command of each server. Its first word is a Python module, except for the program `uwsgi`.
 SERVERS = {
     "gunicorn": f"{GUNICORN} --no-control-socket -k gthread --threads {{threads}}",
     "gevent": f"{GUNICORN} --no-control-socket -k gevent --worker-connections {{threads}}",
     "uvicorn": f"uvicorn {ASGI} --host 127.0.0.1 --port {{port}} "
-    "--lifespan off --timeout-graceful-shutdown 2 --log-level warning",
+    "--lifespan off --timeout-graceful-shutdown 2 --timeout-keep-alive 60 --log-level warning",
     "daphne": f"daphne -b 127.0.0.1 -p {{port}} -v 0 {ASGI}",
     "hypercorn": f"hypercorn --bind 127.0.0.1:{{port}} --graceful-timeout 2 {ASGI}",
     "granian": f"granian --interface asginl --host 127.0.0.1 --port {{port}} {ASGI}",
