@@ -148,13 +148,13 @@ class Batcher:
         batch.limit = LoopTimeout(longest, partial(self._waited, batch))
         self._in_flight.append(batch)
         try:
-            packed = [
-                pack(words_of(one.step, whole=True)) if one.whole else pack_step(one.step)
-                for one in commands
-            ]
             with batch.limit:
                 await self._connect(batch.limit)
                 batch.connected = True
+                packed = [
+                    pack(words_of(one.step, whole=True)) if one.whole else pack_step(one.step)
+                    for one in batch.commands
+                ]
                 await self._connection.send_packed_command([b"".join(packed)])
         except (*REDIS_ERRORS, *_ENDS) as error:
             await self._failed(batch, error)
@@ -173,6 +173,8 @@ class Batcher:
         batch.read = len(batch.replies)
         late = [one for one in batch.commands if one.step.timeout <= batch.age]
         _fail(late, _failure(errors.TimeoutError(NO_REPLY), batch.connected))
+        if not batch.connected and late:  # a command that has failed as not sent must not be sent
+            batch.commands = [one for one in batch.commands if one.step.timeout > batch.age]
         # A queued command can be sent over a new connection.
         return batch.silent >= SILENCE and (
             bool(late) or any(one.asked + one.step.timeout <= self._passed for one in self._queue)

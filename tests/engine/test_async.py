@@ -174,6 +174,27 @@ async def test_calls_do_not_wait_behind_a_silent_connection(relays: Any) -> None
 
 
 @on_loop
+async def test_call_that_fails_while_the_connection_is_made_is_not_sent(relays: Any) -> None:
+    """Nothing undoes a request that was not sent, so it must not be sent later. The connection is
+    ready just after the last try has failed."""
+    (relay,) = relays(SOCKET_TIMEOUT=2 * MAX_WAIT)
+    go = threading.Event()
+    for verb in ("hello", "client", "select"):  # what redis-py sends first over a new connection
+        relay.answer(verb, lambda _, forward: go.wait(MAX_WAIT) and forward())
+    task = asyncio.create_task(Impatient("x", using=relay.alias).aacquire(blocking=False))
+    with pytest.raises(Unavailable) as caught:
+        await task
+    assert not caught.value.maybe_executed
+    go.set()
+    for _ in range(15):  # a busy event loop waits a little longer for a connection
+        time.sleep(0.02)
+        await asyncio.sleep(0)
+    async with Lock("other", using=relay.alias):  # sent after it, if it is sent
+        assert relay.view("x").empty
+    assert [] == [one for one in relay.received if one.verb == "acquire" and "{x}" in one[3]]
+
+
+@on_loop
 async def test_impatient_call_does_not_repeat_those_of_others_while_a_slow_server_replies(
     relays: Any,
 ) -> None:
