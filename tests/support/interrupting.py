@@ -121,21 +121,17 @@ def _interrupted(
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal begun
+        nonlocal left, place, begun
         if not frame.f_code.co_filename.endswith(files):
             return None
-        frame.f_trace_opcodes = True
+        frame.f_trace_opcodes = True  # at each event: Python 3.15 forgets it
         begun = begun or frame.f_code.co_name in after
-        return count(frame, event, arg)
-
-    def count(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal left, place
         if begun and where(frame, event):
             left -= 1
             if left == 0:
                 place = f"{frame.f_code.co_name}, line {frame.f_lineno}"
                 raise Interrupted
-        return count
+        return trace
 
     before = sys.gettrace()
     # Python 3.12 traces opcodes only if `f_trace_opcodes` of a frame was set before `settrace`.
