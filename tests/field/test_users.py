@@ -2,6 +2,7 @@
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.test import AsyncClient, Client
@@ -145,9 +146,18 @@ def test_key_user_counts_by_address_if_drf_has_no_user_for_anonymous_requests(vi
     assert "" == response.json()["share"]
 
 
+@pytest.fixture
+def admin_site():
+    """Remove what an app has registered. Later tests must not find it, as the app is then gone."""
+    before = {*admin.site._registry}
+    yield admin.site
+    for model in {*admin.site._registry} - before:
+        admin.site.unregister(model)
+
+
 @CLIENTS
 @VIEWS
-def test_key_user_is_the_user_that_django_impersonate_shows(view, asgi, add, settings):
+def test_key_user_is_the_user_that_django_impersonate_shows(view, asgi, add, settings, admin_site):
     pytest.importorskip("impersonate")
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "impersonate"]
     add("impersonate.middleware.ImpersonateMiddleware")
