@@ -33,11 +33,11 @@ _REPLIES = frozenset({bytes, str, list})
 
 
 class PendingStep(NamedTuple):
-    """A step and the future of its answer. `whole`: True to send the script's source, False to
-    send its hash. `asked`: the time of the submission, by the clock `Batcher._passed`."""
+    """A step and the future of its answer. `unknown`: how often the server replied that it doesn't
+    know the script. `asked`: the time of the submission, by the clock `Batcher._passed`."""
 
     step: Run
-    whole: bool
+    unknown: int
     done: asyncio.Future[Answer]
     asked: float
 
@@ -82,7 +82,7 @@ class Batcher:
         """Queue a step and return a future of its answer. The step is sent even if the future is
         cancelled."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append(PendingStep(step, False, done, self._passed))
+        self._queue.append(PendingStep(step, 0, done, self._passed))
         if self._flusher is None:
             self._flusher = start_task(self._flush())
         return done
@@ -151,11 +151,8 @@ class Batcher:
             with batch.limit:
                 await self._connect(batch.limit)
                 batch.connected = True
-                packed = [
-                    pack(words_of(one.step, whole=True)) if one.whole else pack_step(one.step)
-                    for one in batch.commands
-                ]
-                await self._connection.send_packed_command([b"".join(packed)])
+                words = _packed(batch.commands)
+                await self._connection.send_packed_command([b"".join(words)])
         except (*REDIS_ERRORS, *_ENDS) as error:
             await self._failed(batch, error)
             return None
@@ -231,8 +228,8 @@ class Batcher:
         again = []
         for pending, reply in zip(batch.commands, replies, strict=False):
             done = pending.done
-            if isinstance(reply, errors.NoScriptError) and not pending.whole:
-                again.append(pending._replace(whole=True))
+            if isinstance(reply, errors.NoScriptError) and pending.unknown < 2:
+                again.append(pending._replace(unknown=pending.unknown + 1))
             elif isinstance(reply, Exception):
                 if not done.done():
                     done.set_exception(Failure(reply, received, why(reply, True)))
@@ -259,6 +256,23 @@ class Batcher:
                 if broken:
                     await connection.disconnect(nowait=True)
                 await self._pool.release(connection)
+
+
+def _packed(commands: list[PendingStep]) -> list[bytes]:
+    """Return commands that are sent together, each in Redis's wire format.
+
+    Scripts are long. If the server does not know a script, only the first command contains its
+    source: the server knows the script when it executes the others. If it has forgotten the script
+    meanwhile, each command contains the source.
+    """
+    packed, sourced = [], set[str]()
+    for step, unknown, _, _ in commands:
+        if unknown > 1 or (unknown and step.verb not in sourced):
+            sourced.add(step.verb)
+            packed.append(pack(words_of(step, whole=True)))
+        else:
+            packed.append(pack_step(step))
+    return packed
 
 
 def _failure(cause: BaseException, sent: bool) -> Failure:

@@ -60,6 +60,23 @@ async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) 
     assert raw.info("stats")["total_reads_processed"] - before < 100, "too many batches"
 
 
+@on_loop
+async def test_batch_contains_the_source_of_a_script_once(relay: Relay) -> None:
+    """The server has lost its scripts, as after a failover."""
+    alias = await connected(relay)
+    for flush in ("once", "again before the source is sent"):
+        relay.raw.script_flush()
+        if "again" in flush:
+            relay.answer("acquire", "-NOSCRIPT none", times=100 + 99)
+        names = [f"{flush} {n}" for n in range(100)]
+        leases = await asyncio.gather(*(Lock(one, using=alias).aacquire() for one in names))
+        assert names == [lease.name for lease in leases if lease]
+        sources = [one for one in relay.received if one[0] == "EVAL" and one.verb == "acquire"]
+        # 100 calls are sent as two batches.
+        assert len(sources) <= 2 or "again" in flush
+        await asyncio.gather(*(lease.arelease() for lease in leases if lease))
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
