@@ -9,6 +9,7 @@ The plans are safe for these reasons:
   the client counts from the server's time of the grant. It converts this time to its own clock with
   the latest "wait" answer. So the local expiry is never later than the expiry on the server.
 - If a reply is lost, the request is repeated with the same token.
+- If a grant arrives after the end of its lease, it is undone, and the acquire starts again.
 - If an acquire of a token was not answered, its release or undo writes a tombstone. The tombstone
   blocks late copies of the acquire.
 """
@@ -42,6 +43,7 @@ from .steps import (
 
 RIDE_OUT = 30.0  # max seconds of an outage for which a waiter repeats its requests
 UNDO_BUDGET = 1.0  # max seconds by which an undo delays the exception that caused it
+MOST_LATE = 3  # so many grants in succession may arrive after the ends of their leases
 
 
 class AcquireRequest(NamedTuple):
@@ -132,6 +134,7 @@ def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
     `token`: the first token, or "" to make one."""
     if ask.learn is not None:
         yield from ask.learn()
+    late = 0
     while True:
         token, state = token or ask.tokens(), SendState()
         try:
@@ -154,7 +157,10 @@ def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
             yield from _undo(ask, token)
         if result is not None:
             return result
-        token = ""
+        token, late = "", late + 1 if state.late else 0
+        if late == MOST_LATE:
+            text = f"{late} grants of a lease of {ask.lease:g} s arrived after its end"
+            raise Failure(TimeoutError(text), start, "final")
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
@@ -187,7 +193,8 @@ def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Gr
     """Return a Grant if the first answer already grants the request. Otherwise return None."""
     reply = answer.reply
     if reply[0] == "ok" and ask.lease < math.inf:
-        return _grant(ask, token, reply, answer.sent, False, 0.0)
+        grant = _grant(ask, token, reply, answer.sent, False, 0.0)
+        return grant if answer.received < grant.until else None
     return None
 
 
@@ -203,7 +210,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
         if word == "more" and answer.received < until:
             continue
         if word != "wait":
-            return (yield from settled(ask, token, reply, answer.sent, start, state))
+            return (yield from settled(ask, token, reply, answer, start, state))
         if how != "again" and ask.on_wait is not None:
             state.announced = state.there = True
             if ask.on_wait(token, True) is False:
@@ -228,10 +235,11 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             began = min(answer.received, asked + int(granted) / 1000 - then)
             # A message on a channel claims no lease. Without a renewal, the lease ends after CLAIM.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # Ignore a message that is too old. The reply to the next request has the new state.
-            if began + seconds(lease) > answer.received:
-                reply = ["ok", fence, lease]
-                return (yield from settled(ask, token, reply, began, start, state))
+            # Ignore an old message: too little of its lease is left for a renewal, or nothing. The
+            # reply to the next request has the new state, and claims the lease.
+            if began + seconds(lease) / 2 > answer.received:
+                reply, answer = ["ok", fence, lease], answer._replace(sent=began)
+                return (yield from settled(ask, token, reply, answer, start, state))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, state, answer.received))
         # During an outage, repeat the request of a waiter for up to RIDE_OUT.
@@ -239,11 +247,18 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
 
 
 def settled(
-    ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, state: SendState
+    ask: AcquireRequest,
+    token: str,
+    reply: list[Any],
+    answer: Answer,
+    start: float,
+    state: SendState,
 ) -> Plan:
-    """Return the outcome of a reply other than "wait": a Rejection, or a Grant that began at
-    `began`. Return None if the token has neither a lease nor a place in the queue."""
-    word, *rest = reply
+    """Return the outcome of a reply other than "wait": a Rejection, or a Grant. Return None if the
+    token has neither a lease nor a place in the queue, or if its lease is over by now.
+
+    `answer`: says when the reply arrived, and when a lease in it began (`sent`)."""
+    began, (word, *rest) = answer.sent, reply
     if word == "more":
         return Rejection(FULL)
     if word == "no":
@@ -269,7 +284,11 @@ def settled(
         if answer.reply[0] == "lost":
             return None
         reply = ["ok", rest[0], "inf", *rest[2:]]
-    return _grant(ask, token, reply, began, state.unanswered, waited)
+    grant = _grant(ask, token, reply, began, state.unanswered, waited)
+    if answer.received < grant.until:
+        return grant
+    state.unanswered = state.late = True  # on the server, the lease may end a little later
+    return None
 
 
 def _grant(
@@ -291,7 +310,7 @@ def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, no
     step = _ending(ask.keys, token, "0", timeout, how, (int(state.unanswered), 0, ""))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
-        return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
+        return (yield from settled(ask, token, answer.reply, answer, start, state))
     return Rejection(TIMEOUT if how == "giveup" else FULL)
 
 

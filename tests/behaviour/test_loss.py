@@ -180,3 +180,20 @@ def test_on_lost_is_called_soon_if_a_renewal_to_a_shorter_time_gets_no_reply(ben
         bench.proxy.let_go()
         assert shorter.exception() is not None
     assert not lease.held
+
+
+@pytest.mark.promise(8)
+@both
+async def test_grant_that_arrives_after_the_end_of_its_lease_is_not_returned(io, paths) -> None:
+    bench = paths[0]
+    lock = Lock("x", using=bench.alias, timeout=1.5)
+    bench.proxy.cause("late")
+    late = io.start(io.do(lock, "acquire", False))
+    await until(io, lambda: bench.proxy.done)
+    await io.sleep(1.5)  # counted from a time after the request was sent
+    bench.proxy.let_go()
+    lease = await io.result(late)
+    assert lease.held, "the caller got a lease that was over"
+    assert 1 == bench.view().holding
+    await io.do(lease, "release")
+    assert bench.view().empty

@@ -203,7 +203,29 @@ def test_lease_duration_begins_when_the_client_sends_the_request(client: Client)
     assert [] == client.deferred
 
 
-# Lost replies
+# Late and lost replies
+
+
+@pytest.mark.promise(8, 13)
+@pytest.mark.parametrize("waits", [True, False])
+def test_acquire_starts_again_if_a_grant_arrives_after_the_end_of_its_lease(
+    client: Client, waits: bool
+) -> None:
+    def arriving(run: PlanRun, after: float) -> PlanRun:
+        return run.answer("ok", FENCE, "10000", sent=100, after=after)
+
+    assert "t1" == arriving(client.acquire(wait=waits), 9.99).result.token
+    run = client.acquire(wait=waits)
+    for late in ("t2", "t3", "t4"):
+        assert run.asks(verb="acquire", token=late)
+        if late == "t4":
+            break
+        assert arriving(run, 10.0).asks(verb="release", token=late, how="undo", tombstone=1)
+        run.answer("ok", sent=110)
+    arriving(run, 10.0)
+    with pytest.raises(Failure, match="3 grants of a lease of 10 s arrived after its end"):
+        run.answer("ok", sent=110)  # the undo
+    assert [] == client.deferred
 
 
 @pytest.mark.promise(5, 8)
@@ -364,6 +386,10 @@ def test_waiter_with_prepared_arguments_sends_a_heartbeat_after_a_wait_reply(
         ({"lease": 60.0, "channel": "c"}, 100, FIRST, 100.5, 100.1 + CLAIM),
         ({"lease": 0.5, "channel": "c"}, 100, 500, 100.2, 100.6),
         ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100 + CLAIM, None),
+        # Half of a lease must be left for its first renewal.
+        ({"lease": 4.0}, 0, 4000, 101.9, 104.0),
+        ({"lease": 4.0}, 0, 4000, 102.1, None),
+        ({"lease": 60.0, "channel": "c"}, 0, FIRST, 100.1 + CLAIM / 2, None),
     ],
 )
 def test_client_counts_the_duration_of_a_handed_off_lease_from_its_grant(
