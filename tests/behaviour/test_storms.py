@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import Lock, Semaphore, Unavailable
+from django_redis_sync import LeaseLost, Lock, Semaphore, Unavailable
 from tests.support.journal import journalling
 
 from .both import Async, Sync, both, eventually, until
 from .child import Child
-from .watching import counted
+from .watching import Standstills, counted
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 
 #: GRACE: keys expire between GRACE and 2 * GRACE after the last lease or waiter has ended.
 #: TOMBSTONE_TTL: lifetime of a tombstone, longer than any request is late on a busy machine.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": 30_000}
-#: Lease options. No delay of the renewal thread, even on a busy machine, is as long as the lease.
+#: Lease options. The lease is longer than delays of the renewal thread on a busy machine.
 LEASE = {"timeout": 6, "renew": True}
 
 
@@ -56,41 +56,46 @@ def test_200_threads_in_4_processes_never_exceed_the_limit(checked) -> None:
 @pytest.mark.parametrize(
     ("tasks", "threads", "limit", "permits"), [(500, 0, 9, [1]), (20, 20, 5, [1, 1, 2, 3, 5])]
 )
-def test_threads_and_tasks_wait_in_one_queue(checked, tasks, threads, limit, permits) -> None:
+def test_threads_and_tasks_wait_in_one_queue(
+    checked, redis_url, tasks, threads, limit, permits
+) -> None:
     """All threads and tasks use one semaphore object."""
-    inside, endless, cycles, sem = [0, 0], 0, 0, Semaphore("x", limit, **LEASE)
+    inside, most, endless, cycles, failed = set[Any](), 0, 0, 0, 0
+    sem = Semaphore("x", limit, **LEASE)
 
     async def work(io: Any, number: int) -> None:
-        nonlocal endless, cycles
+        nonlocal most, endless, cycles, failed
         chance = random.Random(number)
         for _ in range(6):
             wait, weight = chance.choice([None, None, 0, 2]), chance.choice(permits)
             endless += wait is None
             try:
                 lease = await io.do(sem, "acquire", blocking_timeout=wait, permits=weight)
-            except Unavailable:
+                assert lease or wait is not None
+                if lease:
+                    cycles += 1
+                    inside.add(lease)
+                    # A lease that is over does not count, even if its holder does not yet know it.
+                    most = max(most, sum(one.permits for one in list(inside) if one.held))
+                    await io.sleep(chance.random() / 500)
+                    inside.remove(lease)
+                    await io.do(sem, "release")
+            except (Unavailable, LeaseLost) as error:
                 # A wait of 2 seconds ends in time, even if the server of a busy machine is silent.
-                assert wait == 2
-                continue
-            assert lease or wait is not None
-            if lease:
-                cycles += 1
-                inside[0] += weight
-                inside[1] = max(inside)
-                await io.sleep(chance.random() / 500)
-                inside[0] -= weight
-                await io.do(sem, "release")
+                failed += wait != 2 or isinstance(error, LeaseLost)
 
     async def main() -> None:
         await asyncio.gather(*[work(Async(), number) for number in range(tasks)])
 
-    with ThreadPoolExecutor(threads + 1) as pool:
+    with ThreadPoolExecutor(threads + 1) as pool, Standstills(redis_url) as standstills:
         each = [pool.submit(Sync().run, work(Sync(), tasks + n)) for n in range(threads)]
         for future in [pool.submit(asyncio.run, main()), *each]:
             future.result()
     # About half of the calls wait without a time limit (`endless`). Each such call is granted.
-    assert cycles >= endless > 2 * (tasks + threads)
-    assert threads or 1 <= inside[1] <= limit
+    assert cycles + failed >= endless > 2 * (tasks + threads)
+    assert 1 <= most <= limit
+    # Unless the machine stood still for longer than a server may be silent, no call fails.
+    assert failed == 0 or standstills.longest > 1
 
 
 @pytest.mark.parametrize("crowd", [4, 16, 64])

@@ -36,6 +36,31 @@ def living(kind: type) -> list[Any]:
     return [one for one in gc.get_objects() if type(one) in wanted]
 
 
+class Standstills:
+    """A context manager that observes this process and the server at `url`. `longest`: the longest
+    time in seconds in which one of them, or the whole machine, did not run."""
+
+    def __init__(self, url: str) -> None:
+        self.longest, self._url = 0.0, url
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Standstills:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with redis.Redis.from_url(self._url) as client:
+            while not self._ended.is_set():
+                began = time.monotonic()
+                self._ended.wait(0.02)
+                client.ping()
+                self.longest = max(self.longest, time.monotonic() - began)
+
+
 class View:
     """The state of a name on the server."""
 
