@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -72,8 +73,12 @@ class StepQueue:
     def _turn(self) -> float:
         self._sending = True
         if self._earliest() <= clock():
-            entries = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
-            self._answered(entries, self._outcomes([step for step, _ in entries]))
+            entries = list[QueuedStep]()
+            with contextlib.suppress(IndexError):  # raised if the queue is empty, also by `clear`
+                while len(entries) < BATCH:
+                    entries.append(self._pending.popleft())
+            if entries:
+                self._answered(entries, self._outcomes([step for step, _ in entries]))
         self._sending = False
         return self._earliest()
 

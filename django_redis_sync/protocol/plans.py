@@ -43,7 +43,6 @@ from .steps import (
 
 RIDE_OUT = 30.0  # max seconds of an outage for which a waiter repeats its requests
 UNDO_BUDGET = 1.0  # max seconds by which an undo delays the exception that caused it
-MOST_LATE = 3  # so many grants in succession may arrive after the ends of their leases
 
 
 class AcquireRequest(NamedTuple):
@@ -134,7 +133,7 @@ def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
     `token`: the first token, or "" to make one."""
     if ask.learn is not None:
         yield from ask.learn()
-    late = 0
+    late, until = 0, math.inf
     while True:
         token, state = token or ask.tokens(), SendState()
         try:
@@ -158,9 +157,13 @@ def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
         if result is not None:
             return result
         token, late = "", late + 1 if state.late else 0
-        if late == MOST_LATE:
-            text = f"{late} grants of a lease of {ask.lease:g} s arrived after its end"
-            raise Failure(TimeoutError(text), start, "final")
+        if late:
+            until = state.late + ask.budget if late == 1 else until
+            delay = BACKOFF[min(late, len(BACKOFF)) - 1]
+            if state.late + delay >= until:
+                text = f"{late} grants of a lease of {ask.lease:g} s arrived after its end"
+                raise Failure(TimeoutError(text), state.late, "final")
+            yield Sleep(delay)
 
 
 def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
@@ -287,7 +290,8 @@ def settled(
     grant = _grant(ask, token, reply, began, state.unanswered, waited)
     if answer.received < grant.until:
         return grant
-    state.unanswered = state.late = True  # on the server, the lease may end a little later
+    # On the server, the lease may end a little later.
+    state.unanswered, state.late = True, answer.received
     return None
 
 

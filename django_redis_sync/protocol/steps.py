@@ -95,13 +95,13 @@ class SendState:
     - `there`: True if the token may have a place in the queue, or a lease.
     - `announced`: True if `AcquireRequest.on_wait` was called with True. It must be called with
       False when the wait ends.
-    - `late`: True if the token's grant arrived after the end of its lease.
+    - `late`: when the token's grant arrived, if that was after the end of its lease. Otherwise 0.
     """
 
     unanswered: bool = False
     there: bool = False
     announced: bool = False
-    late: bool = False
+    late: float = 0.0
 
 
 def uncounted(step: Run) -> Run:

@@ -97,12 +97,16 @@ async def test_each_method_returns_the_correct_result_when_a_reply_is_lost(io, b
 async def test_acquire_request_that_arrives_after_the_caller_gave_up_gets_no_permit(
     io, bench, journal
 ) -> None:
+    def undone() -> int:
+        return sum("undo" in entry.argv for entry in journal)
+
+    before = undone()
     bench.proxy.cause("hold", times=20)
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
     # The undo, sent by a background thread, must arrive before the delayed acquire requests.
-    await until(io, lambda: any("undo" in entry.argv for entry in journal))
+    await until(io, lambda: undone() > before)
     bench.proxy.let_go()
     await until(io, lambda: ("dead",) in [entry.reply for entry in journal])
     assert bench.view().empty

@@ -215,16 +215,17 @@ def test_acquire_starts_again_if_a_grant_arrives_after_the_end_of_its_lease(
         return run.answer("ok", FENCE, "10000", sent=100, after=after)
 
     assert "t1" == arriving(client.acquire(wait=waits), 9.99).result.token
-    run = client.acquire(wait=waits)
-    for late in ("t2", "t3", "t4"):
-        assert run.asks(verb="acquire", token=late)
-        if late == "t4":
-            break
-        assert arriving(run, 10.0).asks(verb="release", token=late, how="undo", tombstone=1)
-        run.answer("ok", sent=110)
-    arriving(run, 10.0)
-    with pytest.raises(Failure, match="3 grants of a lease of 10 s arrived after its end"):
-        run.answer("ok", sent=110)  # the undo
+    run, now, delays = client.acquire(wait=waits), 110.0, list[float]()
+    with pytest.raises(Failure, match="6 grants of a lease of 10 s arrived after its end"):
+        for token in range(2, 9):
+            assert run.asks(verb="acquire", token=f"t{token}")
+            run.answer("ok", FENCE, "10000", sent=now - 10, after=10.0)
+            assert run.asks(verb="release", token=f"t{token}", how="undo", tombstone=1)
+            delays.append(run.answer("ok", sent=now).step.seconds)
+            now += delays[-1]
+            run.message(None, now)
+    # The budget of 3 s begins with the first late grant.
+    assert [*steps.BACKOFF[:5]] == delays
     assert [] == client.deferred
 
 
