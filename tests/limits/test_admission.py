@@ -39,7 +39,6 @@ from tests.support.commands import locks
 from tests.support.interrupting import (
     ADMISSION,
     fast_collections,  # noqa: F401 - a fixture
-    handles_signals,
     interruptions,
     run_async,  # noqa: F401 - a fixture
 )
@@ -381,7 +380,7 @@ def test_request_interrupted_during_its_admission_holds_no_permit(project, down,
     visit = partial(status_of, view, run=run_async)
     assert 200 == visit()
     lines = set()
-    for line in interruptions(visit, *ADMISSION, where=handles_signals):
+    for line in interruptions(visit, *ADMISSION):
         lines.add(line)
         eventually(lambda: visit() == 200 or gc.collect() < 0)
     gc.collect()  # until it is freed, the last interrupted request counts in later tests

@@ -26,9 +26,7 @@ from django_redis_sync import (
 from tests.behaviour.both import Async, Sync, eventually
 from tests.behaviour.watching import View, living
 from tests.support.interrupting import (
-    before_returns,
     fast_collections,  # noqa: F401 - a fixture
-    inside_ours,
     interruptions,
     run_async,  # noqa: F401 - a fixture
 )
@@ -328,7 +326,6 @@ def test_interrupted_acquire_leaves_no_lease_behind(
     attempts = interruptions(
         lambda: run(take(io, semaphore, inside)),
         *FILES,
-        where=before_returns if kind == "several" else inside_ours,
         after=("__init__",),  # interrupt only after a lease's __init__ has begun
     )
     for where in attempts:

@@ -38,7 +38,7 @@ from django_redis_sync.exceptions import CallFailed
 from django_redis_sync.testing import without_redis
 from tests.behaviour.both import Sync, both, eventually, until
 from tests.behaviour.watching import sent
-from tests.support.interrupting import handles_signals, interruptions
+from tests.support.interrupting import interruptions
 from tests.support.operators import locks
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(34)]
@@ -324,7 +324,7 @@ def test_call_that_is_interrupted_anywhere_stops_no_later_call_of_its_process() 
         return key
 
     files, places = ("engine/calls.py", "locks/flights.py", "locks/followers.py"), set()
-    for place in interruptions(lambda: work(7), *files, where=handles_signals):
+    for place in interruptions(lambda: work(7), *files):
         places.add(place)
         assert 7 == work(7), place
     assert len(places) > 30

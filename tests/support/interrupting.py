@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
-from linecache import getline
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,19 +30,6 @@ def at_any_step(frame: FrameType, event: str) -> bool:
     return event in ("line", "opcode")
 
 
-def inside_ours(frame: FrameType, event: str) -> bool:
-    """Return True for a bytecode, except for a return from the package to its caller.
-
-    An exception at such a return would already interrupt the caller, and not the package."""
-    return event == "opcode" and not _returns_to_us(frame)
-
-
-def before_returns(frame: FrameType, event: str) -> bool:
-    """Return True for a bytecode, unless it returns from the frame. CPython 3.11 runs no signal
-    handler at a return."""
-    return event == "opcode" and not _returns(frame)
-
-
 def after_calls(frame: FrameType, event: str) -> bool:
     """Return True for a bytecode that follows a call. CPython runs a signal handler after a call
     has returned. Since CPython 3.14, this includes the calls of `with`."""
@@ -51,12 +37,14 @@ def after_calls(frame: FrameType, event: str) -> bool:
 
 
 def handles_signals(frame: FrameType, event: str) -> bool:
-    """Return True for a bytecode at which CPython may run a signal handler.
+    """Return True for a bytecode at which the exception of a signal handler can appear: at a call
+    or after it, at the start of a function, and at the start of a loop. CPython runs no handler
+    elsewhere.
 
-    CPython runs no handler in a frame without a line number, nor at the end of an except block."""
-    if frame.f_lineno is None or not inside_ours(frame, event):
-        return False
-    return "stop.value" not in getline(frame.f_code.co_filename, frame.f_lineno)
+    This excludes a return from the package to its caller. An exception there would already
+    interrupt the caller, and not the package."""
+    at = event == "opcode" and frame.f_lasti in _interruptible(frame.f_code)
+    return at and not _returns_to_us(frame)
 
 
 def _returns_to_us(frame: FrameType) -> bool:
@@ -82,6 +70,27 @@ def _returns_of(code: CodeType) -> set[int]:
 
 
 @cache
+def _interruptible(code: CodeType) -> set[int]:
+    """Return the offsets of the bytecodes at which an exception of a signal handler can appear."""
+    ones = [*dis.get_instructions(code)]
+    calls = {one.offset for one in ones if one.opname.startswith(("CALL", "BEFORE_WITH"))}
+    # A generator that is awaited or delegated to has a RESUME with a greater argument.
+    starts = {
+        after.offset
+        for before, after in pairwise(ones)
+        if before.opname == "RESUME" and (before.arg or 0) & 3 < 2
+    }
+    loops = {
+        one.argval
+        for one in ones
+        if one.opcode in (*dis.hasjrel, *dis.hasjabs)
+        and one.argval < one.offset
+        and "NO_INTERRUPT" not in one.opname
+    }
+    return {0} | calls | _ends_of_calls(code) | starts | loops
+
+
+@cache
 def _ends_of_calls(code: CodeType) -> set[int]:
     """Return the offsets of the bytecodes that follow a call."""
     ones = [*dis.get_instructions(code)]
@@ -91,7 +100,7 @@ def _ends_of_calls(code: CodeType) -> set[int]:
 def interruptions(
     call: Callable[[], Any],
     *files: str,
-    where: Callable[[FrameType, str], bool] = inside_ours,
+    where: Callable[[FrameType, str], bool] = handles_signals,
     after: tuple[str, ...] = (),
 ) -> Iterator[str]:
     """Run `call` repeatedly. In run N, raise `Interrupted` at event N, and yield the function and
