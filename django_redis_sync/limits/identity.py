@@ -20,7 +20,7 @@ from django.utils.functional import LazyObject, empty
 
 from .. import conf
 from ..engine.calls import Call, CallPlan, Either
-from ..locks.arguments import text_of, text_of_share
+from ..locks.arguments import text_of_identity, text_of_share
 from ..protocol.keys import check_text
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ def of_user(pk: Any) -> str:
 
 def of_value(value: Any) -> str:
     """Return the key for a value that a policy's callable returned. Raise TypeError unless the
-    value is a str or an int."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise TypeError(f"a policy's key must return a str or an int, not {type(value).__name__}")
-    return digest("key", text_of(value))
+    value has a type that a share may have."""
+    return digest("key", text_of_identity("a policy's key must return", value))
 
 
 def possible_keys(text: str) -> list[str]:

@@ -101,7 +101,7 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
     requests = {option: config.requests[option] for option in ENTRY if option in config.requests}
     chain = ChainMap(*(dict(layer) for layer in (*layers, config.named(name))), requests)
     given = {option: checked(option, value) for option, value in chain.items()}
-    check_text("a name", name)
+    name = check_text("a name", name)
     if given.get("limit") is None and given.get("rate"):
         given["limit"] = MOST_PERMITS
     if given.get("limit") is None:
@@ -227,7 +227,7 @@ class Declared:
         is not cached.
         """
         if name is not None:
-            check_text("a name", name)
+            name = check_text("a name", name)
         self.name, self.of_request = name, of_request
         self.options = {option: checked(option, value) for option, value in options.items()}
 

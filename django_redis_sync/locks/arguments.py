@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .. import values
 from ..defaults import SEMAPHORE
 from ..engine.quorum import Quorum, quorum_of
-from ..protocol.keys import check_text
+from ..protocol.keys import check_text, plain
 
 #: Types of values that can be a share, or part of a name. The value's text is used.
 ALLOWED = (str, int, UUID, date, Enum)
@@ -77,9 +77,9 @@ def own_value(value: Any) -> Any:
     """Return the value that counts in names and shares. A str or an int counts by its own value,
     whatever its class: `True` counts as 1. Another Enum counts by its name."""
     if isinstance(value, str):
-        return str.__str__(value)
+        return plain(value)
     if isinstance(value, int):
-        return int.__int__(value)
+        return value.real  # also of a lazy object, which int.__int__() refuses
     return value.name if isinstance(value, Enum) else value
 
 
@@ -96,14 +96,20 @@ def text_of_share(value: Any) -> str | None:
 
     Raise TypeError or ValueError if `value` can't be a share.
     """
-    if value is None:
-        return None
+    return (
+        None if value is None else check_text("a share", text_of_identity("share must be", value))
+    )
+
+
+def text_of_identity(what: str, value: Any) -> str:
+    """Return the text of a value that identifies a share or a key. Raise TypeError if the value has
+    another type than those of ALLOWED. `what`: the beginning of the error."""
     if isinstance(value, bool) or not isinstance(value, ALLOWED):
         raise TypeError(
-            f"share must be a str, int, UUID, date or Enum, not {type(value).__name__}; for a "
-            "model, use its pk"
+            f"{what} a str, int, UUID, date or Enum, not {type(value).__name__}; for a model, use "
+            "its pk"
         )
-    return check_text("a share", text_of(value))
+    return text_of(value)
 
 
 def check_shares(name: str, fair: bool, kind: str, using: Any) -> None:

@@ -130,12 +130,22 @@ def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
     return declared if base == declared[0] else tuple(base + part for part in _PARTS)
 
 
+def plain(value: str) -> str:
+    """Return the own value of a str, whatever its class, as an object of the class str. The text of
+    an Enum member or of an own class may differ from it."""
+    # A lazy object of Django has the class of its value, but its type is no subclass of str. A
+    # slice of it is a slice of its value.
+    return str.__str__(value if issubclass(type(value), str) else value[:])
+
+
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
-    """Return `value`. Raise TypeError if it is not a str. Raise ValueError if it is empty, has a
-    control character, or is longer than `most` bytes in UTF-8. `what`: what error messages call the
-    value, such as "a name"."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    """Return `value` as a plain str (see `plain`). Raise TypeError if it is not a str. Raise
+    ValueError if it is empty, has a control character, or is longer than `most` bytes in UTF-8.
+    `what`: what error messages call the value, such as "a name"."""
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+        value = plain(value)
     if not value:
         raise ValueError(f"{what} must not be empty")
     # Nearly all names are printable ASCII, and skip this loop.
@@ -216,10 +226,10 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
     """Return the Redis keys of a name or, if `key` is given, those of a key of the policy `name`.
     `keep`: minutes of history. Raise TypeError or ValueError if `name` or `key` is invalid (see
     `check_text`)."""
-    check_text("a name", name)
+    name = check_text("a name", name)
     quoted, policy = quote(name), None
     if key is not None:
-        check_text("a key", key)
+        key = check_text("a key", key)
         at = overrides_key(prefix), quoted
         policy = policies.get(at) or policies.setdefault(at, PolicyOverrides(*at))
         quoted = f"{quoted}@{quote(key)}"

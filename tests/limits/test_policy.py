@@ -2,6 +2,7 @@
 
 import itertools
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from django.contrib import admin
@@ -235,9 +236,12 @@ def test_result_of_a_key_callable_is_digested(clean_redis):
     assert key_of(lambda request: "a").startswith("key-")
     assert key_of(by_path) == key_of(f"{__name__}.by_path")
     assert key_of(lambda request: 7) == key_of(lambda request: "7") != key_of(by_path)
+    tenant = UUID(int=7)
+    assert key_of(lambda request: tenant) == key_of(lambda request: str(tenant))
     for value in (None, True, 1.5, b"x"):
         # The error names the type but not the value, which may be a secret.
-        message = f"must return a str or an int, not {type(value).__name__}$"
+        kinds = "a str, int, UUID, date or Enum"
+        message = f"must return {kinds}, not {type(value).__name__}; for a model, use its pk$"
         with pytest.raises(TypeError, match=message):
             key_of(lambda request, value=value: value)
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from django.db import models
+from django.utils.functional import SimpleLazyObject
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, Unavailable, synchronized
 from django_redis_sync.limits.identity import of_value
@@ -47,6 +48,8 @@ EQUAL: list[tuple[Any, str]] = [
     *((value, "import") for value in (Kind.IMPORT, Mixed.IMPORT, "import", Loud("import"))),
     *((value, "7") for value in (Level.LOW, 7, "7")),
     (Plain.RED, "RED"),
+    *((SimpleLazyObject(lambda: "import"), "import"), (SimpleLazyObject(lambda: 7), "7")),
+    *((SimpleLazyObject(lambda: Mixed.IMPORT), "import"), (SimpleLazyObject(lambda: True), "1")),
 ]
 
 
@@ -57,9 +60,23 @@ def test_value_counts_by_its_own_value_in_names_and_shares(value: Any, text: str
         return view(f"batch:{text}").holding
 
     assert called(value) == 1
+    if text == "1":  # a bool is no share, and no key of a request
+        return
     assert Semaphore("x", 2, share=value).share == text
-    if isinstance(value, (str, int)):
-        assert of_value(value) == of_value(text)
+    assert of_value(value) == of_value(text)
+
+
+@pytest.mark.parametrize("value", [value for value, text in EQUAL if text == "import"])
+def test_name_and_key_that_are_given_directly_are_plain_texts(value: Any, view) -> None:
+    for semaphore in (Semaphore(value, 2), Semaphore("x", 2, key=value)):
+        with semaphore as lease:
+            assert {type(semaphore.name), type(lease.name)} == {str}
+            assert lease.name in ("import", "x@import")
+            assert repr(semaphore) in ("Semaphore('import', 2)", "Semaphore('x', 2)")
+    lock = Lock("x")
+    lock.name = value
+    with lock, pytest.raises(NotAcquired, match=r"^'import': "), Lock(value, blocking=False):
+        pass
 
 
 def test_value_is_formatted_as_its_own_value(view) -> None:
