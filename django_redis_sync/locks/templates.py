@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import string
 from typing import Any
@@ -79,7 +80,8 @@ class Template(string.Formatter):
         values = dict(bound.arguments)
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                values = {**values.pop(parameter.name), **values}
+                given = values.pop(parameter.name)
+                values = {parameter.name: given, **given, **values}  # {kwargs[pk]} or {pk}
         found = self.vformat(self.text, (), values)
         return shortened(found) if self.what == "name" else found
 
@@ -106,6 +108,17 @@ def _quoted(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode())
 
 
+def _is_of_contextlib(function: Any) -> bool:
+    """Return True for what @contextmanager or @asynccontextmanager makes of a generator. Its call
+    runs nothing of the generator."""
+    return getattr(function, "__code__", None) in _MANAGERS
+
+
+_makers: tuple[Any, ...] = (contextlib.contextmanager, contextlib.asynccontextmanager)
+#: The code of what each of them makes.
+_MANAGERS = {make(None).__code__ for make in _makers}
+
+
 def qualname(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
@@ -127,5 +140,6 @@ def check_function(function: Any, decorator: str, generators: str) -> None:
         raise TypeError(f"put @{decorator} below @staticmethod and @classmethod")
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"@{decorator} is for functions and methods, not {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    makes = function.__wrapped__ if _is_of_contextlib(function) else function
+    if inspect.isgeneratorfunction(makes) or inspect.isasyncgenfunction(makes):
         raise TypeError(f"@{decorator} {generators}")

@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import inspect
 import operator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import date, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,12 @@ async def test_lock_name_can_contain_keyword_arguments_and_defaults(io, view) ->
     with pytest.raises(TypeError, match="this call has no argument tenant"):
         await call(work)
 
+    @synchronize(io, "both:{kwargs[tenant]}:{tenant}:{args[0]}")
+    async def job(*args: Any, **kwargs: Any) -> int:
+        return view("both:t:t:3").holding
+
+    assert 1 == await call(job, 3, tenant="t")
+
     @synchronize(io, "positional:{pk}")
     async def pay(pk: int, /, **more: int) -> list[bool]:
         return [view(f"positional:{n}").empty for n in (1, 2)]
@@ -190,6 +197,8 @@ METHOD = "below @staticmethod and @classmethod"
         ("x", {"share_limit": 7}, of_pk, ValueError, "share_limit needs a share"),
         ("x", {}, lambda pk: (yield), TypeError, "generator"),
         ("x", {}, asyncgen, TypeError, "generator"),
+        ("x", {}, contextmanager(lambda pk: (yield)), TypeError, "generator"),
+        ("x", {}, asynccontextmanager(asyncgen), TypeError, "generator"),
         *(("x", {}, wrong, TypeError, "functions and methods") for wrong in (Color, 7)),
         *(("x", {}, kind(of_pk), TypeError, METHOD) for kind in (classmethod, staticmethod)),
         ("x", {}, SimpleNamespace(delay=print), TypeError, "below the decorator that turns"),
