@@ -38,6 +38,7 @@ from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
 from .limits.breaker import forget_breakers
+from .limits.decorator import names_given
 from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
 from .limits.routes import Route, is_preflight, limits_of, routes_of, urlconfs
@@ -288,7 +289,7 @@ def _check_spelling(name: str, of_views: Iterable[str]) -> None:
     """Raise AssertionError if the name is unknown and similar to a known one. `of_views`: the names
     that views use."""
     known = {*conf.current().semaphores, *(one.name for one in endpoints().entries.values())}
-    known.update(of_views)
+    known.update(names_given, of_views)
     if name not in known and (close := get_close_matches(name, known, n=1, cutoff=0.8)):
         raise AssertionError(
             f"{name!r} is not known, did you mean {close[0]!r}? If code uses {name!r}, add it to "

@@ -168,6 +168,21 @@ def test_filled_fails_when_the_view_would_use_another_semaphore(
 # limits_disabled
 
 
+def test_filled_takes_a_name_of_a_decorator_that_is_similar_to_another_name(
+    project, shop, no_redis
+):
+    # The view of a framework calls this function, so no view of the URLconf has the decorator.
+    limited = semaphore_required("exports-daily", limit=2)(respond_ok)
+    project.settings.REDIS_SYNC = {"SEMAPHORES": {"export-daily": {"limit": 1}}}
+    with filled("exports-daily", 2):
+        assert 503 == limited(RequestFactory().get("/")).status_code
+    with (
+        pytest.raises(AssertionError, match="did you mean 'exports-daily'"),
+        filled("exports-dail", 2),
+    ):
+        pass
+
+
 def test_helper_limits_disabled_admits_all_requests(project, shop, raw):
     project.configure(KEY_PREFIX="mine")
     shop()

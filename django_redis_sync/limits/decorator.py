@@ -47,6 +47,9 @@ Declarations = tuple[Declared, ...]
 
 _BARE = Declared(None, {})
 
+#: The names that decorators of this process give to semaphores.
+names_given: set[str] = set()
+
 
 @overload
 def semaphore_required(name: Function, /) -> Function: ...
@@ -91,6 +94,11 @@ def decorate(view: View, declared: Declared) -> View:
         return type(view)(decorate(view.__func__, declared))
     if not callable(view):
         raise TypeError(f"semaphore_required is for views, not for a {type(view).__name__}")
+    if hasattr(view, "_ninja_operation"):
+        raise TypeError(
+            f"put @semaphore_required below the decorator that makes {view.__qualname__} an "
+            "operation: otherwise django-ninja calls the function without the limit"
+        )
 
     stack = stack_of(view)
     declared_here = (declared, *stack.declared) if stack else (declared,)
@@ -98,6 +106,8 @@ def decorate(view: View, declared: Declared) -> View:
     mixin = first_is_mixin(inner)
     if declared.name is None:
         check_named(inner)
+    else:
+        names_given.add(declared.name)
 
     if iscoroutinefunction(inner):
 

@@ -1,6 +1,7 @@
 """Limits on views of Django REST framework and of Django Ninja: users, and the form of errors."""
 
 import asyncio
+import importlib
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
@@ -105,6 +106,14 @@ def test_rejection_uses_the_renderers_that_are_passed_to_as_view(limited_endpoin
 
 
 # Django Ninja
+
+
+@pytest.mark.parametrize("decorated", ["decorated", "endpoint"])
+def test_decorator_above_an_operation_of_ninja_is_a_type_error(decorated):
+    pytest.importorskip("ninja")
+    views = importlib.import_module("tests.request_site.ninja_api")
+    with pytest.raises(TypeError, match=f"@semaphore_required below .* {decorated} an operation"):
+        semaphore_required("above", limit=1)(getattr(views, decorated))
 
 
 @ninja
