@@ -186,7 +186,7 @@ ROWS = """\
   engine/test_overrides test_overrides_stay_in_force_while_they_cannot_be_read_from_redis
   engine/test_statistics test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory
 58
-  engine/test_renewal test_thousands_of_leases_are_renewed_in_batches_before_they_expire
+  engine/test_renewal test_a_thousand_leases_are_renewed_in_batches_before_they_expire
 name: empty, not a str, NUL, newline, ANSI codes, lone surrogate
   behaviour/test_misuse test_unusable_name_or_key_raises_an_error
   management/test_status test_control_characters_are_shown_as_escapes

@@ -108,8 +108,8 @@ def walk(seeds: range, calls: int, **options: Any) -> tuple[set[str], float]:
 @pytest.mark.parametrize("limits", [False, True], ids=["memory free", "memory full at times"])
 @pytest.mark.parametrize(
     "seeds",
-    [range(20), pytest.param(range(20, 100), marks=pytest.mark.deep)],
-    ids=["twenty walks", "eighty walks"],
+    [range(10), pytest.param(range(10, 100), marks=pytest.mark.deep)],
+    ids=["ten walks", "ninety walks"],
 )
 def test_scripts_reply_and_count_in_the_same_way_in_compact_and_expanded_state(
     seeds: range, limits: bool

@@ -26,32 +26,35 @@ SEEN = (
 
 
 # Each process that runs one of these tests computes for as long as the random clients work.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.parametrize("calls", [1250, pytest.param(2500, marks=pytest.mark.deep)]),
+]
 
 
 @cache
-def ran(names: str) -> tuple[Workload, History]:
+def ran(names: str, calls: int) -> tuple[Workload, History]:
     random = Workload(FullAtTimes() if names == "full memory" else ModelServer(), 1, NAMES[names])
-    random.run(2500)
+    random.run(calls)
     return random, judge(random.server.entries)
 
 
 @pytest.mark.promise(1, 2, 5, 8, 9, 10, 11, 12, 14, 32)
 @pytest.mark.parametrize("names", NAMES)
-def test_scripts_break_no_rule_when_random_clients_call_them(names: str) -> None:
-    _, history = ran(names)
+def test_scripts_break_no_rule_when_random_clients_call_them(names: str, calls: int) -> None:
+    _, history = ran(names, calls)
     assert not history.violations, history.report()
 
 
-def test_random_clients_cause_each_event_often() -> None:
-    counts = sum((ran(names)[1].counts for names in NAMES), Counter[str]())
+def test_random_clients_cause_each_event_often(calls: int) -> None:
+    counts = sum((ran(names, calls)[1].counts for names in NAMES), Counter[str]())
     assert {} == {event: counts[event] for event in SEEN if counts[event] <= 5}
 
 
 @pytest.mark.promise(12, 32)
 @pytest.mark.parametrize("names", NAMES)
-def test_no_key_is_left_after_the_last_lease_and_waiter(names: str) -> None:
-    random, _ = ran(names)
+def test_no_key_is_left_after_the_last_lease_and_waiter(names: str, calls: int) -> None:
+    random, _ = ran(names, calls)
     random.settle()
     keys = random.kinds[-1].keys
     for _ in range(3):  # each permit that is cleared goes to a waiter, which is cleared next

@@ -13,6 +13,7 @@ from django_redis_sync.protocol import scripts
 
 lua_lint = pytest.importorskip("devtools.lua_lint", reason="luaparser is not installed")
 
+tools = pytest.mark.tools  # `make lint` runs the program, too
 FILES = sorted(scripts.LUA.rglob("*.lua"))
 # fmt: off
 WORDS = {
@@ -22,6 +23,7 @@ WORDS = {
 # fmt: on
 
 
+@tools
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_lint_finds_a_misspelled_name_in_each_lua_file(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -33,6 +35,7 @@ def test_lint_finds_a_misspelled_name_in_each_lua_file(path: Path) -> None:
         assert lua_lint.mistakes(path, misspelt), f"line {line}: {name[0]}"
 
 
+@tools
 @pytest.mark.parametrize(
     ("code", "mistake"),
     {
@@ -63,6 +66,7 @@ def test_lint_describes_a_mistake_in_a_script_file(code: str, mistake: str) -> N
     assert any(mistake.lower() in text.lower() for text in found), found
 
 
+@tools
 @pytest.mark.parametrize(
     ("name", "code", "mistake"),
     [
