@@ -19,7 +19,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
 from .mutex import caller
-from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
+from .wire import ATTEMPT, REDIS_ERRORS, clock, failure_of, is_busy, is_exhausted, pack
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 #: The connection option that contains the name and version of the client library. redis-py has this
@@ -75,7 +75,7 @@ class CheckedOut:
         try:
             found = self._lender.check_out(self._within)
         except REDIS_ERRORS as error:
-            raise Failure(error, clock(), why(error, False)) from error
+            raise failure_of(error, False) from error
         self.connection, self._within, self._lender = found
         return self
 
@@ -109,7 +109,7 @@ class CheckedOut:
             self.connection.disconnect()
             self._lender.drop(self.connection)
         if isinstance(error, REDIS_ERRORS):
-            raise Failure(error, clock(), why(error, self._sent)) from error
+            raise failure_of(error, self._sent) from error
 
 
 def was_disconnected(failure: Failure) -> bool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import signal
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 from redis import exceptions as errors
 
 from ..protocol import scripts
 from ..protocol.keys import Token
-from ..protocol.steps import Run, Why
+from ..protocol.steps import Failure, Run, Why
 
 T = TypeVar("T")
 
@@ -179,6 +182,55 @@ def why(error: BaseException, sent: bool) -> Why:
             return "busy"
         return "unanswered" if sent else "unreachable"
     return "final"
+
+
+def failure_of(error: BaseException, sent: bool) -> Failure:
+    """Return the Failure for an exception of redis-py in sync code. `sent`: True if the command was
+    sent.
+
+    If a signal handler of the project raised an OSError, such as a TimeoutError after
+    `signal.alarm()`, redis-py takes it for one of its socket. Then raise that exception.
+    """
+    raised = _raised_by_handler(error)
+    if raised is None:
+        return Failure(error, clock(), why(error, sent))
+    try:
+        raise raised
+    finally:
+        del raised  # prevents a reference cycle: its traceback refers to this frame
+
+
+def _raised_by_handler(error: BaseException) -> BaseException | None:
+    """Return the OSError that a signal handler raised and that caused `error`, or None."""
+    origin: BaseException | None = error
+    while isinstance(origin, errors.RedisError):
+        origin = _caught_before(origin)
+    if not isinstance(origin, OSError):
+        return None
+    codes = _codes_of_handlers()
+    return origin if any(frame.f_code in codes for frame in _frames(origin)) else None
+
+
+def _caught_before(error: BaseException) -> BaseException | None:
+    """Return the exception that redis-py caught before it raised `error` in the same function.
+    Return None if there is none. Another exception, which the project handles, may be its
+    context."""
+    cause = error.__cause__ or error.__context__
+    if cause is None or _frames(error)[-1:] != _frames(cause)[:1]:
+        return None
+    return cause
+
+
+def _frames(error: BaseException) -> list[FrameType]:
+    return [frame for frame, _ in walk_tb(error.__traceback__)]
+
+
+def _codes_of_handlers() -> set[Any]:
+    """Return the code objects of the signal handlers that are set now."""
+    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
+    callables = [getattr(one, "func", one) for one in handlers if callable(one)]
+    functions = [one if hasattr(one, "__code__") else one.__call__ for one in callables]
+    return {getattr(one, "__code__", None) for one in functions}
 
 
 def is_imitation(error: BaseException) -> bool:

@@ -252,11 +252,13 @@ def test_number_of_connections_that_waiters_use_is_limited(
 
 
 @pytest.mark.promise(6)
-def test_interrupted_waiter_leaves_the_queue(relay: Relay) -> None:
-    """While the waiter reads from Redis, a signal handler raises an exception, as Ctrl-C does."""
+@pytest.mark.parametrize("error", [Interrupted, TimeoutError, ConnectionResetError])
+def test_interrupted_waiter_leaves_the_queue(relay: Relay, error: Any) -> None:
+    """While the waiter reads from Redis, a signal handler raises an exception, as Ctrl-C does. A
+    TimeoutError is what many handlers of SIGALRM raise, and a socket raises it, too."""
 
     def interrupt(*_: Any) -> None:
-        raise Interrupted
+        raise error
 
     def answer(command: Any, forward: Any) -> str:
         time.sleep(0.2)  # meanwhile the waiter begins to read
@@ -265,7 +267,7 @@ def test_interrupted_waiter_leaves_the_queue(relay: Relay) -> None:
 
     first, before = Lock("x", using=relay.alias).acquire(), signal.signal(signal.SIGUSR1, interrupt)
     relay.answer("blpop", answer)
-    with pytest.raises(Interrupted):
+    with pytest.raises(error):
         try:
             Lock("x", using=relay.alias).acquire(blocking_timeout=20)
         finally:
@@ -275,6 +277,27 @@ def test_interrupted_waiter_leaves_the_queue(relay: Relay) -> None:
         "the interrupted caller did not leave the queue itself"
     )
     first.release()
+    assert relay.view().empty
+
+
+def test_error_of_a_handler_that_the_project_handles_is_not_raised_again(relay: Relay) -> None:
+    """The project cleans up after the TimeoutError of a signal handler, and the connection of the
+    release is lost. The TimeoutError is the context of redis-py's exception."""
+
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError
+
+    lease, before = Lock("x", using=relay.alias).acquire(), signal.signal(signal.SIGUSR1, interrupt)
+    answers = [CUT]
+    relay.answer("release", lambda command, forward: answers.pop() if answers else forward())
+    try:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        time.sleep(MAX_WAIT)
+    except TimeoutError:
+        lease.release()  # is sent once more
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not answers
     assert relay.view().empty
 
 
