@@ -26,6 +26,7 @@ from django_redis_sync import LeaseLost, Lock, Semaphore, semaphore_required, sy
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import views
 from django_redis_sync.models import Name
+from django_redis_sync.operators.facts import Worker
 from tests.behaviour.both import eventually
 from tests.support import statuses as make
 from tests.support.operators import locks
@@ -354,12 +355,14 @@ def test_name_page_explains_unusual_holders_waiters_and_limits(shown: Shown) -> 
         callers_limit=3,
         holding=4,
         waiting=7,
+        workers=(Worker("w1@host", 2),),
         exclusive=True,
     ).text
     assert "3 of 3 in use, 7 waiting by a writer" in text
     assert "Callers disagree on the limit: 3 now, 4 before" in text
     assert "its process is dead, the next waiter gets the permit within 5 s" in text
-    assert "and 1 more ## Waiting: 7" in text and "and 5 more ## The last hour" in text
+    assert "and 1 more ## Waiting: 7" in text
+    assert "and 3 more Celery worker w1@host holds 2 more. ##" in text, "jobs are counted twice"
     assert "b released, retained by min_hold fence 1" in text
     assert "c just handed over fence 3" in text
     assert re.search(r"a fence 1 .* Since: 2026-01-31 \d\d:58:55 1 min 5 s ", text)
