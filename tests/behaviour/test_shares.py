@@ -140,9 +140,12 @@ async def test_acquire_all_accepts_semaphores_with_shares(io) -> None:
 
 
 @both
-async def test_unused_share_leaves_no_fields_in_redis(io, raw, view) -> None:
+async def test_share_is_shown_as_given_and_leaves_no_fields_when_unused(io, raw, view) -> None:
     lease, info = await tried(io, exports("a b%20", 1)), view("exports").keys.info
     assert b"/a%20b%2520" in raw.hkeys(info)
+    status = await io.do(exports("a b%20", 1), "status")
+    shown = [one.name for one in status.shares], [one.share for one in status.holders]
+    assert (["a b%20"], ["a b%20"]) == shown, "operators don't see the text of the share"
     await io.do(lease, "release")
     assert not [field for field in raw.hkeys(info) if field.startswith(b"/")]
     plain = await tried(io, Semaphore("exports", 3))

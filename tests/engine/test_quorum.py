@@ -334,6 +334,10 @@ async def test_locked_method_returns_true_if_a_majority_of_servers_may_have_a_ho
 ) -> None:
     for number, one in enumerate(five, 1):
         assert (number > 3) == await io.do(five.lock(), "locked")
+        if number == 3:
+            five.answer("inspect", None, None, None, CUT, CUT)
+            assert not await io.do(five.lock(), "locked"), "only two servers reported a holder"
+            five.calm()
         await io.do(Lock("x", using=one.alias), "acquire", False)
     five.answer("inspect", CUT, CUT, None, None, None)
     assert await io.do(five.lock(), "locked")

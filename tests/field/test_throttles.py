@@ -111,6 +111,15 @@ def test_throttle_without_a_scope_limits_only_views_with_a_throttle_scope():
         assert (200, 429) == (get("unscoped").status_code, get("scoped").status_code)
 
 
+def test_scope_of_a_throttle_wins_over_the_throttle_scope_of_the_view(monkeypatch):
+    monkeypatch.setattr(throttles.Scoped, "throttle_classes", (throttles.One,))
+    monkeypatch.setattr(throttles.Scoped, "throttle_scope", "two")
+    with Semaphore("two", 1):
+        assert 200 == get("scoped").status_code, "the view's scope was used"
+    with Semaphore("one", 1):
+        assert 429 == get("scoped").status_code
+
+
 def test_throttle_whose_class_has_no_scope_is_named_after_the_class():
     with Semaphore("tests.field.throttles.Unnamed", 1):
         assert 429 == get("unnamed").status_code

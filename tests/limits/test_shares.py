@@ -70,11 +70,11 @@ def test_rejection_after_a_timeout_shows_which_limit_blocked_the_request(anywher
 def test_shares_take_turns_when_waiting_requests_are_admitted(anywhere, waiting):
     anywhere.limit(limit=1, share=tenant_of, blocking_timeout=50)
     inside, queue = anywhere.visit(tenant="a").entered(), []
-    for tenant in "aabcb":
+    for tenant in "aaabcb":
         queue.append(anywhere.visit(tenant=tenant))
         eventually(lambda: waiting(anywhere) == len(queue))
-    first, second, of_b, of_c, later_of_b = queue
-    for admitted in (first, of_b, of_c, second, later_of_b):
+    first, second, third, of_b, of_c, later_of_b = queue
+    for admitted in (first, of_b, of_c, second, later_of_b, third):
         assert not any(visit.inside.is_set() for visit in queue)
         assert 200 == inside.end()
         inside = admitted.entered()
