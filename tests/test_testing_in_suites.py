@@ -2,7 +2,6 @@
 
 import copy
 import time
-from types import SimpleNamespace
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -175,8 +174,12 @@ class LocksOfATestCase(TestCase):
             one.release()
 
 
-def test_copy_of_a_lock_releases_what_the_lock_has_acquired(raw):
-    kept = SimpleNamespace(lock=Lock("x"))
-    kept.lock.acquire()
-    copy.deepcopy(kept).lock.release()
-    assert not kept.lock.locked()
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copy_of_a_lock_or_a_lease_is_the_object_itself(raw, copied):
+    lock, several = Lock("x"), acquire_all([Lock("y"), ReadWriteLock("z").read])
+    lease = lock.acquire()
+    for one in (lock, several, ReadWriteLock("z").write, lease):
+        assert copied(one) is one
+    copied(lock).release()
+    assert not lock.locked()
+    assert lease.ended

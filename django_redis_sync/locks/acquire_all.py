@@ -65,9 +65,11 @@ class acquire_all:
         self._held = Holdings()
         self._order()
 
-    def __deepcopy__(self, memo: Any) -> acquire_all:
+    def __deepcopy__(self, memo: Any = None) -> acquire_all:
         """Return this object, because a copy could not release its leases."""
         return self
+
+    __copy__ = __deepcopy__
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """Return the leases in the order of `semaphores`, or None if not all could be acquired."""

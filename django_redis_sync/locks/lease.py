@@ -97,9 +97,14 @@ class Lease:
     def __bool__(self) -> bool:
         return self.held
 
-    def __deepcopy__(self, memo: Any) -> Lease:
+    def __deepcopy__(self, memo: Any = None) -> Lease:
         """Return this object, because two objects can't both be the lease."""
         return self
+
+    __copy__ = __deepcopy__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("leases can't be pickled: pass the handle that detach() returns")
 
     def __repr__(self) -> str:
         state = f"{self.remaining:.1f} s left" if self.held else self._state.over or "over"

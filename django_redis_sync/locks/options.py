@@ -107,10 +107,12 @@ class Acquirer:
     def __reduce__(self) -> Any:
         raise TypeError("locks can't be pickled: pass the name, or a lease's handle")
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: Any = None) -> Any:
         """Return this object, because a copy could not release its leases. Django's TestCase copies
         what `setUpTestData` makes."""
         return self
+
+    __copy__ = __deepcopy__
 
     def alias(self) -> Any:
         """Return what this object uses with the current settings: a cache alias, or a quorum."""

@@ -155,7 +155,11 @@ def test_locks_with_thousands_of_names_use_bounded_memory() -> None:
     class Name(str):
         """A str that supports weak references."""
 
-    references = [weakref.ref(Lock(Name(f"name {number}")).name) for number in range(2000)]
+    def used(name: Name) -> weakref.ref[Name]:
+        Lock(name)
+        return weakref.ref(name)
+
+    references = [used(Name(f"name {number}")) for number in range(2000)]
     assert sum(ref() is not None for ref in references) <= 600
 
 
@@ -185,6 +189,7 @@ KINDS = ("Lock", "RLock", "ReadWriteLock", "Semaphore")
         ("Semaphore('x', 1, timeout=True)", "timeout must be a number of seconds, not True"),
         ("Semaphore('x', 1, release_on_commit=1)", "release_on_commit must be a bool or"),
         ("pickle.dumps(Lock('x'))", "pass the name, or a lease's handle"),
+        ("pickle.dumps(Lock('x').acquire())", "pass the handle that detach() returns"),
     ],
 )
 def test_error_of_a_wrong_call_shows_the_class_and_the_correct_call(code: str, text: str) -> None:
