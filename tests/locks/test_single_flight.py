@@ -460,12 +460,22 @@ async def test_cleared_computation_is_not_stored_and_the_next_waiter_runs(
     io, view, monkeypatch
 ) -> None:
     monkeypatch.setattr("django_redis_sync.locks.followers.MAX_FOLLOW", 600)
-    work = Function(io, ttl=60)
-    first = await work.started()
+    work, bad = Function(io, ttl=60), Function(io, "bad:{key}", ttl=60)
+    bad.result[0] = lambda key, run: raised(ValueError("old"))(key, run) if run == 1 else run
+    first, failing = await work.started(), await bad.started()
     others = await work.followed(2)
-    view("work:7").clear()  # as `locks clear` does
-    await until(io, lambda: work.runs == 2, 60)
-    work.go.set()
+    after = bad.start()
+    await until(io, lambda: followers() == 3)
+    locks("pause", "bad:7")  # so that the first run raises before the next waiter looks
+    for name in ("work:7", "bad:7"):
+        view(name).clear()  # as `locks clear` does
+    await until(io, lambda: work.runs == 2 and view("bad:7").waiting == 1, 60)
+    for one in (work, bad):
+        one.go.set()
+    with pytest.raises(ValueError, match="old"):
+        await io.result(failing)
+    locks("resume", "bad:7")
+    assert 2 == await io.result(after), "the exception of the cleared run was stored"
     assert "7-1" == await io.result(first)
     assert ["7-2"] * 2 == [await io.result(one) for one in others]
     assert "7-2" == await call(work)
