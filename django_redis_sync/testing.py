@@ -193,6 +193,9 @@ class _Filling(Semaphore):
         return super()._share_limit({})
 
 
+_Filling.__name__ = "filled"  # the error if no limit is set shows it
+
+
 #: The names for which no caller waits, as pairs (alias, Redis key), with the number of blocks.
 _filled: Counter[tuple[Any, str]] = Counter()
 

@@ -174,6 +174,8 @@ def test_filled_takes_a_name_of_a_decorator_that_is_similar_to_another_name(
     # The view of a framework calls this function, so no view of the URLconf has the decorator.
     limited = semaphore_required("exports-daily", limit=2)(respond_ok)
     project.settings.REDIS_SYNC = {"SEMAPHORES": {"export-daily": {"limit": 1}}}
+    with pytest.raises(ImproperlyConfigured, match=r"Write filled\('exports-daily', limit\)"):
+        filled("exports-daily").__enter__()
     with filled("exports-daily", 2):
         assert 503 == limited(RequestFactory().get("/")).status_code
     with (
