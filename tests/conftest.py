@@ -167,6 +167,13 @@ def no_housekeeping_of_removed_caches() -> None:
             renewer.housekeeper.forget()
 
 
+@pytest.fixture(autouse=True)
+def names_of_this_test() -> None:
+    """Forget the names that views of other tests have. `filled()` could find a name similar."""
+    if decorator := sys.modules.get("django_redis_sync.limits.decorator"):
+        decorator.names_given.clear()
+
+
 @pytest.fixture
 def clean_redis(redis_url: str) -> Iterator[None]:
     """Delete the library's keys before and after the test."""
