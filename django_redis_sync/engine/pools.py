@@ -19,7 +19,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
 from .mutex import caller
-from .wire import ATTEMPT, REDIS_ERRORS, clock, failure_of, is_busy, is_exhausted, pack
+from .wire import ATTEMPT, REDIS_ERRORS, clock, failure_of, is_busy, is_exhausted, no_reply, pack
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 #: The connection option that contains the name and version of the client library. redis-py has this
@@ -383,9 +383,10 @@ def read(connection: Any, timeout: float) -> Any:
         return connection.read_response()
     if _takes_timeout(connection.__class__):
         return connection.read_response(timeout=timeout)
+    began = clock()
     if not connection.can_read(timeout=timeout):
         connection.disconnect()
-        raise errors.TimeoutError(f"no reply within {timeout:.1f} s")
+        raise no_reply(timeout, clock() - began)
     return connection.read_response()
 
 

@@ -200,11 +200,25 @@ def failure_of(error: BaseException, sent: bool) -> Failure:
         del raised  # prevents a reference cycle: its traceback refers to this frame
 
 
+class _HiddenTimeout(TimeoutError):
+    """A TimeoutError of a signal handler that redis-py has hidden."""
+
+
+def no_reply(timeout: float, waited: float) -> Exception:
+    """Return the exception for a `can_read(timeout)` of redis-py that returned False after `waited`
+    seconds. If a signal handler raises a TimeoutError, it returns False too early."""
+    if waited < timeout * 0.9:
+        return _HiddenTimeout("a signal handler raised a TimeoutError")
+    return errors.TimeoutError(f"no reply within {timeout:.1f} s")
+
+
 def _raised_by_handler(error: BaseException) -> BaseException | None:
     """Return the OSError that a signal handler raised and that caused `error`, or None."""
     origin: BaseException | None = error
     while isinstance(origin, errors.RedisError):
         origin = _caught_before(origin)
+    if isinstance(origin, _HiddenTimeout):
+        return origin
     if not isinstance(origin, OSError):
         return None
     codes = _codes_of_handlers()
