@@ -95,7 +95,11 @@ async def test_calls_follow_redirections(io, nodes: Nodes, kind: str, host: str)
         assert [word for verb in sent for word in ("asking", verb)] == asking
         assert 8 <= len(old.verbs(*SCRIPTS)) <= 16
     else:
-        assert asking == sent and 1 == len(old.verbs(*SCRIPTS))
+        assert asking == sent
+        # If a node of a busy machine is silent, the client reads the nodes again. They still name
+        # the old node, which redirects one more call.
+        looks = sum(len(node.verbs("cluster")) for node in nodes)
+        assert 1 <= len(old.verbs(*SCRIPTS)) <= looks
 
 
 @both
