@@ -14,6 +14,7 @@ from django.test import Client
 
 from django_redis_sync import Semaphore
 from django_redis_sync.console import pages
+from django_redis_sync.operators import reads
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import sent
 from tests.conftest import clean
@@ -128,12 +129,12 @@ def test_status_reads_all_names_in_chunks_of_a_limited_size(raw: redis.Redis) ->
         for name, value in before.items():
             raw.config_set(name, value)
         raw.slowlog_reset()
-    reads = [w for w in commands if w[0][0] == "Z" and w[1] in (REGISTRY, API)]
-    walks = [words for words in reads if words[0] == "ZREVRANGE"]
+    found = [w for w in commands if w[0][0] == "Z" and w[1] in (REGISTRY, API)]
+    walks = [words for words in found if words[0] == "ZREVRANGE"]
     parts = [int(stop) - int(start) + 1 for _, _, start, stop, *_ in walks]
     assert CHUNK == max(parts)
     assert NAMES + KEYS <= sum(parts)
-    others = {" ".join([words[0], *words[4:]]) for words in reads if words[0] != "ZREVRANGE"}
+    others = {" ".join([words[0], *words[4:]]) for words in found if words[0] != "ZREVRANGE"}
     assert {f"ZRANGE BYSCORE REV LIMIT 0 {CHUNK}"} == {
         one for one in others if "RANGE" in one and "REM" not in one
     }
@@ -231,6 +232,8 @@ def test_admin_page_sends_a_bounded_number_of_redis_commands(
     admin_client: Client, page: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)  # don't cache the result of the doctor
+    monkeypatch.setattr(reads, "_replies", {})
+    monkeypatch.setattr(reads, "_LIFE", 3600)  # so that no reply expires between the two loads
     get(admin_client, page)  # fill the caches
     with sent() as commands:
         get(admin_client, page)
