@@ -156,14 +156,18 @@ def redis_url() -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_housekeeping_of_removed_caches() -> None:
-    """Discard pending writes of earlier tests to caches that are no longer in the settings.
+def nothing_of_earlier_tests() -> None:
+    """Discard leases that earlier tests left, and pending work for caches that are no longer in the
+    settings.
 
-    Without this, the housekeeping thread would log warnings about these caches during the test.
+    Without this, the threads of the library would log warnings about them during the test.
     """
     renewal = sys.modules.get("django_redis_sync.engine.renewal")
     for alias, renewer in list(renewal._renewers.items()) if renewal is not None else ():
+        for token in list(renewer._watched.copy()):
+            renewer.forget(token)
         if alias not in settings.CACHES:
+            renewer.clear()
             renewer.housekeeper.forget()
 
 

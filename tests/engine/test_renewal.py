@@ -76,7 +76,7 @@ def test_one_message_is_logged_when_renewals_fail_and_one_when_they_succeed_agai
     relay: Relay, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
-        return [message for message in caplog.messages if "renewed" in message]
+        return [line for line in caplog.messages if "renewed" in line and relay.alias in line]
 
     lease = Lock("x", using=relay.alias, timeout=12, renew=True).acquire()
     assert lease
