@@ -157,15 +157,16 @@ def redis_url() -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_of_earlier_tests() -> None:
-    """Discard leases that earlier tests left, and pending work for caches that are no longer in the
-    settings.
+    """Discard garbage-collected leases of earlier tests, and all leases and pending work of caches
+    that are no longer in the settings.
 
     Without this, the threads of the library would log warnings about them during the test.
     """
     renewal = sys.modules.get("django_redis_sync.engine.renewal")
     for alias, renewer in list(renewal._renewers.items()) if renewal is not None else ():
-        for token in list(renewer._watched.copy()):
-            renewer.forget(token)
+        for token, (ref, _) in renewer._watched.copy().items():
+            if ref() is None:
+                renewer.forget(token)
         if alias not in settings.CACHES:
             renewer.clear()
             renewer.housekeeper.forget()

@@ -155,7 +155,7 @@ def test_stream_to_a_slow_client_is_cut_off_when_the_lease_ends(site):
                 assert 0 == parts("next")
                 time.sleep(0.1)
             eventually(lambda: parts("next") > 0)
-            assert 1.5 < time.monotonic() - start < 5
+            assert 3 < time.monotonic() - start, "the permit was passed on long before max_hold"
             assert 20_000_000 > read_rest(slow)  # the view would send 200 MB
             eventually(lambda: in_use("flood") == 0)  # the lease of the second stream ended, too
             assert 20_000_000 > read_rest(next_client)

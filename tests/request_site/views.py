@@ -89,7 +89,7 @@ def stream_of(parts, seconds=gate.TICK):
 plain_stream, aplain_stream = stream_of(parts)
 # Without these pauses, daphne would soon take all parts, even if its client reads none of them.
 flood, aflood = map(
-    semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10),
+    semaphore_required("flood", limit=1, timeout=10, max_hold=4, blocking_timeout=30),
     stream_of(flood_parts, 0.005),
 )
 
