@@ -39,8 +39,8 @@ async def test_lost_lease_is_counted_once_when_its_holder_calls_several_methods(
 @pytest.mark.parametrize("fault", ["cut", "drop"])
 @both
 async def test_call_is_counted_only_once_if_its_reply_is_lost(io, bench, fault: str) -> None:
-    lease = await io.do(bench.lock(timeout=1, renew=True), "acquire")
-    await io.sleep(1.2)  # longer than the lease duration of 1 s, so the lease was renewed
+    lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
+    await io.sleep(3.2)  # longer than the lease duration of 3 s, so the lease was renewed
     bench.proxy.cause(fault)
     assert not await io.do(bench.lock(), "acquire", False)
     bench.proxy.cause(fault, "release")

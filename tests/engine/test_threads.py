@@ -290,7 +290,7 @@ def test_lease_expires_locally_if_no_thread_can_be_started_to_renew_it(
     lost: list[Any] = []
     with NoThreads(monkeypatch):
         lease = Lock("x", timeout=0.8, renew=True, on_lost=lost.append).acquire()
-        eventually(lambda: not lease.held, 3)
+        eventually(lambda: not lease.held)
         assert lost == []
     # The next acquire starts a thread, which calls the pending `on_lost`.
     assert Lock("other", timeout=5).acquire()

@@ -112,7 +112,7 @@ ROWS = """\
   behaviour/test_faults test_holder_can_release_while_many_callers_wait_for_a_connection
   behaviour/test_faults test_calls_during_a_fault_fail_soon_and_leave_no_lease[no free connection]
 39
-  limits/test_outage test_requests_are_fast_and_stay_within_the_limit_while_redis_hangs
+  limits/test_outage test_few_requests_ask_redis_while_it_hangs_and_the_limit_is_kept
   limits/test_outage test_limit_holds_for_requests_from_before_and_during_an_outage_together
   limits/test_outage test_outage_is_logged_once_when_many_permits_are_held
   limits/test_outage test_late_success_of_an_earlier_request_does_not_end_an_outage
