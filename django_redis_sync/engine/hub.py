@@ -10,7 +10,7 @@ import secrets
 from typing import Any
 
 from ..protocol.scripts import CONSTANTS
-from ..protocol.steps import Answer
+from ..protocol.steps import Answer, backoff
 from .clients import buffered_replies, handle_push
 from .loops import end_tasks, start_task
 from .schedule import Schedule
@@ -18,8 +18,6 @@ from .wire import clock
 
 #: Max stored messages. A message is stored if it arrives before its waiter begins to wait.
 _MAX_EARLY = 10_000
-#: Seconds until the next try to subscribe. The index is the number of failed tries.
-_BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 #: The kinds of push messages that Hub handles, by the first word of a message as str or bytes.
 #: redis-py handles messages of other kinds.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
@@ -175,8 +173,8 @@ class Hub:
             # nothing can be awaited.
             await _closed(pubsub)
             self._end_try()
-            await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1
+            await asyncio.sleep(backoff(tries))
 
     def _end_try(self) -> None:
         if self._tried is not None and not self._tried.done():

@@ -25,7 +25,6 @@ from .reasons import CLEARED, FULL, TIMEOUT, Rejection
 from .renewals import Grant, register, renewal
 from .scripts import ANY, CONSTANTS
 from .steps import (
-    BACKOFF,
     SHORTEST_WAIT,
     TICK,
     Answer,
@@ -35,6 +34,7 @@ from .steps import (
     SendState,
     Sleep,
     Wait,
+    backoff,
     milliseconds,
     once,
     persist,
@@ -159,7 +159,7 @@ def acquire(ask: AcquireRequest, start: float, token: str = "") -> Plan:
         token, late = "", late + 1 if state.late else 0
         if late:
             until = state.late + ask.budget if late == 1 else until
-            delay = BACKOFF[min(late, len(BACKOFF)) - 1]
+            delay = backoff(late - 1)
             if state.late + delay >= until:
                 text = f"{late} grants of a lease of {ask.lease:g} s arrived after its end"
                 raise Failure(TimeoutError(text), state.late, "final")
@@ -230,7 +230,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendStat
             except Failure as failure:
                 # If the wait fails, only a message is lost. The next reply has the lease, if any.
                 answer = Answer(None, failure.at, failure.at)
-                yield Sleep(BACKOFF[1])
+                yield Sleep(backoff(1))
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
             # The client sent its request (`asked`) before the server read its clock (`then`). So

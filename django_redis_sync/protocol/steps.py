@@ -18,6 +18,11 @@ BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
 TICK = 0.001  # seconds by which a lease may end early, because scripts count in whole ms
 
 
+def backoff(tries: int) -> float:
+    """Return the seconds to wait after the first try failed and `tries` further ones."""
+    return BACKOFF[min(tries, len(BACKOFF) - 1)]
+
+
 class Run(NamedTuple):
     """The step that runs the script `verb`. `timeout`: seconds to wait for the answer."""
 
@@ -138,7 +143,7 @@ def persist(step: Run, until: float, state: SendState, patient: bool = False) ->
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
-            delay = BACKOFF[min(tries, len(BACKOFF) - 1)]
+            delay = backoff(tries)
             if hopeless or failure.at + delay >= until:
                 if state.unanswered:  # the server may have executed one of the tries
                     raise Failure(cause, failure.at, "unanswered") from failure

@@ -57,9 +57,12 @@ class Protocol(NamedTuple):
     @contextmanager
     def running(self) -> Iterator[None]:
         """In the `with` block, make the plans use the same constants as the scripts."""
-        times: Any = {"BACKOFF": (0.0, self.tick), "SHORTEST_WAIT": self.tick}
+        shortest = {"SHORTEST_WAIT": self.tick}
         own = {"CONSTANTS": self.constants, "UNDO_BUDGET": 2 * self.tick, "RIDE_OUT": FOREVER}
-        with mock.patch.multiple(plans, **times, **own), mock.patch.multiple(steps, **times):
+        with (
+            mock.patch.multiple(plans, **shortest, **own),
+            mock.patch.multiple(steps, BACKOFF=(0.0, self.tick), **shortest),
+        ):
             yield
 
 
