@@ -12,6 +12,9 @@ from asgiref.sync import iscoroutinefunction
 from ..protocol.keys import check_text, shortened
 from .arguments import ALLOWED, own_value, text_of
 
+#: Python's exceptions if an argument of a call has no such attribute or item.
+_NOT_THERE = (AttributeError, KeyError, IndexError, TypeError)
+
 
 class Template(string.Formatter):
     """A str.format template that makes a name from the arguments of a call.
@@ -64,6 +67,17 @@ class Template(string.Formatter):
             raise TypeError(f"this call has no argument {key} for the {self.what} {self.text!r}")
         return kwargs[key]
 
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().get_field(field_name, args, kwargs)
+        except Exception as error:
+            if type(error) not in _NOT_THERE or not set(field_name) & {".", "["}:
+                raise
+            raise TypeError(
+                f"this call has no {field_name} for the {self.what} {self.text!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if not isinstance(value, ALLOWED):
             raise TypeError(
@@ -75,7 +89,10 @@ class Template(string.Formatter):
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
         """Return the name or the share for a call with these arguments."""
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"a call with the {self.what} {self.text!r}: {error}") from None
         bound.apply_defaults()
         values = dict(bound.arguments)
         for parameter in signature.parameters.values():

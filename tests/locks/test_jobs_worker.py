@@ -3,6 +3,7 @@ messages, and are the pool that runs the tasks. test_jobs_celery tests whole wor
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -316,3 +317,69 @@ def test_tasks_run_once_after_the_connection_to_the_broker_was_lost(worker: Work
         eventually(lambda number=number: worker.pool[-1:] == [number])
         worker.run(number)
     assert ([1, 2, 3], ["1", "2", "3"], 0) == (ran, worker.acknowledged, worker.prefetch)
+
+
+def test_task_whose_name_cant_be_made_goes_to_the_pool_and_the_others_are_held(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception in the consumer would end the worker's connection to the broker, again and
+    again, because the broker would deliver the message again."""
+
+    class Order:
+        def __init__(self, pk: int) -> None:
+            self.pk = pk
+
+    def with_order(function: Any) -> Any:
+        @functools.wraps(function)
+        def run(number: int) -> Any:
+            return function(Order(number))
+
+        return run
+
+    def of_order(order: Order) -> None:
+        ran.append(order.pk)
+
+    for name in ("order:{order.pk}", "order:{order[pk]}", "order:{order.pk.real}"):
+        limited = synchronized(name, 1, on_full="hold")(of_order)
+        app.task(name=name, shared=False)(with_order(limited))
+    worker = Worker(app)
+    with Semaphore("exports", 1):
+        for number in (1, 2):
+            worker.deliver("order:{order.pk}", number)
+        worker.deliver("exports", 3)
+        eventually(lambda: waiting("exports") == 1)
+    assert [1, 2] == worker.pool[:2]
+    worker.deliver("order:{order[pk]}", 4)
+    worker.deliver("order:{order.pk.real}", 5)
+    for number in (1, 2, 3, 4, 5):
+        eventually(lambda number=number: number in worker.pool)
+        worker.run(number)
+    assert [1, 2, 3, 5] == ran, "the permit of task 4 has no name in the pool, either"
+    warnings = [r.getMessage() for r in caplog.records if "can't hold" in r.getMessage()]
+    assert 3 == len(warnings), "one for each task"
+    assert "order:{order.pk}, so it waits for its permit in a process of the pool" in warnings[0]
+    assert (
+        "this call has no order.pk for the name 'order:{order.pk}': AttributeError" in (warnings[0])
+    )
+    assert "does not hold the tasks" not in caplog.text
+    worker.step.shutdown(worker.consumer)
+
+
+def test_name_of_a_held_task_can_contain_its_request(app: Celery) -> None:
+    """As the request that the body sees: its ID, its headers, the number of retries."""
+
+    def bound(self: Any, number: int) -> None:
+        body(number)
+
+    limited = synchronized("of:{self.request.id}:{self.request.retries}", 1, on_full="hold")
+    app.task(name="bound", bind=True, shared=False)(limited(bound))
+    worker = Worker(app)
+    with Semaphore("of:7:1", 1):
+        worker.deliver("bound", 7, retries=1)
+        eventually(lambda: waiting("of:7:1") == 1)
+        assert [] == worker.pool
+    eventually(lambda: worker.pool == [7])
+    worker.run(7)
+    assert [7] == ran
+    assert app.tasks["bound"].request.id is None
+    worker.step.shutdown(worker.consumer)

@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import inspect
 import operator
+import re
 from contextlib import asynccontextmanager, contextmanager
 from datetime import date, datetime
 from types import SimpleNamespace
@@ -175,6 +176,40 @@ async def asyncgen(pk: int) -> Any:
 BETWEEN = "put a ':' between the arguments"
 POSITION = "use argument names in"
 METHOD = "below @staticmethod and @classmethod"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("order.pk", 7, "AttributeError: 'int' object has no attribute 'pk'"),
+        ("order[pk]", {}, "KeyError: 'pk'"),
+        ("order[0]", [], "IndexError: list index out of range"),
+        ("order[0]", None, "TypeError: 'NoneType' object is not subscriptable"),
+    ],
+)
+def test_call_without_a_part_of_the_name_raises_an_error_that_names_the_part(
+    field: str, value: Any, error: str
+) -> None:
+    work = synchronized(f"order:{{{field}}}")(lambda order: pytest.fail("the function ran"))
+    expected = f"this call has no {field} for the name 'order:{{{field}}}': {error}"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        work(value)
+    with pytest.raises(TypeError, match=r"a call with the name 'order:.*: missing .* 'order'"):
+        work()
+
+
+def test_exception_of_a_property_in_the_name_reaches_the_caller() -> None:
+    class DoesNotExist(AttributeError):
+        """As the exception of a Django model without a related object."""
+
+    class Order:
+        @property
+        def customer(self) -> Any:
+            raise DoesNotExist
+
+    work = synchronized("order:{order.customer}")(lambda order: pytest.fail("the function ran"))
+    with pytest.raises(DoesNotExist):
+        work(Order())
 
 
 @pytest.mark.parametrize(

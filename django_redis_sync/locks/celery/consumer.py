@@ -54,6 +54,7 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
         self._inbox, self._sender = Inbox(self._lock), Sender()
         self._waiting = Waiting(getattr(consumer.pool, "is_green", False))
         self._limited: dict[Any, Any] = {}
+        self._warned: set[str] = set()
         self._all: dict[Held, None] = {}
         self._by_id: dict[str, Held] = {}
         self._lines = Lines()
@@ -131,11 +132,26 @@ class HoldLimitedTasks(bootsteps.StartStopStep):  # type: ignore[misc]
             task.name, request.id, fields.get("retries"), fields.get("replaced_task_nesting")
         )
         try:
-            semaphore = limited(request.args, request.kwargs)
-            undocumented.set_aside(request)
-            self._lock.run(partial(self._hold, request, semaphore, job))
-        except (TypeError, ValueError):  # the task raises the error for its arguments
+            with undocumented.as_current_request(request):
+                semaphore = limited(request.args, request.kwargs)
+            semaphore._keys()  # raises an exception if a setting is wrong
+        except Exception as error:
+            self._warn_of(task.name, error)
+            fields[HANDLE] = ""
             return self._process(request)
+        undocumented.set_aside(request)
+        self._lock.run(partial(self._hold, request, semaphore, job))
+
+    def _warn_of(self, task: str, error: Exception) -> None:
+        """Warn that this worker can't hold a task. Most probably, the task raises the same error.
+        It does not if another decorator changes its arguments."""
+        if task not in self._warned:
+            self._warned.add(task)
+            logger.warning(
+                "can't hold the Celery task %s, so it waits for its permit in a process of the "
+                "pool: its name can't be made from the arguments that were sent: %s: %s",
+                *(task, type(error).__name__, error),
+            )
 
     def _hold(self, request: Any, semaphore: Semaphore, job: Job) -> None:
         again = undocumented.may_be_a_copy(request)

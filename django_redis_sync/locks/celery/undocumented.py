@@ -5,7 +5,8 @@ this module has to follow. `tests/locks/test_jobs_celery.py` says which assumpti
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import celery
@@ -44,6 +45,18 @@ def intercept(consumer: Any, take: Callable[[Any], Any]) -> Callable[[Any], Any]
     process: Callable[[Any], Any] = consumer.on_task_request
     consumer.on_task_request = take
     return process
+
+
+@contextmanager
+def as_current_request(request: Any) -> Iterator[None]:
+    """Let `task.request` be the request of the task that a process of the pool would see."""
+    stack = request.task.request_stack
+    stack.push(request._context)
+    try:
+        yield
+    finally:
+        stack.pop()
+        del request._context  # it is cached, and each held task would take more memory
 
 
 def set_aside(request: Any) -> None:

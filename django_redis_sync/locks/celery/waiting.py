@@ -16,7 +16,6 @@ from ...engine import drivers
 from ...engine.mutex import start_thread
 from ...engine.server import async_server_of, server_of
 from ...engine.wire import ATTEMPT
-from ...exceptions import SyncError
 from ...logs import logger
 from ...protocol.steps import Plan
 from ..jobs import Job, await_handle, wait_for_handle
@@ -70,7 +69,7 @@ class Waiting:
         """Carry out a plan, and call `done` with its result. If it fails, do nothing."""
 
         def told(result: Any) -> None:
-            if isinstance(result, SyncError):
+            if isinstance(result, Exception):
                 logger.debug("a worker could not tell Redis about its jobs: %s", result)
             elif done is not None:
                 done(result)
@@ -82,7 +81,7 @@ class Waiting:
         async def run() -> None:
             try:
                 result: Any = await drivers.adrive(plan, async_server_of(alias))
-            except SyncError as error:
+            except Exception as error:
                 result = error
             told(result)
 
