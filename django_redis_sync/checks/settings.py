@@ -12,16 +12,21 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
+from redis.exceptions import RedisError
 
 from .. import conf
 from ..defaults import ENTRY, REQUESTS, SETTINGS
-from ..engine.backends import UnknownBackend, backend_of
+from ..engine.backends import UnknownBackend, backend_of, check_connection
 from ..limits.policy import Policy, checked, endpoints
 from ..protocol.keys import check_text
 
 _OR_WITHOUT = (
     "set 'django_redis.cache.RedisCache'. For development and tests without Redis, set "
     "REDIS_SYNC['WITHOUT_REDIS'] = True."
+)
+_USABLE = (
+    "Use a cache on one server, Sentinel, or Cluster, with a LOCATION and OPTIONS that redis-py "
+    "accepts."
 )
 #: Min connections that a process needs: one each to acquire, to release, to renew, and to poll.
 MIN_CONNECTIONS = 4
@@ -100,15 +105,15 @@ def _aliases() -> dict[str, str]:
 
 def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
     try:
-        backend_of(alias)
-    except ImproperlyConfigured as error:
+        check_connection(alias)
+    except (ImproperlyConfigured, RedisError, OSError) as error:
         if alias not in settings.CACHES:
             number, hint = "E002", "Give an alias from CACHES, preferably one for locks only."
         elif isinstance(error, UnknownBackend):
             given = settings.CACHES[alias].get("BACKEND")
             number, hint = "E003", f"BACKEND is {given!r}: {_OR_WITHOUT}"
         else:
-            number, hint = "E004", "Give the alias of a cache on one server, Sentinel, or Cluster."
+            number, hint = "E004", _USABLE
         yield message(number, f"{where}: {error}", hint)
 
 

@@ -24,7 +24,6 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from .. import conf
-from ..engine.backends import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..logs import logger
@@ -62,7 +61,8 @@ def page_errors() -> Iterator[None]:
     """Check the connection settings, then run the block. If the check or the block fails because
     of Redis or the settings, raise PageError."""
     try:
-        _check_connection_settings()
+        conf.require_redis("this page")
+        server_of(conf.current().cache).pool()
         yield
     except ImproperlyConfigured as error:
         remedy = _("Correct REDIS_SYNC or CACHES in the settings, then restart the site.")
@@ -73,22 +73,6 @@ def page_errors() -> Iterator[None]:
             "reload this page. For details, run “manage.py locks doctor”."
         )
         raise PageError(str(error), remedy) from error
-
-
-def _check_connection_settings() -> None:
-    alias = conf.current().cache
-    conf.require_redis("this page")
-    try:
-        server_of(alias).pool()
-    except RedisError:
-        raise
-    except Exception as error:
-        forget(alias)
-        if isinstance(error, ImproperlyConfigured):
-            raise
-        # The messages of django-redis and redis-py may contain a password.
-        message = _("The connection settings can’t be used (%(kind)s).")
-        raise ImproperlyConfigured(message % {"kind": type(error).__name__}) from None
 
 
 View = Callable[..., HttpResponseBase]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.core.cache import InvalidCacheBackendError, caches
+from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache as DjangosRedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -20,6 +20,7 @@ from django_redis.cache import RedisCache
 from django_redis.client import ShardClient
 from django_redis.pool import ConnectionFactory as ConnectionFactory
 from django_redis.pool import SentinelConnectionFactory
+from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
@@ -44,7 +45,7 @@ class Backend:
     def __init__(self, alias: str, cache: Any) -> None:
         """Raise ImproperlyConfigured if the cache can't have locks."""
         self.alias = alias
-        location: Any = settings.CACHES[alias]["LOCATION"]
+        location: Any = settings.CACHES[alias].get("LOCATION", "")
         is_text = isinstance(location, str)
         self.urls = re.split(self.separators, location) if is_text else [*location]
         self._given: Any = settings.CACHES[alias].get("OPTIONS", {})
@@ -73,7 +74,8 @@ class DjangoRedis(Backend):
 
     def __init__(self, alias: str, cache: Any) -> None:
         super().__init__(alias, cache)
-        self._client = cache.client
+        with client_errors(alias):
+            self._client = cache.client
         if isinstance(self._client, ShardClient):
             raise ImproperlyConfigured(
                 f"The cache {alias!r} uses ShardClient, which spreads keys over several servers: "
@@ -151,10 +153,10 @@ class UnknownBackend(ImproperlyConfigured):
 
 def backend_of(alias: str) -> Backend:
     """Return the Backend of an alias. Raise ImproperlyConfigured if it can't have locks."""
-    try:
+    if alias not in caches.settings:
+        raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.")
+    with client_errors(alias):
         cache: Any = caches[alias]
-    except InvalidCacheBackendError as error:
-        raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
     for backend in BACKENDS:
         if isinstance(cache, backend.kind):
             return backend(alias, cache)
@@ -164,8 +166,38 @@ def backend_of(alias: str) -> Backend:
     )
 
 
+@contextlib.contextmanager
+def client_errors(alias: str) -> Iterator[None]:
+    """Run the block, which makes a client or a connection of an alias without asking the server. If
+    this fails because of the settings, raise ImproperlyConfigured from the error."""
+    try:
+        yield
+    except (RedisError, OSError):
+        raise
+    except Exception as error:
+        forget(alias)
+        # Other messages may contain a part of the LOCATION, and so of the password.
+        is_safe = isinstance(error, (ImproperlyConfigured, ImportError, TypeError))
+        raise ImproperlyConfigured(
+            f"The cache {alias!r} can't be used ({error if is_safe else type(error).__name__}): "
+            "correct its LOCATION or OPTIONS in CACHES. A LOCATION is a URL such as "
+            "redis://127.0.0.1:6379/1, with % codes for special characters in the password."
+        ) from error
+
+
+def check_connection(alias: str) -> None:
+    """Make a connection of an alias, but don't connect. Raise ImproperlyConfigured if its settings
+    can't be used."""
+    backend = backend_of(alias)
+    if hasattr(backend.topology, "sync_server"):
+        return  # the nodes tell which connections there are
+    with client_errors(alias):
+        pool = backend.pool()
+        pool.connection_class(**pool.connection_kwargs)
+
+
 def forget(alias: str) -> None:
-    """Remove this thread's cache object of an alias. Call this if making its client failed.
+    """Remove this thread's cache object of an alias, because making its client failed.
 
     Otherwise, django-redis 6 would try to make the client again at the end of the request, in order
     to close it. The same error would then make the request fail.

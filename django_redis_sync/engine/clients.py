@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .. import conf
-from .backends import backend_of
+from .backends import backend_of, client_errors
 from .wire import IMITATION, is_fake
 
 #: Options of sync clients that are not passed to async clients. First set: options that async
@@ -53,7 +53,9 @@ def async_redis(alias: str, url: str) -> Any:
     """Return a redis.asyncio client of the server at `url`, with the options of an alias."""
     import redis.asyncio
 
-    return redis.asyncio.Redis.from_url(url, **async_options(alias))
+    options = async_options(alias)
+    with client_errors(alias):
+        return redis.asyncio.Redis.from_url(url, **options)
 
 
 def async_options(alias: str) -> dict[str, Any]:

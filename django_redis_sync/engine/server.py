@@ -14,7 +14,7 @@ from redis import exceptions as errors
 
 from .. import conf
 from ..protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
-from .backends import backend_of
+from .backends import backend_of, client_errors
 from .batching import Batcher
 from .clients import async_client
 from .hub import Hub
@@ -53,7 +53,11 @@ class Server:
 
     def pool(self) -> Any:
         """Return the connection pool of the server."""
-        return self._pool or backend_of(self.alias).pool()
+        if self._pool:
+            return self._pool
+        backend = backend_of(self.alias)
+        with client_errors(self.alias):
+            return backend.pool()
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step and return the answer. Raise Failure if there was no usable answer."""
@@ -157,7 +161,9 @@ class Server:
 
     def _connections(self) -> CachedConnections:
         if self._cached.is_old():
-            self._cached.belong_to(self.pool())
+            pool = self.pool()
+            with client_errors(self.alias):
+                self._cached.belong_to(pool)
         return self._cached
 
     def own(self) -> PrivatePool:

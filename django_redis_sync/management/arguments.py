@@ -153,7 +153,8 @@ def add_actions(parser: CommandParser) -> None:
         "keep the permit at least this long, such as 10m, so that the command runs once per period"
     )
     run.add_argument("--min-hold", help=text, **seconds)
-    run.add_argument("words", nargs="*", help=SUPPRESS)  # words of a command without `--`
+    # The words of a command without `--`.
+    run.add_argument("words", nargs="*", metavar="COMMAND", help=SUPPRESS)
 
     for each in (status, clear, pause, resume, resize, history, log):
         each.add_argument("--key", help="a key of the policy, such as a user's pk or an IP address")

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
@@ -21,6 +23,7 @@ from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.watching import View
 from tests.support.backends import pool_of
 from tests.support.interrupting import Interrupted
+from tests.support.operators import failed
 from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
 # Errors
@@ -96,6 +99,33 @@ def test_async_acquire_raises_an_error_if_a_connection_option_is_sync_only(
     (relay,) = relays(CONNECTION_POOL_KWARGS={option: redis.Connection})
     with pytest.raises(ImproperlyConfigured, match=f"include {option}, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=relay.alias).aacquire())
+
+
+@pytest.mark.promise(29)
+@pytest.mark.parametrize(
+    ("location", "options", "cause"),
+    [
+        ("127.0.0.1:6379", {}, "ValueError"),
+        ("redis://:a#secret@h:6379/1", {}, "ValueError"),
+        ("redis://h/1?foo=1", {}, "unexpected keyword argument 'foo'"),
+        ("redis://h/1", {"CONNECTION_POOL_CLASS": "nowhere.Pool"}, "No module named 'nowhere'"),
+        ("", {}, "Missing connections string"),
+    ],
+)
+def test_settings_from_which_no_client_can_be_made_are_named(
+    location: str, options: dict[str, Any], cause: str, settings: Any
+) -> None:
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    config = {**settings.REDIS_SYNC, "CACHE": "wrong"}
+    with override_settings(CACHES={**settings.CACHES, "wrong": cache}, REDIS_SYNC=config):
+        with pytest.raises(ImproperlyConfigured) as caught:
+            Lock("x").acquire()
+        code, line = failed("status")
+        (found,) = [one.msg for one in run_checks() if one.id == "redis_sync.E004"]
+    assert 1 == code, "the command fails with one line, not with a traceback"
+    for text in (str(caught.value), line, found):
+        assert "'wrong'" in text and cause in text and "LOCATION or OPTIONS in CACHES" in text
+        assert "secret" not in text, "no message contains a part of the password"
 
 
 # Connections that are cached, lost, and returned

@@ -370,8 +370,12 @@ def test_clear_command_shows_the_holders_and_asks_for_confirmation(
 ) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     monkeypatch.setattr("sys.stdin", StringIO("n\n\nyes please\n"))
-    for _ in range(4):  # three answers that are not "y", then the end of the input
+    for _ in range(3):  # three answers that are not "y"
         assert (1, "Nothing was cleared.") == failed("clear", "a")
+    for stdin in (StringIO(), None):  # no input, and no stdin, as in some jobs of cron
+        monkeypatch.setattr("sys.stdin", stdin)
+        code, line = failed("clear", "a")
+        assert 1 == code and "Nothing was cleared." in line and "--no-input" in line
     assert locks("clear", "a", "--dry-run").endswith("Dry run: nothing was cleared.\n")
     assert lease.owned()
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))

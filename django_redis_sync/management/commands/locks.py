@@ -256,9 +256,10 @@ class Command(BaseCommand):
         self.stdout.flush()
         try:
             return input().strip().lower() in ("y", "yes")
-        except EOFError:
+        except (EOFError, RuntimeError):  # no input, or stdin is closed, as in some cron jobs
             self.stdout.write("")
-            return False
+            text = _("Nothing was cleared. To clear without a question, add --no-input.")
+            raise CommandError(text) from None
 
     def _pause(self, given: Namespace) -> None:
         done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
