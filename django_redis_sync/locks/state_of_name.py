@@ -59,14 +59,19 @@ class StateOfName(Acquirer):
         Unavailable if Redis can't be reached.
         """
         self._check_may_wait("cool_down")
-        drivers.drive(self._cooling(seconds), server_of(self.alias()))
+        if plan := self._cooling(seconds):
+            drivers.drive(plan, server_of(self.alias()))
 
     async def acool_down(self, seconds: float) -> None:
         """Async version of `cool_down()`."""
-        await drivers.adrive(self._cooling(seconds), async_server_of(self.alias()))
+        if plan := self._cooling(seconds):
+            await drivers.adrive(plan, async_server_of(self.alias()))
 
-    def _cooling(self, seconds: float) -> Plan:
-        """Return the plan that begins the cool-down."""
+    def _cooling(self, seconds: float) -> Plan | None:
+        """Return the plan that begins the cool-down. Return None for 0 s, which is what a service
+        says that allows the next call at once."""
+        if not values.finite("seconds", seconds):
+            return None
         ms, label = milliseconds(values.positive("seconds", seconds)), write_label(self.label or "")
         return once(operating(self._keys(), "cool", f"{ms} {label}"), clock())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 import threading
 import time
@@ -84,6 +86,21 @@ def test_a_cool_down_ends_by_itself(raw) -> None:
     cool = mails.status().cool_down
     assert cool is not None and (cool.until - cool.since).total_seconds() == 300
     assert cool.label["pid"] == os.getpid(), "operators see who began it"
+
+
+def test_a_cool_down_of_0_s_changes_nothing(raw) -> None:
+    """As after a response with "Retry-After: 0"."""
+    mails = Semaphore("mails", 2, blocking=False)
+    mails.cool_down(0)
+    asyncio.run(mails.acool_down(0.0))
+    assert mails.status().cool_down is None
+    assert grants(mails, 1) == 1
+    mails.cool_down(300)
+    mails.cool_down(0)
+    assert grants(mails, 1) == 0
+    for wrong in (-1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="seconds"):
+            mails.cool_down(wrong)
 
 
 @pytest.mark.parametrize("server", [nullcontext, without_redis], ids=["redis", "without redis"])
