@@ -56,7 +56,8 @@ class acquire_all:
         if not given or not all(len(i) == 2 and isinstance(i[0], Semaphore) for i in given):
             raise TypeError(
                 "acquire_all takes a list of semaphores and locks, or of pairs "
-                f"(semaphore, permits), not {semaphores!r}"
+                f"(semaphore, permits), not {semaphores!r}. Of a ReadWriteLock, give its read or "
+                "its write side"
             )
         if blocking is not None:
             checked("blocking", blocking)

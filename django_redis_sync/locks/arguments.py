@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
@@ -158,10 +159,16 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
         )
     options = [option for option in options if method or option not in SEMAPHORE]
     places = {} if method else {"limit": "Semaphore(name, limit)"}
-    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE, places)
+    known = _ARGUMENTS if method else (*SEMAPHORE, *_own_arguments(of))
+    wrong = values.unknown(options, known, places)
     if "token" in options:
         wrong += ". Each acquire makes its own token. Lease.detach() passes on a lease"
     return TypeError(f"{call} has no such argument: {wrong}")
+
+
+def _own_arguments(of: Any) -> tuple[str, ...]:
+    """Return "limit" if the class of an object has this argument."""
+    return ("limit",) if "limit" in inspect.signature(type(of)).parameters else ()
 
 
 def check_call(of: Any, method: str, sleep: Any, wrong: Iterable[str]) -> None:

@@ -256,7 +256,10 @@ class Holdings:
         none."""
         item = self.take_newest(caller)
         if item is None:
-            raise NotAcquired("this thread or task holds nothing through this object")
+            raise NotAcquired(
+                "this thread or task holds nothing through this object. If another one acquired "
+                "it, keep the leases that acquire() returned, and release them"
+            )
         return item
 
     # For `with`

@@ -335,7 +335,9 @@ class Semaphore(StateOfName):
         lease = self._mine(caller) if keep else self._held.take_newest(caller)
         if lease is None:
             raise NotAcquired(
-                f"{self.name!r}: this thread or task holds nothing through this object",
+                f"{self.name!r}: this thread or task holds nothing through this object. If another "
+                "one acquired it, keep the lease that acquire() returned, and release the lease. "
+                "With thread_local=False, release() also finds the leases of others",
                 name=self.name,
             )
         return lease

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 
 from .. import conf, values
 from ..engine.calls import Either, arun, run
 from ..protocol.keys import keys_of
+from .callers import may_wait
 from .flights import Computing, Flight, Reading
 from .results import Results
-from .templates import Template, check_function, is_async, qualname
+from .templates import Template, check_function, is_async, path_of, qualname, signature_of, wraps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,7 +106,7 @@ def single_flight(
     def decorate(function: Callable[P, R]) -> SingleFlight[P, R]:
         check_function(function, "single_flight", _GENERATORS)
         mine = calls.of(function, label)
-        aliases.setdefault(cache, f"{function.__module__}.{qualname(function)}")
+        aliases.setdefault(cache, path_of(function))
         shared: Any = (_shared_async if is_async(function) else _shared)(function, mine)
         shared.forget, shared.aforget = mine.forget, mine.aforget
         return shared  # type: ignore[no-any-return]
@@ -131,11 +131,11 @@ class _Calls:
         result."""
         self.template.check(function)
         mine = copy.copy(self)
-        mine.signature = inspect.signature(function)
+        mine.signature = signature_of(function)
         mine._check_parameters(qualname(function))
         mine.options = {
             **self.options,
-            "label": label or f"{function.__module__}.{qualname(function)}",
+            "label": label or path_of(function),
         }
         return mine
 
@@ -206,8 +206,14 @@ class _Calls:
 
 
 def _shared(function: Any, calls: _Calls) -> Any:
-    @functools.wraps(function)
+    @wraps(function)
     def shared(*args: Any, **kwargs: Any) -> Any:
+        if not may_wait():  # also if the result is stored: a later call would have to wait
+            raise SynchronousOnlyOperation(
+                f"{qualname(function)} is sync, and would stop this event loop while it waits for "
+                "an equal call. Call it with sync_to_async, or decorate an `async def` function"
+            )
+
         def call() -> Any:
             result = function(*args, **kwargs)
             if not inspect.isawaitable(result):
@@ -225,7 +231,7 @@ def _shared(function: Any, calls: _Calls) -> Any:
 
 
 def _shared_async(function: Any, calls: _Calls) -> Any:
-    @functools.wraps(function)
+    @wraps(function)
     async def shared(*args: Any, **kwargs: Any) -> Any:
         def call() -> Any:
             return function(*args, **kwargs)

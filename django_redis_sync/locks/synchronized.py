@@ -13,7 +13,16 @@ from ..protocol.reasons import Rejection
 from ..values import unknown, whole
 from .lease import Lease
 from .semaphore import Semaphore
-from .templates import ShareTemplate, Template, check_function, is_async, qualname
+from .templates import (
+    ShareTemplate,
+    Template,
+    check_function,
+    is_async,
+    path_of,
+    qualname,
+    signature_of,
+    wraps,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -135,11 +144,10 @@ def _semaphores(
 ) -> _SemaphoreOf:
     """Return a function that returns the semaphore for the arguments of a call. Raise ValueError if
     a template has unknown arguments."""
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     for each in filter(None, (template, shares)):
         each.check(function)
-    label = f"{function.__module__}.{qualname(function)}"
-    labelled: SemaphoreOptions = {"label": label, **options}
+    labelled: SemaphoreOptions = {"label": path_of(function), **options}
     if not template.fields and shares is None:
         same_for_all = Semaphore(template.vformat(template.text, (), {}), limit, **labelled)
         return lambda args, kwargs: same_for_all
@@ -156,7 +164,7 @@ def _semaphores(
 
 
 def _limited(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
-    @functools.wraps(function)
+    @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         guard = semaphore(args, kwargs)
         got = guard._take()
@@ -174,7 +182,7 @@ def _limited(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callabl
 
 
 def _limited_async(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
-    @functools.wraps(function)
+    @wraps(function)
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         guard = semaphore(args, kwargs)
         got = await guard._atake()

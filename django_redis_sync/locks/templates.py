@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import string
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import AsyncToSync, iscoroutinefunction
 
 from ..protocol.keys import check_text, shortened
 from .arguments import ALLOWED, own_value, text_of
+
+T = TypeVar("T")
 
 #: Python's exceptions if an argument of a call has no such attribute or item.
 _NOT_THERE = (AttributeError, KeyError, IndexError, TypeError)
@@ -26,7 +31,7 @@ class Template(string.Formatter):
     def __init__(self, text: str, what: str = "name") -> None:
         self.text, self.what = check_text(f"a {what}", text, 1000), what
         quoted, before, self.fields = {"%", ":"}, "", list[str]()
-        for literal, name, spec, conversion in self.parse(text):
+        for literal, name, spec, conversion in self._parts():
             if "{" in (spec or "") or conversion:
                 raise ValueError(
                     "a template can't have conversions (such as !r), or fields in formats (such as "
@@ -45,6 +50,15 @@ class Template(string.Formatter):
             self.fields.append(name)
         self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
+    def _parts(self) -> list[tuple[Any, ...]]:
+        try:
+            return [*self.parse(self.text)]
+        except ValueError as error:
+            raise ValueError(
+                f"{self.text!r} is not a template of a {self.what}: {error}. A brace that is not "
+                "part of an argument is written twice"
+            ) from None
+
     @property
     def roots(self) -> set[str]:
         """The names of the arguments in the template, without attributes and items."""
@@ -56,7 +70,7 @@ class Template(string.Formatter):
         names = self.roots
         if any(not name or name.isdigit() for name in names):
             raise ValueError(f"use argument names in {self.text!r}: {{pk}}, not {{}} or {{0}}")
-        parameters = inspect.signature(function).parameters
+        parameters = signature_of(function).parameters
         wrong = names - parameters.keys()
         if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             called, missing = qualname(function), ", ".join(sorted(wrong))
@@ -84,7 +98,10 @@ class Template(string.Formatter):
                 f"{type(value).__name__} can't be used in the {self.what} {self.text!r}: use str, "
                 "int, UUID, date or Enum. For a model, use its pk, such as {account.pk}"
             )
-        text = format(own_value(value), format_spec) if format_spec else text_of(value)
+        try:
+            text = format(own_value(value), format_spec) if format_spec else text_of(value)
+        except ValueError as error:
+            raise ValueError(f"{value!r} in the {self.what} {self.text!r}: {error}") from error
         return text.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
@@ -137,7 +154,49 @@ _MANAGERS = {make(None).__code__ for make in _makers}
 
 
 def qualname(function: Any) -> str:
+    inner = _called_by(function)
+    if inner is not function and not hasattr(function, "__qualname__"):
+        return qualname(inner)
     return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Return the signature with which `function` is called."""
+    if isinstance(function, partial):
+        # `method_decorator` gives each partial object the attribute __wrapped__, and `inspect`
+        # would return the signature of the method in it, which has `self`.
+        function = partial(function.func, *function.args, **function.keywords)
+    elif isinstance(function, AsyncToSync):
+        function = function.awaitable  # `inspect` knows no signature of the object
+    return inspect.signature(function)
+
+
+def path_of(function: Any) -> str:
+    """Return the module and the name of a function."""
+    return f"{getattr(_called_by(function), '__module__', None) or '?'}.{qualname(function)}"
+
+
+def wraps(function: Any) -> Callable[[T], T]:
+    """As `functools.wraps`. The wrapper of a partial object, or of a result of `async_to_sync`,
+    gets the name of the function that the object calls. For example, Celery names tasks after it.
+    """
+
+    def decorate(wrapper: Any) -> Any:
+        functools.update_wrapper(wrapper, function)
+        inner = _called_by(function)
+        if inner is not function and not hasattr(function, "__name__"):
+            functools.update_wrapper(wrapper, inner, updated=())
+            wrapper.__wrapped__, wrapper.__signature__ = function, signature_of(function)
+        return wrapper
+
+    return decorate
+
+
+def _called_by(function: Any) -> Any:
+    """Return the function that a partial object, or a result of `async_to_sync`, calls."""
+    while isinstance(function, (partial, AsyncToSync)):
+        function = function.func if isinstance(function, partial) else function.awaitable
+    return function
 
 
 def is_async(function: Any) -> bool:

@@ -182,6 +182,10 @@ def test_attribute_rejects_wrong_types(option: str) -> None:
 def test_lock_with_a_limit_raises_an_error_that_names_semaphore(kind: Any, name: str) -> None:
     with pytest.raises(TypeError, match=r"limit \(it belongs in Semaphore\(name, limit\)\)"):
         kind("x", limit=3)
+    with pytest.raises(TypeError, match=r"value \(write limit\)"):
+        Semaphore("x", value=3)
+    with pytest.raises(TypeError, match=r"Of a ReadWriteLock, give its read or its write side"):
+        acquire_all([ReadWriteLock("x")])
 
 
 @pytest.mark.parametrize("value", [*PERMITS, None])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import Lock, ReadWriteLock, RLock, Semaphore
+from django_redis_sync import Lock, NotAcquired, ReadWriteLock, RLock, Semaphore
 from tests.behaviour.both import both, eventually
 
 pytestmark = pytest.mark.promise(8)
@@ -34,6 +34,24 @@ async def test_lock_is_held_by_the_caller_that_took_it_and_by_no_other(
     async with io.entered(lock):
         assert lock.held
     assert not lock.held
+
+
+@both
+async def test_release_without_an_own_lease_says_how_to_release_that_of_another_caller(
+    io: Any, clean_redis: None
+) -> None:
+    lock, shared = Lock("mine"), Lock("yours", thread_local=False)
+
+    async def take() -> list[Any]:
+        return [await io.do(lock, "acquire"), await io.do(shared, "acquire")]
+
+    lease, _ = await io.result(io.start(take()))
+    with pytest.raises(NotAcquired, match=r"release the lease.* thread_local=False") as caught:
+        await io.do(lock, "release")
+    assert ("", "mine") == (caught.value.reason, caught.value.lock_name)
+    await io.do(lease, "release")
+    await io.do(shared, "release")
+    assert not await io.do(lock, "locked") and not await io.do(shared, "locked")
 
 
 @both

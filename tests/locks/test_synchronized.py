@@ -16,9 +16,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from asgiref.sync import markcoroutinefunction
+from asgiref.sync import async_to_sync, markcoroutinefunction
+from django.utils.decorators import method_decorator
 
-from django_redis_sync import LeaseLost, NotAcquired, Semaphore, synchronized
+from django_redis_sync import LeaseLost, NotAcquired, Semaphore, single_flight, synchronized
 from tests.behaviour.both import both, until
 from tests.behaviour.watching import sent
 
@@ -198,6 +199,14 @@ def test_call_without_a_part_of_the_name_raises_an_error_that_names_the_part(
         work()
 
 
+def test_wrong_formats_and_templates_raise_errors_that_name_the_template() -> None:
+    work = synchronized("day:{day:%Y}")(lambda day: pytest.fail("the function ran"))
+    with pytest.raises(ValueError, match=r"^7 in the name 'day:\{day:%Y\}': Invalid format"):
+        work(7)
+    with pytest.raises(ValueError, match=r"^'day:\{day' is not a template of a name: expected '}'"):
+        synchronized("day:{day")
+
+
 def test_exception_of_a_property_in_the_name_reaches_the_caller() -> None:
     class DoesNotExist(AttributeError):
         """As the exception of a Django model without a related object."""
@@ -362,3 +371,57 @@ async def test_calls_that_raise_or_are_cancelled_release_their_permits(io, view)
         with pytest.raises(asyncio.CancelledError):
             await task
     assert view("raising").empty
+
+
+# Functions that other decorators have made
+
+
+def double(pk: int) -> int:
+    return pk * 2
+
+
+async def adouble(pk: int) -> int:
+    return pk * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [async_to_sync(adouble), functools.partial(double)],
+    ids=["async_to_sync", "partial"],
+)
+@pytest.mark.parametrize("decorator", [synchronized, single_flight])
+def test_decorator_accepts_what_async_to_sync_and_partial_make(
+    function: Any, decorator: Any, view: Any
+) -> None:
+    work = decorator("double:{pk}")(function)
+    assert 6 == work(3) == work(pk=3)
+    assert ["pk"] == [*inspect.signature(work).parameters]
+    made_of = adouble if function is not double and work.__name__ == "adouble" else double
+    assert (made_of.__name__, made_of.__module__) == (work.__name__, work.__module__)
+    twice = synchronized("again:{pk}")(work)
+    with Semaphore("again:3", 1), pytest.raises(NotAcquired):
+        synchronized("again:{pk}", blocking=False)(twice)(3)
+    assert 6 == twice(3)
+
+
+class Cart:
+    pk = 5
+
+    @method_decorator(synchronized("cart:{item}", blocking=False))
+    def add(self, item: int) -> tuple[int, int]:
+        return self.pk, item
+
+
+@method_decorator(synchronized("cart:{item}", blocking=False), name="add")
+class DecoratedCart(Cart):
+    def add(self, item: int) -> tuple[int, int]:
+        return self.pk, item
+
+
+@pytest.mark.parametrize("kind", [Cart, DecoratedCart])
+def test_method_decorator_makes_the_name_from_the_arguments_without_self(kind: type[Cart]) -> None:
+    assert (5, 2) == kind().add(2) == kind().add(item=2)
+    with Semaphore("cart:2", 1):
+        with pytest.raises(NotAcquired):
+            kind().add(2)
+        assert (5, 3) == kind().add(3)

@@ -14,6 +14,7 @@ from ...protocol.reasons import Rejection
 from ..jobs import Job, adopted, wait_here
 from ..lease import Lease
 from ..semaphore import Semaphore
+from ..templates import wraps
 
 try:
     from celery import current_app, current_task, signals, states
@@ -41,7 +42,7 @@ def held(
     """Return a function that limits the calls of `function`, the body of a Celery task.
     `semaphore(args, kwargs)` returns the semaphore of a call."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         delivered = _delivered(guarded)
         guard, body = semaphore(args, kwargs), functools.partial(function, *args, **kwargs)
