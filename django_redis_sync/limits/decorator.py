@@ -164,8 +164,11 @@ def respond(view: View, declared: Declarations, args: Any, kwargs: Any, mixin: b
     response = None
     try:
         response = view(*args, **kwargs)
-        if not isinstance(response, HttpResponseBase) and isawaitable(response):
-            raise _not_async(view, response)
+        if not isinstance(response, HttpResponseBase):
+            if isawaitable(response):
+                raise _not_async(view, response)
+            if response is None:
+                _check_result(view, args)
     finally:
         if hold.ends_with(request, response):
             hold.release()
@@ -182,6 +185,20 @@ def _not_async(view: View, awaitable: Any) -> TypeError:
     )
 
 
+def _check_result(view: View, args: Any) -> None:
+    """Raise TypeError if `view`, which returned None, is a method such as `setup` of a class-based
+    view: its caller would also ignore the response to a rejected request."""
+    owner = instance_of(view, args)
+    name, handlers = named(view).__name__, getattr(owner, "http_method_names", ())
+    # Django itself reports a handler that returned None.
+    if hasattr(type(owner), "as_view") and name not in {"dispatch", *handlers}:
+        raise TypeError(
+            f"{type(owner).__qualname__}.{name} returned None, not a response, so it can't reject "
+            "a request: put semaphore_required on the method that returns the response, such as "
+            "'get' or 'dispatch'"
+        )
+
+
 async def arespond(
     view: View, declared: Declarations, args: Any, kwargs: Any, mixin: bool = False
 ) -> Any:
@@ -194,6 +211,8 @@ async def arespond(
         response = view(*args, **kwargs)
         if isawaitable(response):
             response = await response
+        if response is None:
+            _check_result(view, args)
         at_once = await hold.aends_with(request, response)
     except BaseException:
         # Don't look for a transaction: if the task was cancelled, sync code may still run.

@@ -259,6 +259,50 @@ def test_decorator_on_anything_but_a_view_raises_type_error(call, error, message
     assert 0 == in_use()
 
 
+class Prepared(APIView):
+    @LIMIT
+    def initial(self, request):
+        super().initial(request)
+
+    def get(self, request):
+        return HttpResponse()
+
+
+class SetUp(Plain):
+    @method_decorator(LIMIT)
+    def setup(self, request):
+        super().setup(request)
+
+
+class Helped(View):
+    async def get(self, request):
+        await self.look(request)
+        return HttpResponse()
+
+    @LIMIT
+    async def look(self, request):
+        """Return None, as a helper method that only checks something."""
+
+
+class Forgetful(Plain):
+    @LIMIT
+    def get(self, request):
+        """Return None. Django reports this mistake itself."""
+
+
+@pytest.mark.promise(29)
+@pytest.mark.parametrize("view", [Prepared, SetUp, Helped, Forgetful])
+def test_method_whose_result_django_ignores_raises_type_error(view):
+    """Otherwise, the limit would reject no request, and nobody would know."""
+    answer = functools.partial(view.as_view(), REQUESTS.get("/"))
+    if view is Forgetful:
+        assert answer() is None
+    else:
+        with pytest.raises(TypeError, match=r"returned None, .* put semaphore_required on"):
+            asyncio.run(answer()) if view is Helped else answer()
+    assert 0 == in_use()
+
+
 # The requests to which a limit applies
 
 
