@@ -169,10 +169,15 @@ def test_pyright_rejects_wrong_options_and_nothing_else(typed_project: tuple[Pat
     pytest.importorskip("basedpyright")
     folder, python = typed_project
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    words = ("basedpyright", "--outputjson", "--pythonpath", python, "typed_use/refused.py")
+    words = ("basedpyright", "--outputjson", "--pythonpath", python)
+    files = ("typed_use/refused.py", "typed_use/decorated.py")
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True
+        [sys.executable, "-m", *words, *files], cwd=folder, capture_output=True, text=True
     )
     output = json.loads(done.stdout)["generalDiagnostics"]
-    found = {one["range"]["start"]["line"] + 1 for one in output if one["severity"] == "error"}
-    assert wrong_lines() == sorted(found), output
+    found = {
+        (Path(one["file"]).name, one["range"]["start"]["line"] + 1)
+        for one in output
+        if one["severity"] == "error"
+    }
+    assert [("refused.py", line) for line in wrong_lines()] == sorted(found), output

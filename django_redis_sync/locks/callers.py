@@ -26,6 +26,8 @@ from ..exceptions import NotAcquired
 from ..logs import logger
 
 T = TypeVar("T")
+#: What an `async def` function returns. Type checkers differ in how they call this type.
+C = TypeVar("C", bound=Coroutine[Any, Any, Any])
 P = ParamSpec("P")
 
 #: A weak reference to a task or a thread.
@@ -95,8 +97,8 @@ else:
 
 
 def by_caller(
-    method: Callable[Concatenate[Any, Caller, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[Any, Caller, P], C],
+) -> Callable[Concatenate[Any, P], C]:
     """Decorate an async method. The decorated method passes a reference to its caller as the first
     argument.
 
@@ -106,7 +108,7 @@ def by_caller(
     """
 
     @functools.wraps(method)
-    def call(self: Any, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+    def call(self: Any, /, *args: P.args, **options: P.kwargs) -> C:
         return method(self, this_caller(), *args, **options)
 
     signature = inspect.signature(method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
@@ -19,6 +19,8 @@ from .results import Results
 from .templates import Template, check_function, is_async, path_of, qualname, signature_of, wraps
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
+T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -33,6 +35,11 @@ class SingleFlight(Protocol[P, R_co]):
     """The type of a decorated function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __get__(
+        self: SingleFlight[Concatenate[T, Q], R], owner: T, kind: Any = None
+    ) -> SingleFlight[Q, R]: ...
+    @overload  # of a class; or below @classmethod or @staticmethod, which type checkers ignore here
     def __get__(self, owner: Any, kind: Any = None) -> Any: ...
     def forget(self, *args: Any, **kwargs: Any) -> None:
         """Make the stored result of a call invalid, and that of a call that runs now. The next call

@@ -385,19 +385,18 @@ async def adouble(pk: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [async_to_sync(adouble), functools.partial(double)],
+    ("function", "of"),
+    [(async_to_sync(adouble), adouble), (functools.partial(double), double)],
     ids=["async_to_sync", "partial"],
 )
 @pytest.mark.parametrize("decorator", [synchronized, single_flight])
 def test_decorator_accepts_what_async_to_sync_and_partial_make(
-    function: Any, decorator: Any, view: Any
+    function: Any, of: Any, decorator: Any, view: Any
 ) -> None:
     work = decorator("double:{pk}")(function)
     assert 6 == work(3) == work(pk=3)
     assert ["pk"] == [*inspect.signature(work).parameters]
-    made_of = adouble if function is not double and work.__name__ == "adouble" else double
-    assert (made_of.__name__, made_of.__module__) == (work.__name__, work.__module__)
+    assert (of.__name__, of.__module__) == (work.__name__, work.__module__)
     twice = synchronized("again:{pk}")(work)
     with Semaphore("again:3", 1), pytest.raises(NotAcquired):
         synchronized("again:{pk}", blocking=False)(twice)(3)
