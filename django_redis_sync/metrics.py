@@ -163,6 +163,8 @@ class SyncCollector(Collector):
     """The collector of the metrics. `names` and `using`: see `register`."""
 
     def __init__(self, *, names: Iterable[str] | None = None, using: str | None = None) -> None:
+        if isinstance(names, str):  # each of its characters would be a glob
+            raise TypeError(f"names must be a list of globs, such as [{names!r}], not {names!r}")
         self._globs, self._using = None if names is None else tuple(names), using
 
     def describe(self) -> Iterator[Metric]:

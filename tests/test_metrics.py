@@ -117,6 +117,13 @@ def test_only_names_that_match_the_given_globs_get_metrics_of_their_own(
         assert 900 <= found["redis_sync_names_left_out"] <= 904
 
 
+@pytest.mark.promise(29)
+def test_globs_of_metrics_must_be_a_list() -> None:
+    """A str is a list of its characters. One of them is often "*", which matches each name."""
+    with pytest.raises(TypeError, match=r"such as \['exp\*'\], not 'exp\*'"):
+        metrics.register(registry=CollectorRegistry(), names="exp*")
+
+
 def test_each_name_without_a_policy_has_metrics_of_its_own_by_default() -> None:
     """Because of these series, alerts on lost leases and paused names also work for locks."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from argparse import SUPPRESS, ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from django.core.management.base import CommandParser, DjangoHelpFormatter
+from django.core.management.base import CommandError, CommandParser, DjangoHelpFormatter
 from django.utils.translation import gettext as _
 
 from .. import values
@@ -63,6 +63,29 @@ def _time(text: str, least: float = 0.0) -> float:
     return value
 
 
+_span = partial(_time, least=1)
+#: The functions that parse the options, by their names in Python.
+_TYPES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("limit", "top"), _limit),
+    **dict.fromkeys(("seconds", "since"), _span),
+    **dict.fromkeys(("watch", "wait", "min_hold"), _time),
+    "rate": _rate,
+}
+
+
+def parsed(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the command, with texts such as "10m" parsed. `call_command()` passes
+    keyword arguments on as they are. Raise CommandError for a text that can't be parsed."""
+    found = dict(options)
+    for option, value in options.items():
+        if isinstance(value, str) and option in _TYPES:
+            try:
+                found[option] = _TYPES[option](value)
+            except ArgumentTypeError as error:
+                raise CommandError(f"{option}: {error}", returncode=2) from None
+    return found
+
+
 class Formatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """A help formatter that does not wrap the list of exit codes."""
 
@@ -93,7 +116,7 @@ def add_actions(parser: CommandParser) -> None:
     every = "a name, with all its keys"
     flag: dict[str, Any] = {"action": "store_true"}
     seconds: dict[str, Any] = {"type": _time, "metavar": "TIME"}
-    span: dict[str, Any] = {"type": partial(_time, least=1), "metavar": "TIME"}
+    span: dict[str, Any] = {"type": _span, "metavar": "TIME"}
     top: dict[str, Any] = {"type": _limit, "default": MAX_SHOWN, "metavar": "N"}
 
     status = add("status", "Show holders and waiters, and since when.")

@@ -11,6 +11,8 @@ import pytest
 import redis
 from django.core.management import call_command, execute_from_command_line
 
+from django_redis_sync import Semaphore
+from tests.support.commands import locks
 from tests.support.operators import dead_cache, failed  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
@@ -72,6 +74,18 @@ def test_django_options_can_come_before_or_after_the_action(
         with contextlib.redirect_stdout(out := StringIO()):
             call_command("locks", *words)
         assert "No lock or semaphore was used within the last day.\n" == out.getvalue()
+
+
+def test_keyword_arguments_of_call_command_may_be_texts(raw: redis.Redis) -> None:
+    """Django parses them neither for this command nor for its own."""
+    Semaphore("e", 3).acquire().release()
+    assert "Resized e. The limit is 4." in locks("resize", "e", limit="4")
+    assert "(for 10 min)" in locks("pause", "e", seconds="10m")
+    assert "Last 60 min:" in locks("history", "e", since="1h")
+    for words, wrong in (("resize", {"limit": "0"}), ("pause", {"seconds": "1w"})):
+        code, error = failed(words, "e", **wrong)
+        (option,) = wrong
+        assert 2 == code and error.startswith(f"{option}: not a "), error
 
 
 @pytest.mark.promise(29)

@@ -97,7 +97,7 @@ class Command(BaseCommand):
         arguments.add_actions(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        given = Namespace(**options)
+        given = Namespace(**arguments.parsed(options))
         if not given.force_color and terminal.width_of(self.stdout) is None:
             self.style = no_style()
         try:
