@@ -23,7 +23,7 @@ _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
 )
-_REFUSED = frozenset({"connection_class", "credential_provider"})
+_REFUSED = frozenset({"connection_class"})
 
 
 def async_client(alias: str) -> Any:

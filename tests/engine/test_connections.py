@@ -92,13 +92,28 @@ async def test_unavailable_error_shows_if_the_call_may_have_been_executed(
     assert str(caught.value).startswith("Redis: ")
 
 
-@pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_async_acquire_raises_an_error_if_a_connection_option_is_sync_only(
-    option: str, relays: Any
-) -> None:
-    (relay,) = relays(CONNECTION_POOL_KWARGS={option: redis.Connection})
-    with pytest.raises(ImproperlyConfigured, match=f"include {option}, .*ASYNC_CLIENT"):
+def test_async_acquire_raises_an_error_if_a_connection_option_is_sync_only(relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"connection_class": redis.Connection})
+    with pytest.raises(ImproperlyConfigured, match=r"include connection_class, .*ASYNC_CLIENT"):
         asyncio.run(Lock("x", using=relay.alias).aacquire())
+
+
+@both
+async def test_connections_ask_the_credential_provider_of_the_cache(io, relays: Any) -> None:
+    """As with the managed Redis of cloud providers, whose passwords expire."""
+    asked = []
+
+    class Provider(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            asked.append(True)
+            return "default", "any password, because this user has none"
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"credential_provider": Provider()})
+    async with io.entered(Lock("x", using=relay.alias)) as lease:
+        assert lease.held and asked
 
 
 @pytest.mark.promise(29)
