@@ -30,14 +30,18 @@ def test_a_thousand_leases_are_renewed_in_batches_before_they_expire(
         options = {"using": "private", "timeout": 12, "renew": True}
         leases = [Lock(f"x{n}", **options).acquire() for n in range(1000)]
         began, (commands, reads) = time.monotonic(), commands_and_reads(client)
-        while commands_and_reads(client)[0] - commands < 2 * 1000:
-            time.sleep(0.2)
-        took, now = time.monotonic() - began, commands_and_reads(client)
-        sent = now[0] - commands
+        while True:
+            time.sleep(0.5)
+            now, reads = commands_and_reads(client), reads + 2  # the server has read this, too
+            if (sent := now[0] - commands) >= 2 * 1000:
+                break
+        took = time.monotonic() - began
         # A lease is renewed every 4 s. In a batch with other leases, it is renewed up to 0.5 s
         # earlier.
         assert sent <= 1000 * (took / 3.5 + 1), "renewed too often"
-        assert now[1] - reads <= sent / 8, "renewals were not sent in batches"
+        # The server reads each renewal alone if they are sent one by one. It reads up to 16 kB of a
+        # batch, or less if a busy machine runs it before the whole batch is there.
+        assert now[1] - reads <= sent / 4, "renewals were not sent in batches"
         assert all(lease and lease.held for lease in leases)
         for lease in leases:
             lease.release()
