@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 
 from redis.exceptions import ConnectionError
@@ -120,11 +121,14 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool | SyncError]:
 
 
 class Change:
-    """A change to the overrides of a name, or of the key `key` of a policy.
+    """A change to the overrides of a name, or of the key `key` of a policy. `until`: the end of the
+    pause that `pause()` has set, by the server's clock, or None.
 
     Each method returns the display names of what was changed, or [] if nothing changed. Each method
     raises Unavailable if Redis can't be reached, and WrongKind for a family of names.
     """
+
+    until: datetime | None = None
 
     def __init__(
         self, name: str, key: str | None, using: str | None = None, by: str = "", reason: str = ""
@@ -150,6 +154,7 @@ class Change:
         if seconds is None:
             return self._make("pause", "p", str(since))
         until = now + round(seconds * 1000)
+        self.until = datetime.fromtimestamp(until / 1000, timezone.utc)
         return self._make("pause", "p", f"{since} {until}", until=until)
 
     def resume(self) -> list[str]:

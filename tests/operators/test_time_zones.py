@@ -11,7 +11,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_redis_sync import Lock, Semaphore
-from tests.support.operators import as_json, locks
+from django_redis_sync.operators.formats import local
+from tests.support.operators import act, as_json, locks
 from tests.support.pages import get, get_list
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
@@ -85,3 +86,13 @@ def test_times_in_json_have_their_offset_from_utc(offset: timedelta) -> None:
         found = as_json("status", "held")
     for text in (found["at"], found["names"][0]["holders"][0]["since"]):
         assert datetime.fromisoformat(text).utcoffset() is not None, text
+
+
+def test_end_of_a_pause_is_a_time_of_the_server_even_if_the_operators_clock_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = datetime.now(timezone.utc) + timedelta(hours=2)
+    monkeypatch.setattr("django_redis_sync.management.commands.locks.now", lambda: wrong)
+    output = act("pause", "exports", "--for", "10m")
+    until = Semaphore("exports", 2).status().paused_until
+    assert until is not None and f"until {local(until):%H:%M:%S} (for 10 min)" in output

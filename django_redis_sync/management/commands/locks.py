@@ -12,7 +12,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -262,11 +261,13 @@ class Command(BaseCommand):
             raise CommandError(text) from None
 
     def _pause(self, given: Namespace) -> None:
-        done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
-        if given.seconds is not None:
-            until = now() + timedelta(seconds=given.seconds)
-            words = {"until": moment(until), "time": duration(given.seconds)}
-            done = _("Paused %s") + " " + _("until %(until)s (for %(time)s).") % words
+        def done(change: actions.Change) -> str:
+            if change.until is None:
+                return _("Paused %s until resume.")
+            words = {"until": moment(change.until), "time": duration(given.seconds)}
+            return _("Paused %s") + " " + _("until %(until)s (for %(time)s).") % words
+
+        before = _("%s is paused already: nothing was changed.")
         self._override("pause", given, done, before, given.seconds)
 
     def _resume(self, given: Namespace) -> None:
@@ -289,9 +290,17 @@ class Command(BaseCommand):
             done += " " + _("The rate is %s.") % given.rate
         self._override("resize", given, done, before, given.limit, given.rate)
 
-    def _override(self, action: str, given: Namespace, done: str, before: str, *value: Any) -> None:
+    def _override(
+        self,
+        action: str,
+        given: Namespace,
+        done: str | Callable[[actions.Change], str],
+        before: str,
+        *value: Any,
+    ) -> None:
         """Call the method `action` of `actions.Change` with `value`. Print the text `done` if the
-        method changed something, else the text `before`. Both texts have a %s for the name."""
+        method changed something, else the text `before`. Both texts have a %s for the name. `done`
+        may be a function that returns the text for the change that was made."""
         using, pairs = given.using, self._find(given)
         name, key = pairs[0]
         if given.key is None and given.name in families(using=using):
@@ -304,7 +313,8 @@ class Command(BaseCommand):
         keys = count_keys([name], using=using)[name] if key is None else 0
         if keys:
             shown += " (" + ngettext("%d key", "%d keys", keys) % keys + ")"
-        self._print([self.style.SUCCESS(done % shown) if names else before % shown])
+        text = done(change) if callable(done) else done
+        self._print([self.style.SUCCESS(text % shown) if names else before % shown])
 
     # The doctor, and running a command
 
