@@ -42,7 +42,8 @@ class NotAcquired(SyncError, LockError):
     `reason`: one word that says why, such as "full", "paused" or "timeout". It is "" for a failed
     release. `lock_name`: the name of the lock or semaphore. `retry_after`: if `reason` is "rate",
     the seconds until the rate or a cool-down allows the call; else None. `lock_names`: a tuple of
-    all names that were in the way of an `acquire_all`; else of `lock_name` only.
+    all names that were in the way of an `acquire_all`; else of `lock_name` only. `retry_after` is
+    the longest time of them.
     """
 
     def __init__(
@@ -58,13 +59,16 @@ class NotAcquired(SyncError, LockError):
         self.args = (message, reason, name, retry_after, self.lock_names)
         self.reason, self.retry_after = reason, retry_after
 
-    def _add_names(self, names: Iterable[str]) -> None:
-        """Add further names that were in the way, here and in the message."""
+    def _add_names(self, names: Iterable[str], opens_in: Iterable[float]) -> None:
+        """Add further names that were in the way, here and in the message. `opens_in`: the seconds
+        until the rate and the cool-down of each allow a call."""
         if more := tuple(names):
             self.lock_names += more
-            message, *others, _ = self.args
+            if self.retry_after is not None:
+                self.retry_after = max(self.retry_after, *opens_in)
+            message, reason, name, _, _ = self.args
             message += f"; also in the way: {', '.join(map(repr, more))}"
-            self.args = (message, *others, self.lock_names)
+            self.args = (message, reason, name, self.retry_after, self.lock_names)
 
 
 class LeaseLost(SyncError, LockNotOwnedError):

@@ -15,6 +15,7 @@ from .arguments import checked
 from .callers import Caller, Holdings, by_caller, this_caller
 from .lease import Lease
 from .semaphore import Semaphore
+from .state_of_name import opens_in
 
 if TYPE_CHECKING:
     from ..operators.facts import Status
@@ -180,11 +181,12 @@ class acquire_all:
     def _name_others(self, error: NotAcquired, group: _Group, states: list[Status]) -> None:
         """Add to `error` the names of `states` that have no room."""
         untried = zip(self._untried(group), states, strict=False)
-        error._add_names(
-            state.display
+        full = [
+            state
             for (semaphore, permits), state in untried
             if not semaphore._has_room(state, permits, group._caller)
-        )
+        ]
+        error._add_names((state.display for state in full), map(opens_in, full))
 
     def _order(self) -> list[int]:
         """Return the indices of the semaphores in the order in which to acquire them. Raise

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from ..operators.facts import Status
 
 
+def opens_in(state: Status) -> float:
+    """Return the seconds until the rate and the cool-down of a name allow a call."""
+    cools = (state.cool_down.until - state.at).total_seconds() if state.cool_down else 0.0
+    return max(cools, state.rate.opens_in if state.rate else 0.0)
+
+
 class StateOfName(Acquirer):
     """A base of Semaphore: it reads the state of the name, and begins cool-downs."""
 

@@ -128,6 +128,29 @@ async def test_error_of_acquire_all_names_all_that_are_in_the_way(io, view, opti
 
 
 @both
+async def test_acquire_all_can_be_retried_when_all_rates_and_cool_downs_allow_it(io, view) -> None:
+    several = [Semaphore("a", 9), Semaphore("b", rate="1/h"), Semaphore("c", 9), Lock("d")]
+    await io.do(several[0], "cool_down", 60)
+    await io.do(several[2], "cool_down", 900)
+
+    async def retry_after(used: list[Semaphore]) -> float:
+        with pytest.raises(NotAcquired) as caught:
+            async with io.entered(acquire_all(used, blocking=False)):
+                pytest.fail("not all are free")
+        error = caught.value
+        assert ("rate", error.retry_after) == (
+            error.reason,
+            pickle.loads(pickle.dumps(error)).retry_after,
+        )
+        return error.retry_after
+
+    assert 30 < await retry_after([several[0], several[1], several[3]]) <= 60
+    assert 800 < await retry_after(several) <= 900
+    await io.do(await io.do(several[1], "acquire"), "release")
+    assert 3000 < await retry_after(several) <= 3600
+
+
+@both
 async def test_own_rlock_is_not_in_the_way_of_acquire_all(io) -> None:
     async with io.entered(Lock("0")), io.entered(RLock("rows")):
         assert ("0",) == await _in_the_way(io, ["rlock"], blocking=False)
