@@ -35,6 +35,9 @@ class ConcurrencyLimitMiddleware:
     List it after the middleware that rejects requests (CsrfViewMiddleware,
     LoginRequiredMiddleware). It acquires permits before the view and its transaction begin, and
     releases them after both have ended.
+
+    A subclass can skip requests: if its `__call__` or `process_view` doesn't call the method of
+    this class for a request, the middleware takes no permit.
     """
 
     sync_capable = async_capable = True
@@ -42,11 +45,11 @@ class ConcurrencyLimitMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self._is_async = iscoroutinefunction(get_response)
-        self.process_view: Callable[..., Any] = self._process_view
         if self._is_async:
             markcoroutinefunction(self)
-            # If process_view were sync, Django would run it in a thread, even if no limit applies.
-            self.process_view = self._aprocess_view
+            if type(self).process_view is ConcurrencyLimitMiddleware.process_view:
+                # Django would run a sync process_view in a thread, even if no limit applies.
+                vars(self)["process_view"] = self._aprocess_view
 
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
@@ -84,11 +87,11 @@ class ConcurrencyLimitMiddleware:
             warn_of_race(_WHAT, _REMEDY, racing)
         return response
 
-    def _process_view(
+    def process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponseBase | None:
         policies = _policies_or_none(request, view, args, kwargs)
-        if not policies:
+        if not policies or state_of(request).holds is None:
             return None
         got = admit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):
@@ -103,7 +106,7 @@ class ConcurrencyLimitMiddleware:
             policies = await sync_to_async(_policies_or_none)(request, view, args, kwargs)
         else:
             policies = _policies_or_none(request, view, args, kwargs)
-        if not policies:
+        if not policies or state_of(request).holds is None:
             return None
         got = await aadmit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, RejectedRequest):

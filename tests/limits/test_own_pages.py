@@ -1,4 +1,5 @@
-"""An operator can always undo a pause, and the page of a rejection never hides its mistakes."""
+"""An operator can always undo a pause, the page of a rejection never hides its mistakes, and a
+subclass of the middleware can skip requests."""
 
 from __future__ import annotations
 
@@ -7,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
 from django.db import connection
-from django.test import Client
+from django.http import HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
 
 from django_redis_sync import Semaphore
+from django_redis_sync.middleware import ConcurrencyLimitMiddleware
 from django_redis_sync.testing import filled
 from tests.request_site.project import EVERYWHERE, MIDDLEWARE, call
 from tests.support.operators import act
@@ -96,3 +101,44 @@ def test_rejection_without_any_template_logs_no_error(
         rejected = call("/home/", project.asgi, headers={"accept": "text/html"})
     assert 503 == rejected.status_code and b"Too many requests" in rejected.content
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+# Subclasses of the middleware that skip some requests
+
+
+class SkipsAll(ConcurrencyLimitMiddleware):
+    """Does what a project does that doesn't want the middleware for some paths."""
+
+    def __call__(self, request):
+        if request.path == "/skipped/":
+            return self.get_response(request)
+        return super().__call__(request)
+
+
+class SkipsLimits(ConcurrencyLimitMiddleware):
+    def process_view(self, request, view, args, kwargs):
+        if request.path == "/skipped/":
+            return None
+        return super().process_view(request, view, args, kwargs)
+
+
+def shows_use(request):
+    return HttpResponse(Semaphore("shown", 1).status().in_use)
+
+
+urlpatterns = [path("limited/", shows_use), path("skipped/", shows_use)]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("kind", [SkipsAll, SkipsLimits])
+def test_subclass_of_the_middleware_can_skip_requests(kind, asgi, settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [f"{__name__}.{kind.__name__}"]
+    settings.REDIS_SYNC = {"ENDPOINTS": {f"{__name__}.shows_use": {"limit": 1, "name": "shown"}}}
+    get = async_to_sync(AsyncClient().get) if asgi else Client().get
+    for _ in range(2):  # the second time, a permit that the first request has left would be in use
+        assert b"0" == get("/skipped/").content, "a skipped request takes no permit"
+        assert b"1" == get("/limited/").content
+    with filled("shown", 1):
+        assert [200, 503] == [get(f"/{name}/").status_code for name in ("skipped", "limited")]
+    assert 0 == Semaphore("shown", 1).status().in_use
