@@ -217,6 +217,8 @@ class Holdings:
         """Add `item` as the newest item of the caller that acquired it."""
         mine = self._of(item._caller)
         mine[item] = None
+        if self._blocks:
+            self._replace_released(item)
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
             # The newest _MAX_OVER leases stay even if they are lost, so that `release` finds them.
             for old in list(mine)[:-_MAX_OVER]:
@@ -308,6 +310,15 @@ class Holdings:
 
     def _of(self, caller: Caller) -> dict[Any, None]:
         return self._leases.at(_ANYONE if self._shared else caller, dict)
+
+    def _replace_released(self, item: Any) -> None:
+        """Let `item` take the place of an item that its caller has released inside the block.
+        Otherwise, code that releases and acquires a lock in its block would keep it afterward."""
+        items = self._blocks.get(item._caller, ())
+        for place in reversed(range(len(items))):
+            if items[place].ended:
+                self._blocks[item._caller] = [*items[:place], item, *items[place + 1 :]]
+                return
 
     def _end(self, caller: Caller) -> Any:
         *others, item = self._blocks.pop(caller)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from django_redis_sync import (
     Semaphore,
     acquire_all,
 )
-from tests.behaviour.both import Async, Sync, eventually
+from tests.behaviour.both import MAX_WAIT, Async, Sync, both, eventually
 from tests.behaviour.watching import View, living
 from tests.support.interrupting import (
     fast_collections,  # noqa: F401 - a fixture
@@ -356,3 +357,60 @@ def test_interrupted_release_is_completed_in_the_background(view: Any) -> None:
         print(place)
         eventually(lambda: view("x").empty)
     assert count > 10, "too few interruptions"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Lock("x"),
+        lambda: RLock("x"),
+        lambda: Semaphore("x", 1, thread_local=False),
+        lambda: ReadWriteLock("x").write,
+        lambda: acquire_all([Lock("x")]),
+    ],
+    ids=["Lock", "RLock", "Semaphore", "writer", "acquire_all"],
+)
+@both
+async def test_block_releases_the_lease_that_replaced_its_own(io, view, made: Any) -> None:
+    """As code does that lets others in between two steps, or that waits for a condition."""
+    lock = made()
+    async with io.entered(lock):
+        for _ in range(2):
+            await io.do(lock, "release")
+            assert view("x").empty
+            await io.do(lock, "acquire")
+            assert view("x").holding == 1
+    assert view("x").empty
+
+
+@both
+async def test_block_keeps_leases_that_were_acquired_beside_its_own(io, view) -> None:
+    seats = Semaphore("x", 9)
+    before = await io.do(seats, "acquire")
+    async with io.entered(seats) as lease:
+        inside = await io.do(seats, "acquire")
+    assert not lease.held and before.held and inside.held
+    async with io.entered(seats) as outer:
+        await io.do(outer, "release")
+        async with io.entered(seats) as inner:
+            pass
+        assert not inner.held
+        kept = await io.do(seats, "acquire")
+    assert not kept.held and before.held and inside.held
+    assert view("x").holding == 2
+
+
+def test_condition_over_a_lock_waits_and_leaves_it_free(view: Any) -> None:
+    condition, results = threading.Condition(Lock("x")), []
+
+    def wait() -> None:
+        with condition:
+            results.append(condition.wait(MAX_WAIT))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: condition._waiters)  # type: ignore[attr-defined]
+    with condition:
+        condition.notify()
+    thread.join(MAX_WAIT)
+    assert [True] == results and view("x").empty
