@@ -239,7 +239,9 @@ def callback(what: str, value: object) -> Any:
     return value
 
 
-key = _callable("None, 'user', 'ip', a callable or its dotted path", ("user", "ip"))
+key = _callable(
+    "None, 'user', 'ip', a callable that gets the request, or its dotted path", ("user", "ip")
+)
 function = _callable("a callable or its dotted path")
 
 

@@ -232,7 +232,8 @@ class SemaphoreRequiredMixin:
 
     Each option of `defaults.EntryOptions` is an attribute `semaphore_<option>`. A function in such
     an attribute is called without `self`: with the request, and for `response` also with the
-    rejection. To compute an option for each request, override `get_semaphore_<option>(self)`.
+    rejection. To compute an option for each request, override `get_semaphore_<option>(self)`, or
+    make the attribute a property.
     Without a name, the semaphore is named after the class. List the mixin before View and after
     LoginRequiredMixin, so that a request without a login takes no permit.
 
@@ -255,6 +256,10 @@ class SemaphoreRequiredMixin:
         ours = [name for name in vars(cls) if name.startswith(("semaphore_", "get_semaphore_"))]
         if wrong := unknown(ours, _NAMES):
             raise TypeError(f"class {cls.__name__} has attributes that are not options: {wrong}")
+        for name in ours:
+            value = getattr(cls, name)
+            if hasattr(value, "__get__") and not callable(value):  # a property reads the request
+                setattr(cls, f"get_{name}", lambda self, name=name: getattr(self, name))
 
     @classonlymethod
     def as_view(cls, *args: Any, **kwargs: Any) -> Callable[..., Any]:

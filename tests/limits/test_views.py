@@ -26,7 +26,8 @@ from django_redis_sync import (
     Unavailable,
     semaphore_required,
 )
-from django_redis_sync.limits import semaphore
+from django_redis_sync.limits import identity, semaphore
+from django_redis_sync.limits.routes import Route, limits_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
 from tests.request_site import drf
@@ -228,6 +229,31 @@ def test_callables_of_a_mixin_do_not_keep_requests_alive(option, base):
 def test_mixin_class_that_would_limit_nothing_raises_type_error(bases, attributes, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         type("Wrong", bases, attributes)
+
+
+class ByProperty(SemaphoreRequiredMixin, View):
+    semaphore_name = "property"
+
+    @property
+    def semaphore_limit(self):
+        return int(self.request.GET["limit"])
+
+    @functools.cached_property
+    def semaphore_key(self):
+        return lambda request: self.kwargs["team"]
+
+    def get(self, request, team):
+        return HttpResponse()
+
+
+def test_attribute_of_the_mixin_may_be_a_property():
+    view = ByProperty.as_view()
+    with Semaphore("property", 2, key=identity.of_value("red")):
+        found = [view(REQUESTS.get("/", {"limit": n}), team=t) for n, t in [(2, "red"), (1, "red")]]
+        assert [200, 429] == [one.status_code for one in found]
+        assert 200 == view(REQUESTS.get("/", {"limit": 1}), team="blue").status_code
+    route = Route("by-property", view)
+    assert ([], []) == limits_of(route), "the checks read no property, because they have no request"
 
 
 # Mistakes
