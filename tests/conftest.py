@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -257,10 +256,11 @@ def clean(url: str) -> None:
     from django_redis_sync.protocol.keys import policies
 
     forget_leases()
+    chores = _running_chores()
     for renewer in list(renewal._renewers.values()):
         renewer.housekeeper.forget()  # discard pending writes; then wait for those that have begun
     until = time.monotonic() + 2
-    while _chores_run() and time.monotonic() < until:
+    while chores and time.monotonic() < until:
         time.sleep(0.001)
     overrides._read.clear()
     for policy in list(policies.values()):
@@ -271,20 +271,29 @@ def clean(url: str) -> None:
         _client(url).flushdb()
 
 
-def _chores_run() -> bool:
-    """Return True if a housekeeping thread of this process runs its chores now."""
+@functools.cache
+def _running_chores() -> set[object]:
+    """Return a set with one object for each chore that runs now, on any thread of this process.
+    From now on, a thread runs no chore that its housekeeper has discarded.
+
+    The stacks of the threads can't tell: Python 3.11 crashes if a thread returns from a function
+    while another thread reads its stack.
+    """
     from django_redis_sync.engine.housekeeping import Housekeeper
 
-    turn, interval = Housekeeper._turn.__code__, sys.getswitchinterval()
-    # If threads ran on meanwhile, Python 3.11.2 would find objects that are no frames.
-    sys.setswitchinterval(1)
-    try:
-        tops = sys._current_frames().values()
-        return any(frame.f_code is turn for top in tops for frame, _ in traceback.walk_stack(top))
-    except AttributeError:
-        return True  # a thread ran on nevertheless: look again
-    finally:
-        sys.setswitchinterval(interval)
+    running, run = set[object](), Housekeeper._run
+
+    def noted(self: Any, chore: Any, *args: Any) -> None:
+        running.add(mark := object())
+        try:
+            if chore in self._chores:
+                run(self, chore, *args)
+        finally:
+            running.discard(mark)
+
+    os.register_at_fork(after_in_child=running.clear)
+    Housekeeper._run = noted  # type: ignore[method-assign]
+    return running
 
 
 def forget_leases(*aliases: str) -> None:

@@ -19,9 +19,7 @@ import json
 import os
 import re
 import secrets
-import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from unittest import mock
@@ -220,16 +218,17 @@ def install_from_env() -> None:
 
 
 def _is_composing() -> bool:
-    code = scripts.script.__wrapped__.__code__
-    stacks = map(traceback.walk_stack, sys._current_frames().values())
-    return any(frame.f_code is code for stack in stacks for frame, _ in stack)
+    # True, too, if two threads have composed a script that was in the cache of neither.
+    cache = scripts.script.cache_info()
+    return cache.misses > cache.currsize
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
     # Replace `compose`, which `script` looks up at each call. Don't replace `script`: modules that
     # have already imported `script` would still use the old function.
     scripts.compose = compose
-    while _is_composing():  # wait for threads that use the former `compose`
+    until = time.monotonic() + 0.5
+    while _is_composing() and time.monotonic() < until:  # threads that use the former `compose`
         time.sleep(0.001)
     scripts.script.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
