@@ -76,6 +76,14 @@ def test_django_options_can_come_before_or_after_the_action(
         assert "No lock or semaphore was used within the last day.\n" == out.getvalue()
 
 
+@pytest.mark.parametrize("words", ["pause e", "resize e 3", "resume e", "resize e --reset"])
+def test_error_for_an_unknown_name_says_how_to_act_on_it_all_the_same(words: str) -> None:
+    code, error = failed(*words.split())
+    assert 3 == code and error.startswith("Unknown name: e.")
+    creates = words in ("pause e", "resize e 3")  # the others have nothing to undo
+    assert creates == error.endswith("If the name is right, add --create.")
+
+
 def test_keyword_arguments_of_call_command_may_be_texts(raw: redis.Redis) -> None:
     """Django parses them neither for this command nor for its own."""
     Semaphore("e", 3).acquire().release()

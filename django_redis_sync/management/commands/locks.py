@@ -305,8 +305,10 @@ class Command(BaseCommand):
         name, key = pairs[0]
         if given.key is None and given.name in families(using=using):
             name = given.name  # Change refuses it
-        if action in ("resume", "reset") or not given.create:
+        if action in ("resume", "reset"):
             self._known(pairs, using)
+        elif not given.create:
+            self._known(pairs, using, " " + _("If the name is right, add --create."))
         change = actions.Change(name, key, using, reason=given.reason)
         names = getattr(change, action)(*value)
         shown = printable(display(name, key))
@@ -334,15 +336,16 @@ class Command(BaseCommand):
     def _find(self, given: Namespace) -> list[tuple[str, str | None]]:
         return arguments.find(given.name, given.key, given.using, max_keys=1)
 
-    def _known(self, pairs: Sequence[Pair], using: str | None) -> list[Status]:
-        """Return the status of each pair. Raise CommandError if the name is unknown."""
+    def _known(self, pairs: Sequence[Pair], using: str | None, remedy: str = "") -> list[Status]:
+        """Return the status of each pair. If the name is unknown, raise CommandError, with `remedy`
+        at the end of its text."""
 
         def look() -> tuple[list[Status], str]:
             found = statuses(pairs, using=using)
             return found, arguments.unknown(found, using)
 
         found, unknown = _twice(look, lambda looked: bool(looked[1]))
-        self._check(unknown)
+        self._check(unknown and unknown + remedy)
         return found
 
     def _check(self, unknown: str) -> None:
