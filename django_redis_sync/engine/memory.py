@@ -84,6 +84,7 @@ class _Counter:
         self.seen, self.fence = "", 0
         self.rate: Rate | None = None  # that of the last caller that gave one
         self.granted, self.cools_until = RateLog(), -math.inf
+        self.cool = ""  # the cool-down, as in the reply of the script `inspect`
 
     def tidy(self) -> None:
         """Remove leases that have ended, and waiters that no longer ask."""
@@ -197,8 +198,10 @@ class _Counter:
     def operate(self, given: dict[str, Any]) -> list[Any]:
         if given["how"] != "cool":
             raise _needs_redis("an operator action")
-        seconds = int(given["value"].partition(" ")[0]) / 1000
-        self.cools_until = max(self.cools_until, clock() + seconds)
+        ms, _, label = given["value"].partition(" ")
+        until, now = clock() + int(ms) / 1000, time.time_ns() // 10**6
+        if until > self.cools_until:
+            self.cools_until, self.cool = until, f"{now} {now + int(ms)} {label}"
         return ["ok"]
 
     def inspect(self, given: dict[str, Any]) -> list[Any]:
@@ -209,10 +212,14 @@ class _Counter:
             left = one.left
             rows += (token, left if left == "inf" else str(now + int(left)), one.record)
         reply = [str(now), str(self.fence), "", "", self.seen, "", *counts, rows, [], []]
+        cool = self.cool if self.cools_until > clock() else ""
         if self.rate is not None:
             opens = math.ceil(self.opens(len(self.waiting) + 1) * 1000)
             rate = f"{self.rate[0]}/{self.rate[1] * 1000:.0f} {now}"
-            reply += ["", "", "", rate, str(self.granted.used(self.rate, clock())), str(opens), ""]
+            used = str(self.granted.used(self.rate, clock()))
+            reply += ["", "", "", rate, used, str(opens), cool]
+        elif cool:
+            reply += ["", "", "", "", "", "", cool]
         return reply
 
 

@@ -112,6 +112,12 @@ def synchronized(
     shares = None if share is None else ShareTemplate(share)
     if shares is None and options.get("share_limit") is not None:
         raise ValueError('share_limit needs a share template, such as share="{tenant_id}"')
+    key = options.get("key")
+    if isinstance(key, str) and "{" in key:
+        raise ValueError(
+            f"key={key!r} is not a template: put the argument into the name, such as "
+            f'"{template.text}:{key}", or use share={key!r}'
+        )
     holds = _holds(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)

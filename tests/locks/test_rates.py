@@ -114,6 +114,9 @@ def test_the_cool_down_that_ends_last_counts_in_either_order(raw, server) -> Non
                 pass
             left = caught.value.retry_after
             assert left is not None and 200 < left <= 300, f"{name}: {left} s are left"
+            cool = mails.status().cool_down
+            assert cool is not None and (cool.until - cool.since).total_seconds() == 300
+            assert cool.label["pid"] == os.getpid()
         with Semaphore("others", 3, blocking=False) as lease:
             assert lease.held
 

@@ -207,6 +207,13 @@ def test_wrong_formats_and_templates_raise_errors_that_name_the_template() -> No
         synchronized("day:{day")
 
 
+def test_key_with_an_argument_is_refused_because_it_is_not_a_template(clean_redis: None) -> None:
+    with pytest.raises(ValueError, match=r'such as "exports:\{tenant\}", or use share='):
+        synchronized("exports", limit=3, key="{tenant}")
+    acme = Semaphore("exports", 3, key="acme")
+    assert 1 == synchronized("exports", 3, key="acme")(lambda: acme.status().in_use)()
+
+
 def test_exception_of_a_property_in_the_name_reaches_the_caller() -> None:
     class DoesNotExist(AttributeError):
         """As the exception of a Django model without a related object."""
