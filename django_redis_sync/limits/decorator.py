@@ -301,7 +301,17 @@ def declared_by(view: Any) -> Declared:
             of_request = of_request or _may_reference_request(view, option, value)
             given.append((option, tuple(value) if isinstance(value, (list, set)) else value))
     name = view.get_semaphore_name()
-    return Declared(name, dict(given), True) if of_request else _declared(name, tuple(given))
+    try:
+        return Declared(name, dict(given), True) if of_request else _declared(name, tuple(given))
+    except TypeError:
+        for option, value in given:
+            if iscoroutine(value):
+                value.close()  # prevents the warning that the coroutine was never awaited
+                raise TypeError(
+                    f"get_semaphore_{option} of {type(view).__qualname__} must not be async: let "
+                    "it return an async function that gets the request"
+                ) from None
+        raise
 
 
 def _may_reference_request(view: Any, option: str, value: Any) -> bool:

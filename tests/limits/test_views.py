@@ -256,6 +256,35 @@ def test_attribute_of_the_mixin_may_be_a_property():
     assert ([], []) == limits_of(route), "the checks read no property, because they have no request"
 
 
+class AsyncOption(SemaphoreRequiredMixin, View):
+    semaphore_name = "async option"
+
+    async def get_semaphore_limit(self):
+        return 1
+
+    async def get(self, request):
+        return HttpResponse()
+
+
+class OptionReturnsAsync(AsyncOption):
+    def get_semaphore_limit(self):
+        async def limit(request):
+            return 1
+
+        return limit
+
+
+def test_async_option_of_the_mixin_is_an_async_function_that_is_returned():
+    def status(view):
+        return asyncio.run(view.as_view()(REQUESTS.get("/"))).status_code
+
+    with pytest.raises(TypeError, match="get_semaphore_limit of AsyncOption must not be async"):
+        status(AsyncOption)
+    assert 200 == status(OptionReturnsAsync)
+    with Semaphore("async option", 1):
+        assert 503 == status(OptionReturnsAsync)
+
+
 # Mistakes
 
 
