@@ -237,9 +237,9 @@ def _key(name: str, key: str, using: str | None) -> str:
     return [*known, *possible, key][0]
 
 
-def unknown(found: Sequence[Status], using: str | None) -> str:
+def unknown(found: Sequence[Status], using: str | None, remedy: str = "") -> str:
     """If the names of `found` are unknown, return an error message that also suggests similar
-    names. Otherwise return "".
+    names, or ends with `remedy` if there are none. Otherwise return "".
 
     A name is known if it is in the settings, has an override, was used within the last day, or has
     counters in Redis.
@@ -254,8 +254,8 @@ def unknown(found: Sequence[Status], using: str | None) -> str:
     text = _("Unknown name: %s. It is not configured and was not used within the last day.")
     shown = found[0].display
     alike = get_close_matches(shown, _others(shown, using))
-    hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""
-    return text % printable(shown) + hint
+    hint = _("Did you mean %s?") % printable(", ".join(alike)) if alike else remedy
+    return f"{text % printable(shown)} {hint}".rstrip()
 
 
 def _others(shown: str, using: str | None) -> list[str]:

@@ -308,7 +308,7 @@ class Command(BaseCommand):
         if action in ("resume", "reset"):
             self._known(pairs, using)
         elif not given.create:
-            self._known(pairs, using, " " + _("If the name is right, add --create."))
+            self._known(pairs, using, _("If the name is right, add --create."))
         change = actions.Change(name, key, using, reason=given.reason)
         names = getattr(change, action)(*value)
         shown = printable(display(name, key))
@@ -337,15 +337,15 @@ class Command(BaseCommand):
         return arguments.find(given.name, given.key, given.using, max_keys=1)
 
     def _known(self, pairs: Sequence[Pair], using: str | None, remedy: str = "") -> list[Status]:
-        """Return the status of each pair. If the name is unknown, raise CommandError, with `remedy`
-        at the end of its text."""
+        """Return the status of each pair. If the name is unknown, raise CommandError, which says
+        `remedy` unless a known name is similar."""
 
         def look() -> tuple[list[Status], str]:
             found = statuses(pairs, using=using)
-            return found, arguments.unknown(found, using)
+            return found, arguments.unknown(found, using, remedy)
 
         found, unknown = _twice(look, lambda looked: bool(looked[1]))
-        self._check(unknown and unknown + remedy)
+        self._check(unknown)
         return found
 
     def _check(self, unknown: str) -> None:
