@@ -43,7 +43,7 @@ from tests.request_site.server import Site
 from tests.support.commands import locks
 from tests.support.interrupting import Interrupted
 
-pytestmark = pytest.mark.promise(24)
+pytestmark = [pytest.mark.promise(24), pytest.mark.outages]
 
 #: The commands that run a script.
 SCRIPTS = ("eval", "evalsha")
