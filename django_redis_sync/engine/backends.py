@@ -25,6 +25,13 @@ from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
 
+#: What Django, django-redis, and redis-py raise for settings that can't be used. Other exceptions
+#: may come from a signal handler, such as Celery's SoftTimeLimitExceeded.
+_OF_SETTINGS = (
+    *(ImproperlyConfigured, ImportError),
+    *(TypeError, ValueError, LookupError, AttributeError),
+)
+
 
 class Backend:
     """A cache of an alias.
@@ -174,7 +181,7 @@ def client_errors(alias: str) -> Iterator[None]:
         yield
     except (RedisError, OSError):
         raise
-    except Exception as error:
+    except _OF_SETTINGS as error:
         forget(alias)
         # Other messages may contain a part of the LOCATION, and so of the password.
         is_safe = isinstance(error, (ImproperlyConfigured, ImportError, TypeError))

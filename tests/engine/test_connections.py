@@ -143,6 +143,23 @@ def test_settings_from_which_no_client_can_be_made_are_named(
         assert "secret" not in text, "no message contains a part of the password"
 
 
+class SoftTimeLimit(Exception):
+    """As the exception that Celery's signal handler raises, wherever the code is at that time."""
+
+
+class InterruptedPool(redis.BlockingConnectionPool):
+    def __init__(self, **options: Any) -> None:
+        raise SoftTimeLimit
+
+
+def test_exception_of_a_signal_handler_is_not_taken_for_a_wrong_setting(settings: Any) -> None:
+    options = {"CONNECTION_POOL_CLASS": f"{__name__}.InterruptedPool"}
+    cache = {**settings.CACHES["default"], "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "interrupted": cache}
+    with pytest.raises(SoftTimeLimit):
+        Lock("x", using="interrupted").acquire()
+
+
 # Connections that are cached, lost, and returned
 
 
