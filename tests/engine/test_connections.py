@@ -154,7 +154,8 @@ class InterruptedPool(redis.BlockingConnectionPool):
 
 def test_exception_of_a_signal_handler_is_not_taken_for_a_wrong_setting(settings: Any) -> None:
     options = {"CONNECTION_POOL_CLASS": f"{__name__}.InterruptedPool"}
-    cache = {**settings.CACHES["default"], "OPTIONS": options}
+    location = "redis://interrupted/1"  # django-redis makes one pool for each location
+    cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "interrupted": cache}
     with pytest.raises(SoftTimeLimit):
         Lock("x", using="interrupted").acquire()
