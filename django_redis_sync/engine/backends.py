@@ -20,17 +20,13 @@ from django_redis.cache import RedisCache
 from django_redis.client import ShardClient
 from django_redis.pool import ConnectionFactory as ConnectionFactory
 from django_redis.pool import SentinelConnectionFactory
-from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
 
 #: What Django, django-redis, and redis-py raise for settings that can't be used. Other exceptions
 #: may come from a signal handler, such as Celery's SoftTimeLimitExceeded.
-_OF_SETTINGS = (
-    *(ImproperlyConfigured, ImportError),
-    *(TypeError, ValueError, LookupError, AttributeError),
-)
+_UNUSABLE = (ImproperlyConfigured, ImportError, TypeError, ValueError, LookupError, AttributeError)
 
 
 class Backend:
@@ -179,9 +175,7 @@ def client_errors(alias: str) -> Iterator[None]:
     this fails because of the settings, raise ImproperlyConfigured from the error."""
     try:
         yield
-    except (RedisError, OSError):
-        raise
-    except _OF_SETTINGS as error:
+    except _UNUSABLE as error:
         forget(alias)
         # Other messages may contain a part of the LOCATION, and so of the password.
         is_safe = isinstance(error, (ImproperlyConfigured, ImportError, TypeError))
