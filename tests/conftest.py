@@ -30,9 +30,6 @@ from tests.support.relays import relay, relays  # noqa: F401 - fixtures
 FOREIGN = bool(os.environ.get("REDIS_URL"))
 
 
-#: See `patient_requests`.
-PATIENCE = 5.0
-
 # Turn off the time limit that Hypothesis sets for each example. A busy machine may exceed it.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
@@ -183,13 +180,11 @@ def names_of_this_test() -> None:
 
 @pytest.fixture(autouse=True)
 def patient_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a request wait up to PATIENCE seconds for an answer of Redis, except in tests of outages.
-
-    On a busy machine, an answer may take longer than the 0.5 s after which Redis counts as down.
-    """
+    """Let a request wait up to PATIENCE seconds for an answer of Redis, except in tests of
+    outages."""
     semaphore = sys.modules.get("django_redis_sync.limits.semaphore")
     if semaphore is not None and request.node.get_closest_marker("outages") is None:
-        monkeypatch.setattr(semaphore.RequestSemaphore, "_attempt", PATIENCE)
+        monkeypatch.setattr(semaphore.RequestSemaphore, "_attempt", settings.PATIENCE)
 
 
 @pytest.fixture

@@ -19,6 +19,10 @@ STATIC_URL = "static/"
 # A fast hash, because these tests need no secure passwords.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
+# Max seconds that a request waits for an answer of Redis, except in tests of outages. On a busy
+# machine, an answer may take longer than the 0.5 s after which Redis counts as down.
+PATIENCE = 5.0
+
 # The behavior tests run a second time with Django's own backend.
 BACKEND = os.environ.get("DJANGO_REDIS_SYNC_TEST_BACKEND", "django_redis.cache.RedisCache")
 

@@ -141,4 +141,4 @@ def test_subclass_of_the_middleware_can_skip_requests(kind, asgi, settings: Any)
         assert b"1" == get("/limited/").content
     with filled("shown", 1):
         assert [200, 503] == [get(f"/{name}/").status_code for name in ("skipped", "limited")]
-    assert 0 == Semaphore("shown", 1).status().in_use
+    assert 0 == Semaphore("shown", 1).status().in_use, "a request has left its permit in use"

@@ -355,7 +355,7 @@ def test_method_whose_result_django_ignores_raises_type_error(view):
     else:
         with pytest.raises(TypeError, match=r"returned None, .* put semaphore_required on"):
             asyncio.run(answer()) if view is Helped else answer()
-    assert 0 == in_use()
+    assert 0 == in_use(), "the permit of the failed request is still in use"
 
 
 # The requests to which a limit applies

@@ -377,7 +377,7 @@ def test_name_of_a_held_task_can_contain_its_request(app: Celery) -> None:
     with Semaphore("of:7:1", 1):
         worker.deliver("bound", 7, retries=1)
         eventually(lambda: waiting("of:7:1") == 1)
-        assert [] == worker.pool
+        assert [] == worker.pool, "the pool got a task that has no permit"
     eventually(lambda: worker.pool == [7])
     worker.run(7)
     assert [7] == ran
