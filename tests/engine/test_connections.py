@@ -7,14 +7,15 @@ import contextlib
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
+from django.core.cache import caches
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
 
 from django_redis_sync import Lock, Unavailable
 from django_redis_sync.exceptions import ForeignValue
@@ -116,6 +117,20 @@ async def test_connections_ask_the_credential_provider_of_the_cache(io, relays: 
         assert lease.held and asked
 
 
+@pytest.fixture
+def wrong_cache(settings: Any) -> Iterator[Callable[..., None]]:
+    """Define the cache `wrong`, of which no client can be made, and let locks be there."""
+
+    def define(location: str, options: dict[str, Any]) -> None:
+        cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": options}
+        settings.CACHES = {**settings.CACHES, "wrong": cache}
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": "wrong"}
+
+    yield define
+    # django-redis 6 makes a client to close a cache, so the next change of CACHES would fail.
+    del caches["wrong"]
+
+
 @pytest.mark.promise(29)
 @pytest.mark.parametrize(
     ("location", "options", "cause"),
@@ -128,15 +143,13 @@ async def test_connections_ask_the_credential_provider_of_the_cache(io, relays: 
     ],
 )
 def test_settings_from_which_no_client_can_be_made_are_named(
-    location: str, options: dict[str, Any], cause: str, settings: Any
+    location: str, options: dict[str, Any], cause: str, wrong_cache: Any
 ) -> None:
-    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
-    config = {**settings.REDIS_SYNC, "CACHE": "wrong"}
-    with override_settings(CACHES={**settings.CACHES, "wrong": cache}, REDIS_SYNC=config):
-        with pytest.raises(ImproperlyConfigured) as caught:
-            Lock("x").acquire()
-        code, line = failed("status")
-        (found,) = [one.msg for one in run_checks() if one.id == "redis_sync.E004"]
+    wrong_cache(location, options)
+    with pytest.raises(ImproperlyConfigured) as caught:
+        Lock("x").acquire()
+    code, line = failed("status")
+    (found,) = [one.msg for one in run_checks() if one.id == "redis_sync.E004"]
     assert 1 == code, "the command fails with one line, not with a traceback"
     for text in (str(caught.value), line, found):
         assert "'wrong'" in text and cause in text and "LOCATION or OPTIONS in CACHES" in text
@@ -152,13 +165,12 @@ class InterruptedPool(redis.BlockingConnectionPool):
         raise SoftTimeLimit
 
 
-def test_exception_of_a_signal_handler_is_not_taken_for_a_wrong_setting(settings: Any) -> None:
+def test_exception_of_a_signal_handler_is_not_taken_for_a_wrong_setting(wrong_cache: Any) -> None:
+    # django-redis makes one pool for each location.
     options = {"CONNECTION_POOL_CLASS": f"{__name__}.InterruptedPool"}
-    location = "redis://interrupted/1"  # django-redis makes one pool for each location
-    cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": options}
-    settings.CACHES = {**settings.CACHES, "interrupted": cache}
+    wrong_cache("redis://interrupted/1", options)
     with pytest.raises(SoftTimeLimit):
-        Lock("x", using="interrupted").acquire()
+        Lock("x").acquire()
 
 
 # Connections that are cached, lost, and returned
