@@ -89,6 +89,7 @@ class LoopTimeout:
 
     def stop(self) -> None:
         self._timer.cancel()
+        self._each = None  # it may refer to the object that has this limit
 
     def __enter__(self) -> LoopTimeout:
         self._task = asyncio.current_task()

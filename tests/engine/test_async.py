@@ -21,7 +21,9 @@ from django_redis_sync import Lock, Unavailable
 from django_redis_sync.engine.loops import LoopTimeout
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.exceptions import ForeignValue
+from django_redis_sync.protocol.steps import Run
 from tests.behaviour.both import MAX_WAIT, Async, eventually, until
+from tests.behaviour.watching import living
 from tests.support.backends import cache_of
 from tests.support.relays import CUT, SILENCE, Impatient, Relay
 
@@ -58,6 +60,20 @@ async def test_commands_of_many_tasks_are_sent_in_few_batches(raw: redis.Redis) 
     leases = await asyncio.gather(*(Lock(f"x{n}").aacquire() for n in range(200)))
     await asyncio.gather(*(lease.arelease() for lease in leases if lease))
     assert raw.info("stats")["total_reads_processed"] - before < 100, "too many batches"
+
+
+@on_loop
+async def test_answered_commands_are_freed_without_the_garbage_collector(relay: Relay) -> None:
+    alias = await connected(relay)
+    gc.collect()
+    gc.disable()
+    try:
+        async with Lock("freed", using=alias):
+            pass
+        kept = [one for one in living(Run) if "{freed}" in one.keys[0]]
+        assert [] == [one.verb for one in kept if one.verb in ("acquire", "release")]
+    finally:
+        gc.enable()
 
 
 @on_loop
