@@ -10,6 +10,7 @@ from io import StringIO
 import pytest
 import redis
 from django.core.management import call_command, execute_from_command_line
+from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_sync import Semaphore
 from tests.support.commands import locks
@@ -126,3 +127,22 @@ def test_command_fails_with_a_one_line_error_while_redis_is_down(words: str, cod
     found, error = failed(*words.split(), using="dead")
     assert (code, 1) == (found, len(error.splitlines()))
     assert "127.0.0.1:1" in error and "LOCATION in CACHES" in error and "secret" not in error
+
+
+def test_the_command_works_if_a_package_replaces_create_parser_of_all_commands(
+    monkeypatch: pytest.MonkeyPatch, raw: redis.Redis
+) -> None:
+    """django-configurations does so, with a function that takes no keyword arguments."""
+    known = BaseCommand.create_parser
+
+    def create_parser(self: BaseCommand, prog_name: str, subcommand: str) -> CommandParser:
+        parser = known(self, prog_name, subcommand)
+        parser.add_argument("--configuration")
+        return parser
+
+    monkeypatch.setattr(BaseCommand, "create_parser", create_parser)
+    with Semaphore("exports", 3):
+        assert "exports" in locks("status")
+    found = help_of()
+    assert "75 no permit was acquired" in found
+    assert found.index("--configuration") < found.index("exit codes:\n  0  done")

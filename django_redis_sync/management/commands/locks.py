@@ -89,8 +89,11 @@ class Command(BaseCommand):
         super().run_from_argv(argv)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        kwargs = {"epilog": arguments.EXIT_CODES, "formatter_class": arguments.Formatter, **kwargs}
-        return super().create_parser(prog_name, subcommand, **kwargs)
+        parser: CommandParser = super().create_parser(prog_name, subcommand, **kwargs)
+        # Not as arguments: packages that replace `create_parser`, such as django-configurations,
+        # take none.
+        parser.epilog, parser.formatter_class = arguments.EXIT_CODES, arguments.Formatter
+        return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
         arguments.add_actions(parser)
