@@ -257,12 +257,14 @@ class Lease:
         return cls._adopted(await drivers.adrive(plan, async_server_of(alias)), caller)
 
     def __enter__(self) -> Lease:
+        self._state.check_not_ended()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         self._leave(kind)
 
     async def __aenter__(self) -> Lease:
+        self._state.check_not_ended()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:

@@ -316,14 +316,18 @@ class LeaseState(LocalExpiry):
         self.over, self.due = reason, math.inf
         return True
 
+    def check_not_ended(self) -> None:
+        """Raise NotAcquired if the lease was released or detached before."""
+        if self.closed:
+            name = self.settings.keys.display
+            raise NotAcquired(f"{name!r} was {self.closed} already", name=name)
+
     def end(self) -> None:
         """Mark the lease as released. Raise NotAcquired if it was released or detached before, and
         LeaseLost in a forked child."""
         if self.pid != os.getpid():
             raise self.lost_error()
-        if self.closed:
-            name = self.settings.keys.display
-            raise NotAcquired(f"{name!r} was {self.closed} already", name=name)
+        self.check_not_ended()
         self.closed = "released"
         if not self.over:
             self.over, self.due = "released", math.inf

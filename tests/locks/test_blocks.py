@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 import weakref
@@ -357,6 +358,23 @@ def test_interrupted_release_is_completed_in_the_background(view: Any) -> None:
         print(place)
         eventually(lambda: view("x").empty)
     assert count > 10, "too few interruptions"
+
+
+@both
+@pytest.mark.parametrize("end", ["block", "release", "detach"])
+async def test_block_over_an_ended_lease_does_not_run(io, end: str, view) -> None:
+    lease = await io.do(Lock("x"), "acquire")
+    async with contextlib.AsyncExitStack() as first:
+        if end == "block":  # the twin: the block over a lease that is held runs
+            await first.enter_async_context(io.entered(lease))
+            assert 1 == view("x").holding
+        else:
+            await io.do(lease, end)
+    ran = []
+    with pytest.raises(NotAcquired, match=r"'x' was (released|detached) already"):
+        async with io.entered(lease):
+            ran.append("without the lock")
+    assert [] == ran
 
 
 @pytest.mark.parametrize(
