@@ -31,7 +31,8 @@ class acquire_all:
             ...
 
     - `semaphores`: semaphores and locks, each with a different name. To acquire several permits of
-      a semaphore, give a pair of the semaphore and the number of permits.
+      a semaphore, give a pair of the semaphore and the number of permits. An empty list needs no
+      permit: the block runs, and `acquire()` returns an empty tuple.
     - `blocking`: False to not wait. None: use the option of each object.
     - `blocking_timeout`: seconds to wait for all objects together. None: use the blocking_timeout
       of each object.
@@ -52,9 +53,9 @@ class acquire_all:
         if more or isinstance(semaphores, Semaphore):
             wanted = ", ".join(map(repr, (semaphores, *more)))
             raise TypeError(f"acquire_all takes a list: acquire_all([{wanted}])")
-        items = semaphores if isinstance(semaphores, Iterable) else ()
+        items = semaphores if _is_list(semaphores) else (semaphores,)
         given = [item if isinstance(item, tuple) else (item, 1) for item in items]
-        if not given or not all(len(i) == 2 and isinstance(i[0], Semaphore) for i in given):
+        if not all(len(i) == 2 and isinstance(i[0], Semaphore) for i in given):
             raise TypeError(
                 "acquire_all takes a list of semaphores and locks, or of pairs "
                 f"(semaphore, permits), not {semaphores!r}. Of a ReadWriteLock, give its read or "
@@ -210,6 +211,10 @@ class acquire_all:
         return lambda: max(0.0, deadline - clock())
 
 
+def _is_list(given: object) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+
+
 class _Group:
     """The leases of one call of `acquire`, in the order of the grants. Each lease is stored with
     its semaphore and the semaphore's index."""
@@ -229,7 +234,8 @@ class _Group:
 
     @property
     def ended(self) -> bool:
-        return all(lease.ended for _, _, lease in self.taken)
+        # An empty group has nothing to release, but `release()` has to find it.
+        return bool(self.taken) and all(lease.ended for _, _, lease in self.taken)
 
     def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
         """Add the lease `got`. Raise NotAcquired if `got` is a Rejection."""

@@ -74,7 +74,7 @@ WRONG: dict[str, list[Any]] = {
     "cache": [*TEXTS, None],
     "ignore": [5, 0.5, True, b"x", [5], None, THING],
     "share": [0.5, True, [], b"x", THING],
-    "semaphores": [5, None, "x", [], [5], [(Lock("x"),)], [(Lock("x"), 1, 1)], [(Lock("x"), "1")]],
+    "semaphores": [5, None, "x", "", [5], [(Lock("x"),)], [(Lock("x"), 1, 1)], [(Lock("x"), "1")]],
 }
 #: What an error says instead of the parameter's name.
 SAID = {"semaphores": "acquire_all|permits", "name": "name", "handle": "handle"}

@@ -219,9 +219,22 @@ async def test_acquire_all_raises_at_the_end_of_its_with_block_if_a_lease_was_lo
 
 
 @both
+async def test_acquire_all_of_an_empty_list_needs_no_permit(io) -> None:
+    nothing = acquire_all(iter(()))
+    with sent() as seen:
+        async with io.entered(nothing) as leases:
+            assert () == leases
+        assert () == await io.do(nothing, "acquire")
+        await io.do(nothing, "release")
+    assert {} == seen.by_name
+    with pytest.raises(NotAcquired):
+        await io.do(nothing, "release")
+
+
+@both
 async def test_acquire_all_rejects_bad_arguments_before_it_sends_anything(io) -> None:
     with sent() as seen:
-        for wrong in ([], ["name"], [(Lock("a"), 1), None], [ReadWriteLock("a")]):
+        for wrong in (None, "", b"", 5, ["name"], [(Lock("a"), 1), None], [ReadWriteLock("a")]):
             with pytest.raises(TypeError, match="semaphores and locks"):
                 acquire_all(wrong)
         for unpacked in ((Lock("a"), Lock("b")), (Lock("a"),)):
