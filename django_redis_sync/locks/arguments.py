@@ -86,10 +86,24 @@ def own_value(value: Any) -> Any:
 
 def text_of(value: Any) -> str:
     """Return the text of a value in names and shares. A datetime with a time zone counts in UTC, so
-    that equal times have equal texts."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(timezone.utc)
-    return str(own_value(value))
+    that equal times have equal texts. An Enum without a name, such as some combinations of flags,
+    counts by its value."""
+    own = own_value(value)
+    if isinstance(own, (date, UUID)):
+        return _text_of_its_type(own)
+    return str(value.value if own is None else own)
+
+
+def _text_of_its_type(value: Any) -> str:
+    """Return the text of a datetime, date, or UUID, also if it has a subclass with a text of its
+    own, as the datetimes of some packages."""
+    if isinstance(value, UUID):
+        return UUID.__str__(value)
+    if isinstance(value, datetime):
+        # `replace` and `astimezone` also get the value of a lazy object of Django.
+        aware = value.tzinfo is not None
+        return datetime.isoformat(value.astimezone(timezone.utc) if aware else value.replace(), " ")
+    return date.isoformat(value.replace())
 
 
 def text_of_share(value: Any) -> str | None:

@@ -6,9 +6,10 @@ import copy
 import enum
 import pickle
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import pytest
 from django.db import models
@@ -43,11 +44,56 @@ class Loud(str):
     __format__ = None  # type: ignore[assignment]
 
 
+class Colors(enum.Flag):
+    RED = 1
+    BLUE = 2
+
+
+class Moment(datetime):
+    """As the datetimes of some packages, whose text differs from that of an equal datetime."""
+
+    def __str__(self) -> str:
+        return f"{self.year}T{self.hour}"
+
+    isoformat = __str__  # type: ignore[assignment]
+
+
+class Day(date):
+    def __str__(self) -> str:
+        return "today"
+
+    isoformat = __str__
+
+
+class Identity(UUID):
+    def __str__(self) -> str:
+        return self.hex
+
+
+ID = UUID(int=7)
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 EQUAL: list[tuple[Any, str]] = [
     *((value, "import") for value in (Kind.IMPORT, Mixed.IMPORT, "import", Loud("import"))),
     *((value, "7") for value in (Level.LOW, 7, "7")),
     (Plain.RED, "RED"),
+    (Colors.RED | Colors.BLUE, "RED|BLUE" if Colors(3).name else "3"),
+    (Colors(0), "0"),
+    *(
+        (value, "2026-01-01 12:00:00+00:00")
+        for value in (NOON, Moment(*NOON.timetuple()[:6], tzinfo=timezone.utc))
+    ),
+    *(
+        (value, "2026-01-01 12:00:00")
+        for value in (datetime(2026, 1, 1, 12), Moment(2026, 1, 1, 12))
+    ),
+    *((value, "2026-01-01") for value in (date(2026, 1, 1), Day(2026, 1, 1))),
+    *((value, f"{ID}") for value in (ID, Identity(f"{ID}"))),
+    (SimpleLazyObject(lambda: NOON), "2026-01-01 12:00:00+00:00"),
+    (SimpleLazyObject(lambda: Moment(2026, 1, 1, 12)), "2026-01-01 12:00:00"),
+    *(
+        (SimpleLazyObject(lambda: Day(2026, 1, 1)), "2026-01-01"),
+        (SimpleLazyObject(lambda: ID), f"{ID}"),
+    ),
     *((SimpleLazyObject(lambda: "import"), "import"), (SimpleLazyObject(lambda: 7), "7")),
     *((SimpleLazyObject(lambda: Mixed.IMPORT), "import"), (SimpleLazyObject(lambda: True), "1")),
 ]
@@ -57,7 +103,7 @@ EQUAL: list[tuple[Any, str]] = [
 def test_value_counts_by_its_own_value_in_names_and_shares(value: Any, text: str, view) -> None:
     @synchronized("batch:{value}", share="{value}", blocking=False)
     def called(value: Any) -> Any:
-        return view(f"batch:{text}").holding
+        return view("batch:" + text.replace(":", "%3A")).holding
 
     assert called(value) == 1
     if text == "1":  # a bool is no share, and no key of a request
