@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, over
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.utils.decorators import method_decorator
 
 from .. import conf, values
 from ..engine.calls import Either, arun, run
@@ -112,6 +113,12 @@ def single_flight(
 
     def decorate(function: Callable[P, R]) -> SingleFlight[P, R]:
         check_function(function, "single_flight", _GENERATORS)
+        if getattr(function, "__module__", None) == method_decorator.__module__:  # its probe
+            raise TypeError(
+                "put @single_flight directly on the method, without method_decorator: it is for "
+                "methods, too. The name has to contain self, such as {self.pk}, or add "
+                'ignore="self"'
+            )
         mine = calls.of(function, label)
         aliases.setdefault(cache, path_of(function))
         shared: Any = (_shared_async if is_async(function) else _shared)(function, mine)

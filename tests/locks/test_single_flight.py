@@ -26,6 +26,7 @@ from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.utils.decorators import method_decorator
 
 from django_redis_sync import (
     NotAcquired,
@@ -976,3 +977,13 @@ def test_call_that_finds_a_result_sends_one_command() -> None:
     with sent() as commands:
         shared(1)
     assert {"mget": 1} == commands.by_name
+
+
+def test_method_decorator_around_single_flight_is_refused_with_a_remedy() -> None:
+    shares = single_flight("report:{self.pk}")
+    for decorate, decorated in (
+        (method_decorator(shares), lambda self: 1),
+        (method_decorator(shares, name="totals"), type("Of", (), {"totals": lambda self: 1})),
+    ):
+        with pytest.raises(TypeError, match="directly on the method, without method_decorator"):
+            decorate(decorated)
