@@ -91,7 +91,7 @@ def text_of(value: Any) -> str:
     own = own_value(value)
     if isinstance(own, (date, UUID)):
         return _text_of_its_type(own)
-    return str(value.value if own is None else own)
+    return str(value.value if own is None and isinstance(value, Enum) else own)
 
 
 def _text_of_its_type(value: Any) -> str:
