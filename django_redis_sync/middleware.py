@@ -21,6 +21,7 @@ from .limits.rejection import RejectedRequest, aanswer, answer, error_answer
 from .limits.response import Hold, racing_of_request
 from .limits.routes import DECLARED, declarations_of, is_preflight
 from .limits.state import State, begin, ended, runs_sync_code, state_of
+from .locks.callers import running_loop
 from .locks.transactions import transactions_of, warn_of_race
 from .logs import logger
 
@@ -49,7 +50,7 @@ class ConcurrencyLimitMiddleware:
             markcoroutinefunction(self)
             if type(self).process_view is ConcurrencyLimitMiddleware.process_view:
                 # Django would run a sync process_view in a thread, even if no limit applies.
-                vars(self)["process_view"] = self._aprocess_view
+                vars(self)["process_view"] = self._process_view_of_async
 
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
@@ -98,6 +99,16 @@ class ConcurrencyLimitMiddleware:
             return answer(request, got)
         _admitted(request, policies, got)
         return None
+
+    @markcoroutinefunction
+    def _process_view_of_async(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> Any:
+        # Packages that trace requests wrap this method. If their function is sync, as that of older
+        # versions of sentry-sdk, Django calls it in a thread, and nobody would await a coroutine.
+        if running_loop() is None:
+            return type(self).process_view(self, request, view, args, kwargs)
+        return self._aprocess_view(request, view, args, kwargs)
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any

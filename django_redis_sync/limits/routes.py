@@ -67,7 +67,7 @@ def first_is_mixin(view: Any) -> bool:
 def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
     """Return the request object that the view gets, and Django's request. Raise TypeError if the
     call has no request."""
-    for seen in (*args[:2], kwargs.get("request")):
+    for seen in (*args, kwargs.get("request")):
         request = getattr(seen, "_request", seen)
         if isinstance(request, HttpRequest):
             return seen, request

@@ -1,5 +1,5 @@
-"""An operator can always undo a pause, the page of a rejection never hides its mistakes, and a
-subclass of the middleware can skip requests."""
+"""An operator can always undo a pause, the page of a rejection never hides its mistakes, and the
+middleware can be subclassed and wrapped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.http import HttpResponse
@@ -18,7 +18,7 @@ from django.urls import path
 from django_redis_sync import Semaphore
 from django_redis_sync.middleware import ConcurrencyLimitMiddleware
 from django_redis_sync.testing import filled
-from tests.request_site.project import EVERYWHERE, MIDDLEWARE, call
+from tests.request_site.project import EVERYWHERE, MIDDLEWARE, call, respond_ok
 from tests.support.operators import act
 from tests.support.pages import LIST, get
 
@@ -141,4 +141,45 @@ def test_subclass_of_the_middleware_can_skip_requests(kind, asgi, settings: Any)
         assert b"1" == get("/limited/").content
     with filled("shown", 1):
         assert [200, 503] == [get(f"/{name}/").status_code for name in ("skipped", "limited")]
+    assert 0 == Semaphore("shown", 1).status().in_use, "a request has left its permit in use"
+
+
+class Traced:
+    """Wraps the middleware as packages that trace requests do: each of its methods in a function
+    that is sync, even if the method is async."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response):
+        self.inner = ConcurrencyLimitMiddleware(get_response)
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request):
+        return self.inner(request)
+
+    def process_view(self, *args):
+        return self.inner.process_view(*args)
+
+
+async def shows_use_async(request):
+    return HttpResponse((await Semaphore("shown", 1).astatus()).in_use)
+
+
+urlpatterns += [path("async/", shows_use_async), path("free/", respond_ok)]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_method_of_the_middleware_works_inside_a_sync_function(asgi, settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [f"{__name__}.Traced"]
+    limited = {"limit": 1, "name": "shown"}
+    settings.REDIS_SYNC = {"ENDPOINTS": {f"{__name__}.shows_use*": limited}}
+    get = async_to_sync(AsyncClient().get) if asgi else Client().get
+    for _ in range(2):  # the second time, a permit that the first request has left would be in use
+        assert [b"1", b"1"] == [get("/limited/").content, get("/async/").content]
+    with filled("shown", 1):
+        assert [503, 503, 200] == [
+            get(f"/{at}/").status_code for at in ("limited", "async", "free")
+        ]
     assert 0 == Semaphore("shown", 1).status().in_use, "a request has left its permit in use"

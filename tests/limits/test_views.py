@@ -285,6 +285,22 @@ def test_async_option_of_the_mixin_is_an_async_function_that_is_returned():
         assert 503 == status(OptionReturnsAsync)
 
 
+class Resource:
+    """Has its request at another place than a view, as the resources of django-tastypie."""
+
+    @semaphore_required("resource", limit=1)
+    def dispatch(self, kind, detail, request):
+        return HttpResponse(kind)
+
+
+def test_request_may_be_any_argument_of_a_method():
+    assert 200 == Resource().dispatch("list", None, REQUESTS.get("/")).status_code
+    with Semaphore("resource", 1):
+        assert 503 == Resource().dispatch("list", None, REQUESTS.get("/")).status_code
+    with pytest.raises(TypeError, match="got no request"):
+        Resource().dispatch("list", None, None)
+
+
 # Mistakes
 
 
