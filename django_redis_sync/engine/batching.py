@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as errors
 
 from ..protocol.steps import Answer, Failure, Run
-from .clients import buffered_replies, handle_push
+from .clients import buffered_replies, drop_idle, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of
 
@@ -156,6 +156,15 @@ class Batcher:
         except (*REDIS_ERRORS, *_ENDS) as error:
             await self._failed(batch, error)
             return None
+        except Exception as error:
+            # For example, the project's credential provider failed. As in sync code, the callers
+            # get its exception. Drop this frame from its traceback: see `_drop_tracebacks`.
+            batch.limit.stop()
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            _fail(commands, error)
+            self._forget(batch)
+            await self._give_back(broken=True)
+            return None
         return batch
 
     def _waited(self, batch: Batch, seconds: float) -> bool:
@@ -187,6 +196,11 @@ class Batcher:
                 # Otherwise, raise the error.
                 if limit.late - late < LATE:
                     raise
+            except REDIS_ERRORS:
+                raise
+            except Exception:
+                await drop_idle(self._pool)
+                raise
 
     async def _read(self, batch: Batch) -> list[Any]:
         """Return the reply to each command of `batch`, in order. An error reply is returned as an
@@ -279,10 +293,10 @@ def _failure(cause: BaseException, sent: bool) -> Failure:
     return Failure(cause, clock(), why(cause, sent))
 
 
-def _fail(commands: list[PendingStep], failure: Failure) -> None:
+def _fail(commands: list[PendingStep], error: Exception) -> None:
     for one in commands:
         if not one.done.done():
-            one.done.set_exception(failure)
+            one.done.set_exception(error)
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

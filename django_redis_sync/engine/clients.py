@@ -5,6 +5,7 @@ No other module imports redis.asyncio.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlparse
@@ -14,14 +15,14 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from .backends import backend_of, client_errors
-from .wire import IMITATION, is_fake
+from .wire import IMITATION, REDIS_ERRORS, is_fake
 
 #: Options of sync clients that are not passed to async clients. First set: options that async
 #: clients lack, or that have another meaning there. Second set: options for pools, which async code
-#: doesn't need, because it uses only two connections.
+#: doesn't need, because it uses only two connections, and no cache of replies.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
-    | {"max_connections", "timeout", "queue_class"}
+    | {"max_connections", "timeout", "queue_class", "cache_config"}
 )
 _REFUSED = frozenset({"connection_class"})
 
@@ -92,6 +93,13 @@ def buffered_replies(connection: Any) -> Callable[[], Any]:
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
     return gets or (lambda: None)
+
+
+async def drop_idle(pool: Any) -> None:
+    """Close the idle connections of a pool, after the project's code failed in the setup of a
+    connection. The pool keeps this connection, on which, for example, no database is selected."""
+    with contextlib.suppress(*REDIS_ERRORS):
+        await pool.disconnect(inuse_connections=False)
 
 
 async def handle_push(connection: Any, push: Any) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..protocol.scripts import CONSTANTS
 from ..protocol.steps import Answer, backoff
-from .clients import buffered_replies, handle_push
+from .clients import buffered_replies, drop_idle, handle_push
 from .loops import end_tasks, start_task
 from .schedule import Schedule
-from .wire import clock
+from .wire import REDIS_ERRORS, clock
 
 #: Max stored messages. A message is stored if it arrives before its waiter begins to wait.
 _MAX_EARLY = 10_000
@@ -167,8 +167,10 @@ class Hub:
             except asyncio.CancelledError:
                 await _closed(pubsub)
                 raise
-            except Exception:
+            except REDIS_ERRORS:
                 pass
+            except Exception:
+                await drop_idle(self._client.connection_pool)
             # Don't use a `finally` block. It would also run after the event loop was closed, when
             # nothing can be awaited.
             await _closed(pubsub)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.cache import CacheConfig
 from redis.retry import Retry
 
 from django_redis_sync import Lock, Unavailable
@@ -257,6 +258,7 @@ async def test_impatient_call_does_not_repeat_those_of_others_while_a_slow_serve
         {"retry_on_timeout": True},
         {"retry_on_error": [redis.TimeoutError]},
         {"timeout": 2.0},
+        {"cache_config": CacheConfig(), "protocol": 3},
     ],
     ids=lambda option: next(iter(option)),
 )

@@ -117,6 +117,39 @@ async def test_connections_ask_the_credential_provider_of_the_cache(io, relays: 
         assert lease.held and asked
 
 
+@both
+async def test_exception_of_the_credential_provider_reaches_the_caller(io, relays: Any) -> None:
+    """It is no outage of Redis, so nothing is tried again. The next call finds no connection whose
+    setup has begun, on which no database is selected."""
+
+    class Provider(redis.CredentialProvider):
+        fails = True
+
+        def get_credentials(self) -> tuple[str, str]:
+            if self.fails:
+                raise KeyError("AWS_REGION")
+            return "default", "any password, because this user has none"
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+    provider = Provider()
+    _, relay = relays(2, CONNECTION_POOL_KWARGS={"credential_provider": provider})
+    locks = [Lock(name, using=relay.alias) for name in "xy"]
+    for lock in locks:
+        with pytest.raises(KeyError, match="AWS_REGION"):
+            await io.do(lock, "acquire")
+    provider.fails = False
+    async with io.entered(locks[0]):
+        assert 1 == relay.view("x").holding, "it is in another database"
+
+
+def test_async_call_raises_the_error_of_an_option_that_its_connections_lack(relays: Any) -> None:
+    (relay,) = relays(CONNECTION_POOL_KWARGS={"command_packer": None})
+    with pytest.raises(TypeError, match="command_packer"):
+        asyncio.run(Lock("x", using=relay.alias).aacquire())
+
+
 @pytest.fixture
 def wrong_cache(settings: Any) -> Iterator[Callable[..., None]]:
     """Define the cache `wrong`, of which no client can be made, and let locks be there."""
