@@ -14,13 +14,13 @@ from ..protocol.steps import Answer, backoff
 from .clients import buffered_replies, drop_idle, handle_push
 from .loops import end_tasks, start_task
 from .schedule import Schedule
-from .wire import REDIS_ERRORS, clock
+from .wire import REDIS_ERRORS, clock, text
 
 #: Max stored messages. A message is stored if it arrives before its waiter begins to wait.
 _MAX_EARLY = 10_000
-#: The kinds of push messages that Hub handles, by the first word of a message as str or bytes.
+#: The kinds of push messages that Hub handles, which are the first words of these messages.
 #: redis-py handles messages of other kinds.
-_KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
+_KINDS = ("message", "subscribe")
 #: Max seconds between two heartbeats of an event loop for a name. Without heartbeats, Redis counts
 #: the waiters of the name in this loop as dead. Each request of such a waiter is a heartbeat.
 HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
@@ -211,8 +211,8 @@ async def _received(pubsub: Any) -> list[tuple[str, Any]]:
     received = [] if message is None else [(message["type"], message.get("data"))]
     buffered = buffered_replies(pubsub.connection)
     while isinstance(push := buffered(), list):
-        if push[0] in _KINDS:
-            received.append((_KINDS[push[0]], push[2]))
+        if (kind := text(push[0])) in _KINDS:
+            received.append((kind, push[2]))
         else:
             await handle_push(pubsub.connection, push)
     if isinstance(push, Exception):

@@ -6,13 +6,15 @@ import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
 
 from .both import both, eventually
-from .child import Child
+from .child import SETTINGS, Child
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)]
 
@@ -28,6 +30,14 @@ def test_forked_child_cannot_renew_or_release_its_parents_leases(view) -> None:
         ["left", "False", "False"],
     ]
     assert view("forked").empty and view("forked-more").empty
+
+
+def test_async_waits_compare_no_bytes_with_texts() -> None:
+    """`python -bb`, with which some projects run their tests, makes such a comparison an error."""
+    words = [sys.executable, "-bb", "-m", Child.module, "crowd", "strict", "9"]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode and "BytesWarning" not in done.stderr, done.stderr
 
 
 @pytest.mark.promise(9)
