@@ -75,10 +75,7 @@ class Housekeeper:
         """Let the housekeeping thread register the name of a lease. Do nothing if the name was
         registered within the current minute."""
         if keys.leases not in self.names.registered:
-            self.names.add(keys, lease._settings.template)
-            self.holders.expect()
-            self.shares.expect()
-            self._worker.expect(min(self.names.due, self.holders.due, self.shares.due))
+            self.note_wanted(lease._settings)
 
     def note_wanted(self, named: NameAndTemplate) -> None:
         """Let the housekeeping thread register the name of a waiter or of a rejected caller, as
@@ -170,6 +167,9 @@ class Housekeeper:
             logger.warning(message, self._alias, error)
             self.forget()
         self._left = leaving
+        if self.names.registered:  # `note` does nothing for further leases of these names
+            self.holders.expect()
+            self.shares.expect()
         return self._earliest()
 
     def _run(self, chore: Chore, now: float, leaving: bool) -> None:

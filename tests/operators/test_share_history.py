@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ def test_history_shows_the_heaviest_shares_after_they_have_ended() -> None:
         lease.release()
     text = locks("history", "exports")
     assert "HEAVIEST SHARES" in text and "acme 60 %, other 30 %, small one 10 %" in text
+    time.sleep(0.5)  # the process holds nothing at the next sample
+    later = take("later", 1)
+    eventually(lambda: "later" in heaviest())
+    later.release()
 
 
 def test_history_of_shares_is_bounded(raw: redis.Redis) -> None:
