@@ -13,9 +13,11 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 
 from django_redis_sync import LeaseLost, Semaphore, metrics, synchronized
-from tests.behaviour.both import eventually
+from django_redis_sync.engine import indexes
+from tests.behaviour.both import MAX_WAIT, eventually
 from tests.support import worker_processes
 from tests.support.operators import dead_cache, locks  # noqa: F401 - a fixture
+from tests.support.relays import Relay
 from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 from tests.support.snapshots import as_written
 
@@ -203,6 +205,50 @@ def test_names_of_a_family_count_once_and_the_family_does_not() -> None:
         eventually(lambda: listed("nightly", "webhook:2"))
         found = scrape()
     assert (4, 0) == (found["redis_sync_names"], found["redis_sync_names_left_out"])
+
+
+def test_name_of_a_family_has_series_of_its_own_while_it_is_waited_for_or_held_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for index in (indexes.WaiterIndex, indexes.HolderIndex):
+        monkeypatch.setattr(index, "interval", 0.1)
+    monkeypatch.setattr(metrics, "LONG", 0.0)
+    ends = threading.Event()
+
+    @synchronized("webhook:{number}")
+    def webhook(number: int) -> None:
+        ends.wait(MAX_WAIT)
+
+    def own() -> list[float | None]:
+        found = scrape()
+        return [
+            found.get(f'redis_sync_{what}{{name="webhook:7"}}') for what in ("in_use", "waiting")
+        ]
+
+    locks("pause", "webhook:7", "--create")
+    thread = threading.Thread(target=webhook, args=(7,))
+    thread.start()
+    eventually(lambda: own() == [0, 1])
+    locks("resume", "webhook:7")
+    eventually(lambda: own() == [1, 0])
+    monkeypatch.setattr(metrics, "LONG", 1e6)
+    assert [None, None] == own(), "the hold is short"
+    ends.set()
+    thread.join()
+
+
+def test_metrics_of_another_cache_are_those_of_its_names_only(relay: Relay) -> None:
+    def in_use(using: str | None) -> list[float | None]:
+        found = scrape(using=using)
+        return [found[f"redis_sync_{what}"] for what in ("all_in_use", 'in_use{name="exports"}')]
+
+    alias = relay.alias
+    leases = [Semaphore("exports", 3, using=using).acquire() for using in (None, None, alias)]
+    eventually(lambda: listed("exports") and listed("exports", using=alias))
+    eventually(lambda: in_use(None) == [2, 2])
+    eventually(lambda: in_use(alias) == [1, 1])
+    for lease in leases:
+        lease.release()
 
 
 def test_up_metric_is_0_while_redis_is_down() -> None:

@@ -101,6 +101,16 @@ def test_filled_uses_the_cache_and_the_share_limit_of_the_view(project, shop, no
             assert statuses == [status(f"/shop/?tenant={tenant}") for tenant in "ab"], options
 
 
+def test_waits_are_over_until_the_last_filled_of_a_name_ends(no_redis):
+    exports = partial(Semaphore, "exports", 2, share_limit=1, thread_local=False)
+    filled_share = partial(filled, "exports", 2, share_limit=1)
+    wait = exports(share="a", blocking_timeout=3 * MAX_WAIT).acquire
+    with ThreadPoolExecutor(1) as threads, filled_share(share="a"):
+        with filled_share(share="b"):
+            assert threads.submit(wait).result(MAX_WAIT) is None
+        assert threads.submit(wait).result(MAX_WAIT) is None, "an inner block ended the outer one"
+
+
 MINE, OTHER = "/shop/?user=7&tenant=7", "/shop/?user=8&tenant=8"
 
 

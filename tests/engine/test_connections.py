@@ -419,11 +419,12 @@ async def test_first_location_of_djangos_own_cache_is_the_server_of_the_locks(
     other = {
         "BACKEND": "tests.behaviour.test_configuration.SubclassedOfDjango",
         "LOCATION": joint.join(places) if joint else places,
-        "OPTIONS": {"socket_timeout": 7, "client_name": "own"},
+        "OPTIONS": {"socket_timeout": 7, "client_name": f"own-{io!r}"},
     }
     settings.CACHES = {**settings.CACHES, "other": other}
     for _ in range(3):
         async with io.entered(Lock("x", using="other")) as lease:
             assert lease.held and await io.do(lease, "owned")
             assert View(raw, "x").holding == 1
-            assert "own" in {each["name"] for each in raw.client_list()}
+            names = {each["name"] for each in raw.client_list()}
+            assert f"own-{io!r}" in names, "a connection has not the OPTIONS of the cache"

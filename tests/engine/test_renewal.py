@@ -11,8 +11,9 @@ import pytest
 import redis
 
 from django_redis_sync import Lease, Lock
+from django_redis_sync.engine import queues
 from tests.behaviour.both import eventually
-from tests.support.relays import SILENCE, Relay
+from tests.support.relays import CUT, SILENCE, Relay
 
 
 def commands_and_reads(client: redis.Redis) -> tuple[int, int]:
@@ -98,6 +99,22 @@ def test_one_message_is_logged_when_renewals_fail_and_one_when_they_succeed_agai
         assert lines == logged(), f"of the {nth} outage"
     assert lease.held
     lease.release()
+
+
+def test_release_that_fails_is_retried_once_per_interval(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "RETRY", 0.2)
+    lease = Lock("x", using=relay.alias).acquire()
+    relay.answer("release", CUT)
+    began = time.monotonic()
+    assert lease
+    lease.release_later()
+    eventually(lambda: len(relay.verbs("release")) >= 5)
+    tries = len(relay.verbs("release"))
+    assert tries <= 1 + (time.monotonic() - began) / 0.2, "the thread doesn't pause between tries"
+    relay.calm()
+    eventually(lambda: relay.view().holding == 0)
 
 
 def test_leases_of_a_removed_cache_are_logged_once_and_not_renewed(

@@ -23,6 +23,7 @@ from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.statistics import SITE, Statistics, statistics_of
 from tests.behaviour.both import MAX_WAIT, both, eventually
 from tests.behaviour.child import Child
+from tests.support import worker_processes
 from tests.support.commands import locks
 from tests.support.relays import CUT, Relay
 from tests.support.renewers import fresh_renewer  # noqa: F401 - a fixture
@@ -196,6 +197,20 @@ def test_permits_of_a_killed_process_are_in_the_statistics_until_they_expire(
     with Semaphore("api", 1, key="other"):
         eventually(lambda: figures().in_use == 1)
         assert process not in raw.hkeys(SHARES)
+
+
+def test_process_that_exits_takes_its_waiters_out_of_the_statistics(raw: redis.Redis) -> None:
+    locks("pause", "idle", "--create")
+    code = (
+        "import threading, django; django.setup()\n"
+        "from django_redis_sync import Semaphore\n"
+        "threading.Thread(target=Semaphore('idle', 1).acquire, daemon=True).start()\n"
+        "while not Semaphore('idle', 1).status().waiting: pass\n"
+        "print('waits')"
+    )
+    assert "waits\n" == worker_processes.run("-c", code).stdout
+    found = figures(SITE)
+    assert (0, 0) == (found.waiting, found.processes), "until LIFE has passed, it seems to wait"
 
 
 def test_permit_that_is_held_for_long_stays_in_the_statistics(

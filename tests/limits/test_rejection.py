@@ -50,6 +50,8 @@ def full(limit=1, waiters=0, **options):
         ({"min_hold": 4.2}, 3, None, 16.8),
         ({"min_hold": 4.2, "limit": 2}, 3, None, 8.4),
         ({"min_hold": 4.2, "limit": 3}, 0, "1", 4.2),
+        ({"min_hold": 4.2, "limit": 3, "blocking_timeout": 0.01}, 0, None, 1.4),
+        ({"min_hold": 4.2, "limit": 3, "blocking_timeout": 0.01}, 0, "1", 4.2),
         ({"min_hold": 0.1}, 0, None, 1),
         ({"min_hold": 1000}, 0, None, 120),
     ],
@@ -81,6 +83,9 @@ def test_retry_after_grows_with_the_recent_mean_hold_time(project):
     with full(waiters=9):
         found = int(project.get()["Retry-After"])
     assert found >= 5, "less than the ten holds of 0.5 s until a permit is free"
+    project.limit(min_hold=4.2)
+    with full():
+        assert int(project.get()["Retry-After"]) >= 5, "min_hold keeps a permit longer than holds"
 
 
 # Status and body of the response to a rejected request

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from django_redis_sync import Semaphore, synchronized
 from tests.behaviour.both import eventually
@@ -77,7 +78,9 @@ class Worker:
 
     def deliver(self, name: str, number: int, *, again: bool = False, **options: Any) -> None:
         """Deliver a message. `number`: the task's argument, and its id. `again`: True if the broker
-        has delivered it before."""
+        has delivered it before. `tag`: what `acknowledged` calls this delivery, instead of the
+        id."""
+        tag = options.pop("tag", str(number))
         since = options.pop("since", None)
         made = self.app.amqp.as_task_v2(str(number), name, (number,), {}, **options)
         message = SimpleNamespace(
@@ -93,7 +96,7 @@ class Worker:
                 app=self.app,
                 task=self.app.tasks[name],
                 decoded=True,
-                on_ack=lambda *_: self.acknowledged.append(str(number)),
+                on_ack=lambda *_: self.acknowledged.append(tag),
             )
         )
 
@@ -158,6 +161,40 @@ def test_copy_of_a_task_is_dropped_when_the_task_has_ended_but_its_retry_runs(
         worker.run(number)
     assert [1, 1, 2, 2] == worker.pool == ran
     assert 0 == worker.prefetch
+
+
+def test_held_task_that_is_delivered_again_acknowledges_its_newer_delivery(worker: Worker) -> None:
+    """The broker has forgotten the older one, and may close the channel of its acknowledgement."""
+    with Semaphore("exports", 1):
+        worker.deliver("exports", 1)
+        eventually(lambda: waiting("exports") == 1)
+        worker.deliver("exports", 1, again=True, tag="newer")
+        assert (1, []) == (waiting("exports"), worker.acknowledged)
+    eventually(lambda: worker.pool == [1])
+    worker.run(1)
+    assert (["newer"], [1]) == (worker.acknowledged, ran)
+
+
+def test_task_that_was_interrupted_does_not_count_as_run(app: Celery, raw: redis.Redis) -> None:
+    """Otherwise, the copy that the broker delivers would wait, or be dropped."""
+
+    def stopped(number: int) -> None:
+        ran.append(number)
+        raise SystemExit  # as at the shutdown of a worker
+
+    app.task(name="stopped", shared=False)(synchronized("stopped", on_full="hold")(stopped))
+    worker = Worker(app)
+    worker.deliver("stopped", 1)
+    eventually(lambda: worker.pool == [1])
+    worker.deliver("stopped", 1, again=True)
+    eventually(lambda: waiting("stopped") == 1)
+    with pytest.raises(SystemExit):
+        worker.run(1)
+    assert not [key for key in raw.keys("*:job:*") if raw.hget(key, "run").startswith(b"e")], (
+        "the job counts as run"
+    )
+    eventually(lambda: worker.pool == [1, 1])
+    worker.step.shutdown(worker.consumer)
 
 
 def test_held_task_that_expired_or_was_revoked_ends_and_the_others_keep_their_turns(

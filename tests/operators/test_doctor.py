@@ -5,6 +5,7 @@ import contextlib
 import math
 import re
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterator
@@ -216,7 +217,8 @@ def test_locks_status_prints_the_cause_when_the_server_rejects_the_client(privat
 
 
 def test_doctor_warns_of_a_database_shared_with_another_alias(private: Any, settings: Any) -> None:
-    url = private()
+    place = tempfile.TemporaryDirectory()  # a socket's path has to be short
+    url = private(unixsocket=f"{place.name}/a")
     own = settings.CACHES["private"]
     local = url.replace("127.0.0.1", "localhost")
     locmem = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
@@ -235,6 +237,14 @@ def test_doctor_warns_of_a_database_shared_with_another_alias(private: Any, sett
         client.set("celery", 1)
     assert "another prefix" in examine()["shared"].detail
     assert "default cache" in examine("default")["shared"].detail
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    for path, shared in (("b", False), ("a", True)):
+        sockets = [{**own, "LOCATION": f"unix://{place.name}/{one}?db=0"} for one in ("a", path)]
+        both = dict(zip(("private", "pages"), sockets, strict=True))
+        settings.CACHES = {**settings.CACHES, **both}
+        assert shared == ("'pages'" in examine()["shared"].detail), f"the other socket is {path!r}"
+    place.cleanup()
 
 
 def test_doctor_lists_conflicting_limits_permanent_holders_and_overrides(
