@@ -61,6 +61,10 @@ class Hub:
         if not self._readers or self._readers[0].done():
             self._tried = asyncio.get_running_loop().create_future()
             self._readers = [start_task(self._read()) for _ in range(self._subscriptions)]
+            for reader in self._readers:
+                # A project may close its event loop without `asyncio.run()`. No code can then end a
+                # reader, so asyncio must not log that it was pending.
+                reader._log_destroy_pending = False  # type: ignore[attr-defined]
         assert self._tried is not None
         if not self._tried.done():
             # Don't use wait_for(). After a timeout, it would cancel the future. Before Python 3.12,

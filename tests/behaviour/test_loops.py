@@ -190,6 +190,17 @@ def test_ended_or_closed_event_loop_leaves_no_connection(raw, caplog, finish: An
     assert finish is close or not [kind for kind in seen if issubclass(kind, ResourceWarning)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_event_loop_that_is_closed_after_its_work_logs_no_pending_task(caplog) -> None:
+    """As many programs do: `loop.run_until_complete(work())`, and then `loop.close()`."""
+    for _ in range(3):
+        close(one_lock())
+    asyncio.run(one_lock())  # a new event loop frees the resources of closed ones
+    gc.collect()
+    assert [] == [record for record in caplog.records if "destroyed" in record.getMessage()]
+
+
 def test_connections_of_old_settings_close_only_after_their_waiters_are_granted(
     raw: redis.Redis, settings: Any, view: Any
 ) -> None:
