@@ -162,6 +162,8 @@ class Batcher:
             batch.limit.stop()
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             _fail(commands, error)
+            for one in commands:  # asyncio logs exceptions that are never retrieved
+                one.done.cancelled() or one.done.exception()
             self._forget(batch)
             await self._give_back(broken=True)
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import threading
 import time
@@ -117,23 +118,26 @@ async def test_connections_ask_the_credential_provider_of_the_cache(io, relays: 
         assert lease.held and asked
 
 
+class FailingProvider(redis.CredentialProvider):
+    """Raises KeyError while `fails` is true."""
+
+    fails = True
+
+    def get_credentials(self) -> tuple[str, str]:
+        if self.fails:
+            raise KeyError("AWS_REGION")
+        return "default", "any password, because this user has none"
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+
 @both
 async def test_exception_of_the_credential_provider_reaches_the_caller(io, relays: Any) -> None:
     """It is no outage of Redis, so nothing is tried again. The next call finds no connection whose
     setup has begun, on which no database is selected."""
 
-    class Provider(redis.CredentialProvider):
-        fails = True
-
-        def get_credentials(self) -> tuple[str, str]:
-            if self.fails:
-                raise KeyError("AWS_REGION")
-            return "default", "any password, because this user has none"
-
-        async def get_credentials_async(self) -> tuple[str, str]:
-            return self.get_credentials()
-
-    provider = Provider()
+    provider = FailingProvider()
     _, relay = relays(2, CONNECTION_POOL_KWARGS={"credential_provider": provider})
     locks = [Lock(name, using=relay.alias) for name in "xy"]
     for lock in locks:
@@ -142,6 +146,19 @@ async def test_exception_of_the_credential_provider_reaches_the_caller(io, relay
     provider.fails = False
     async with io.entered(locks[0]):
         assert 1 == relay.view("x").holding, "it is in another database"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_exception_of_the_credential_provider_is_not_logged_by_asyncio(
+    count: int, relays: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = relays(count, CONNECTION_POOL_KWARGS={"credential_provider": FailingProvider()})
+    aliases = [relay.alias for relay in found]
+    lock = Lock("x", using=aliases if 1 < count else aliases[0], blocking_timeout=0.1)
+    with pytest.raises(KeyError):
+        asyncio.run(lock.aacquire())
+    gc.collect()
+    assert [] == [one.getMessage() for one in caplog.records if one.name == "asyncio"]
 
 
 def test_async_call_raises_the_error_of_an_option_that_its_connections_lack(relays: Any) -> None:
