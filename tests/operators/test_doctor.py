@@ -22,6 +22,7 @@ from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import MAX_WAIT, eventually
+from tests.support.backends import cache_of
 from tests.support.operators import act, failed, locks, private_server  # noqa: F401 - a fixture
 from tests.support.renewers import fresh_renewer, listed  # noqa: F401 - a fixture
 
@@ -174,6 +175,42 @@ def test_doctor_lists_the_commands_keys_and_channels_that_the_acl_denies(
     assert f"To grant the permissions, run: ACL SETUSER <user> {rule}" == found.remedy
     with redis.Redis.from_url(url) as client:
         assert client.dbsize() == 0
+
+
+class Wrapped:
+    """A connection as the pools of redis-py with a client-side cache have them: it lacks an
+    attribute that redis-py's own PubSub needs."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "health_check_interval":
+            raise AttributeError(name)
+        return getattr(self._connection, name)
+
+
+class PoolOfWrapped(redis.ConnectionPool):
+    def make_connection(self) -> Any:
+        return Wrapped(super().make_connection())
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_doctor_examines_a_pool_that_pubsub_of_redis_py_can_not_use(
+    private: Any, settings: Any, protocol: int
+) -> None:
+    url = private(user=["app", "on", "nopass", "~*", "&*", "+@all", "-subscribe"], appendonly=True)
+    options = {
+        "CONNECTION_POOL_CLASS": f"{__name__}.PoolOfWrapped",
+        "CONNECTION_POOL_KWARGS": {"protocol": protocol},
+    }
+    denied = cache_of(url.replace("redis://", "redis://app:x@"), **options)
+    caches = {"private": cache_of(url, **options), "denied": denied}
+    settings.CACHES = {**settings.CACHES, **caches}
+    assert "ok" == examine()["acl"].level
+    assert "Denied: SUBSCRIBE." == examine("denied")["acl"].detail
+    with redis.Redis.from_url(url) as client:
+        eventually(lambda: not client.pubsub_channels())
 
 
 def test_doctor_reports_a_disabled_command_and_a_denied_info_command(private: Any) -> None:

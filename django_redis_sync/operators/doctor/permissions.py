@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from redis.client import PubSub
 from redis.exceptions import NoPermissionError
 
+from ...engine.pools import CheckedOut, PrivatePool
 from ...engine.server import Server
-from ...engine.wire import REDIS_ERRORS, clock, why
+from ...engine.wire import ATTEMPT, pack
 from ...protocol.keys import quote
 from ...protocol.scripts import LUA
 from ...protocol.steps import Failure
@@ -89,9 +89,10 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> dict[str
     for words, verbs in _TRIES.items():
         for verb in verbs.split():
             if verb in needed() and not (verb in _MAKING and found.get("DEL")):
-                found[verb] = _denial(server, verb, *(names.get(w, w) for w in words))
-    _denial(server, "DEL", names["key"])
-    found["SUBSCRIBE"] = _channel_denial(server, names["channel"])
+                given = [names.get(word, word) for word in words]
+                found[verb] = _denial(partial(server.command, verb, *given))
+    _denial(partial(server.command, "DEL", names["key"]))
+    found["SUBSCRIBE"] = _denial(partial(_subscribe, server, names["channel"]))
     return {verb: _rule(text, verb, prefix) for verb, text in sorted(found.items()) if text}
 
 
@@ -105,10 +106,10 @@ def _rule(message: str, verb: str, prefix: str) -> str:
     return _keys_rule(prefix) if "key" in message else f"+{verb.lower()}"
 
 
-def _denial(server: Server, *words: Any) -> str:
+def _denial(ask: Callable[[], Any]) -> str:
     """Run a command. Return the server's error message if it denies the command, else ""."""
     try:
-        server.command(*words)
+        ask()
     except Failure as failure:
         if failure.why != "final":
             raise
@@ -120,15 +121,14 @@ def _denial(server: Server, *words: Any) -> str:
     return ""
 
 
-def _channel_denial(server: Server, channel: str) -> str:
-    pubsub = PubSub(server.pool())
+def _subscribe(server: Server, channel: str) -> None:
+    """Subscribe on a connection of its own. redis-py's PubSub can't use each pool: it fails if the
+    pool has a client-side cache."""
+    own = PrivatePool(server.pool())
     try:
-        pubsub.subscribe(channel)
-        pubsub.get_message(timeout=1.0)
-    except NoPermissionError as error:
-        return str(error) or "no permission"
-    except REDIS_ERRORS as error:
-        raise Failure(error, clock(), why(error, True)) from error
+        with CheckedOut(own, ATTEMPT) as borrowed:
+            # In RESP3, the reply to SUBSCRIBE is a push, which redis-py skips.
+            borrowed.send_several((pack(("SUBSCRIBE", channel)), pack(("PING",))))
+            borrowed.read()
     finally:
-        pubsub.close()
-    return ""
+        own.close_idle()
